@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kit::load::{Plan, Report, run};
-use kit::{Call, Setup, Upstream};
+use kit::load::{LoadPlan, LoadReport, run};
+use kit::{ApplianceSetup, HttpCall, TestUpstream};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 /// One connection shows latency; 64 is what the yardstick in the README uses.
@@ -21,8 +21,8 @@ const REQUESTS_MIN: u64 = 1000;
 const REQUESTS_LOOKED_AT: u64 = if cfg!(debug_assertions) { REQUESTS_MIN } else { 20_000 };
 
 fn proxied_and_direct(criterion: &mut Criterion) {
-    let upstream = Upstream::start("bench");
-    let appliance = Setup::new(BIN).route("*", upstream.address()).flag("workers", "1").start();
+    let upstream = TestUpstream::start("bench");
+    let appliance = ApplianceSetup::new(BIN).route("*", upstream.address()).flag("workers", "1").start();
 
     let mut group = criterion.benchmark_group("request");
     group.throughput(Throughput::Elements(1)).sample_size(20).measurement_time(Duration::from_secs(8));
@@ -52,9 +52,9 @@ fn time_of(count: u64, target: SocketAddr, connections: usize) -> Duration {
     load(requests, target, connections).elapsed.mul_f64(share)
 }
 
-fn load(requests: u64, target: SocketAddr, connections: usize) -> Report {
-    let call = Call::get("/status?code=200").host("bench.example.com");
-    let report = run(Plan { target, call, connections, requests });
+fn load(requests: u64, target: SocketAddr, connections: usize) -> LoadReport {
+    let call = HttpCall::get("/status?code=200").host("bench.example.com");
+    let report = run(LoadPlan { target, call, connections, requests });
     assert_eq!(
         report.statuses.get(&200),
         Some(&requests),

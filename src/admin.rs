@@ -3,9 +3,9 @@
 //!
 //! Runs on the control thread; the cores write counters, which are read here, and answer questions.
 
-mod flight;
+mod connections;
+mod delivery_log;
 mod health;
-mod look;
 mod metrics;
 
 use std::path::PathBuf;
@@ -19,57 +19,61 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use control::cross_origin::CrossOriginProtection;
+use dataplane::connection_query;
 use dataplane::counters::CoreCounters;
-use dataplane::events::relay::Ways;
-use dataplane::inquiry;
-use dataplane::publish::Tables;
+use dataplane::events::core_relay::CoreSenders;
+use dataplane::table_publisher::TablePublisher;
 use serde::Deserialize;
 
-pub(crate) use flight::Turns;
+pub(crate) use delivery_log::ActiveRedrives;
 pub(crate) use health::Health;
+pub(crate) use metrics::AutoscalerMetrics;
 use metrics::Detail;
-pub(crate) use metrics::Scaler;
 
 /// What the listener reports on.
 #[derive(Debug)]
-pub(crate) struct Admin {
-    pub(crate) tables: Arc<Tables>,
+pub(crate) struct AdminServer {
+    pub(crate) tables: Arc<TablePublisher>,
     pub(crate) cores: Vec<Arc<CoreCounters>>,
     pub(crate) health: Arc<Health>,
     /// The cores' log folders, by number.
     pub(crate) logs: Vec<PathBuf>,
     /// The way to the cores, for replays.
-    pub(crate) ways: Ways,
+    pub(crate) senders: CoreSenders,
     /// ... and for questions.
-    pub(crate) questions: inquiry::Cores,
+    pub(crate) questions: connection_query::CoreQueries,
     /// Redrives that are under way.
-    pub(crate) redrives: Arc<Turns>,
+    pub(crate) redrives: Arc<ActiveRedrives>,
 }
 
 /// Spans that left the cores' queue.
 #[derive(Debug, Default)]
-pub(crate) struct SpanTally {
+pub(crate) struct SpanCounters {
     pub(crate) sent: AtomicU64,
     /// The collector did not take them.
     pub(crate) failed: AtomicU64,
 }
 
 /// The listener's routes, behind `protection`.
-pub(crate) fn router(admin: Arc<Admin>, scaler: Scaler, protection: CrossOriginProtection) -> Router {
+pub(crate) fn router(
+    admin: Arc<AdminServer>,
+    scaler: AutoscalerMetrics,
+    protection: CrossOriginProtection,
+) -> Router {
     Router::new()
         .route(
             "/metrics",
-            get(async move |State(admin): State<Arc<Admin>>, Query(wanted): Query<Wanted>| {
+            get(async move |State(admin): State<Arc<AdminServer>>, Query(wanted): Query<MetricsQuery>| {
                 show_metrics(&admin, &scaler, wanted.detail())
             }),
         )
         .route("/healthz", get(show_health))
         .route("/readyz", get(show_readiness))
-        .route("/debug/connections", get(look::connections))
-        .route("/debug/routes", get(look::routes))
-        .route("/debug/events/trace", get(flight::trace))
-        .route("/debug/events/dead-letters", get(flight::dead_letters))
-        .route("/debug/events/replay", post(flight::replay))
+        .route("/debug/connections", get(connections::connections))
+        .route("/debug/routes", get(connections::routes))
+        .route("/debug/events/trace", get(delivery_log::trace))
+        .route("/debug/events/dead-letters", get(delivery_log::dead_letters))
+        .route("/debug/events/replay", post(delivery_log::replay))
         .fallback(|| async {
             let there = "there are /metrics, /healthz, /readyz, /debug/connections, /debug/routes and /debug/events/…\n";
             (StatusCode::NOT_FOUND, there)
@@ -93,18 +97,22 @@ async fn protect(
 
 /// What a scrape asks for.
 #[derive(Debug, Default, Deserialize)]
-struct Wanted {
+struct MetricsQuery {
     /// `all`: each subscriber has lines of its own.
     subscribers: Option<String>,
 }
 
-impl Wanted {
+impl MetricsQuery {
     fn detail(&self) -> Detail {
         if self.subscribers.as_deref() == Some("all") { Detail::All } else { Detail::Bounded }
     }
 }
 
-fn show_metrics(admin: &Admin, scaler: &Scaler, detail: Detail) -> impl IntoResponse + use<> {
+fn show_metrics(
+    admin: &AdminServer,
+    scaler: &AutoscalerMetrics,
+    detail: Detail,
+) -> impl IntoResponse + use<> {
     const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     match metrics::render(admin, scaler, detail) {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, TEXT)], text),
@@ -118,14 +126,14 @@ fn show_metrics(admin: &Admin, scaler: &Scaler, detail: Detail) -> impl IntoResp
 const ORPHANED: (StatusCode, &str) = (StatusCode::SERVICE_UNAVAILABLE, health::ORPHANED);
 
 /// Whoever restarts what is not well has to restart a process that cannot get well by itself.
-async fn show_health(State(admin): State<Arc<Admin>>) -> Response {
+async fn show_health(State(admin): State<Arc<AdminServer>>) -> Response {
     if let Some(stalls) = admin.health.stalls.told() {
         return (StatusCode::SERVICE_UNAVAILABLE, stalls).into_response();
     }
     if admin.health.orphaned.load(Relaxed) { ORPHANED } else { (StatusCode::OK, "ok\n") }.into_response()
 }
 
-async fn show_readiness(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
+async fn show_readiness(State(admin): State<Arc<AdminServer>>) -> impl IntoResponse {
     match admin.health.verdict() {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why),

@@ -14,11 +14,11 @@ macro_rules! complain {
 }
 
 mod api;
+mod api_access;
 mod demo;
 mod event;
 mod example;
 mod kubeconfig;
-mod reach;
 mod run;
 mod selftest;
 mod wal;
@@ -37,32 +37,32 @@ use crate::config::Settings;
 #[command(name = "sluicegate", version, about, propagate_version = true, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
-    verb: Verb,
+    verb: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum Command {
     /// Serve: HTTP to routes, events to Brokers, and the Kubernetes-style API that steers both
     #[command(after_help = SETTINGS)]
     Run(Box<Settings>),
     /// Start on a temporary folder, apply the examples, drive real traffic, and show what happened
     Demo,
     /// Print a kubeconfig for kubectl and kn
-    Kubeconfig(kubeconfig::Args),
+    Kubeconfig(kubeconfig::KubeconfigArgs),
     /// A small example program, as an instance of a Service would be
     #[command(subcommand)]
-    Example(example::Program),
+    Example(example::ExampleProgram),
     /// Back up the objects of a running appliance, or restore them
     #[command(subcommand)]
-    Api(api::Verb),
+    Api(api::ApiCommand),
     /// Ask a running appliance what became of events, and have them sent again
     #[command(subcommand)]
-    Event(event::Verb),
+    Event(event::EventCommand),
     /// Look into a log without disturbing it, even while it is in use
     #[command(subcommand)]
-    Wal(wal::Verb),
+    Wal(wal::WalCommand),
     /// Kill, tear and flip on a disk of yours: is anything lost that was acknowledged?
-    Selftest(selftest::Args),
+    Selftest(selftest::SelftestArgs),
     /// Print the version
     Version,
 }
@@ -92,15 +92,15 @@ pub(crate) fn main() -> std::process::ExitCode {
         Err(why) => return refuse(&why),
     };
     match cli.verb {
-        Verb::Run(settings) => run::run(*settings),
-        Verb::Demo => demo::run(),
-        Verb::Kubeconfig(args) => kubeconfig::print(&args),
-        Verb::Example(program) => example::run(&program),
-        Verb::Api(verb) => api::run(&verb),
-        Verb::Event(verb) => event::run(&verb),
-        Verb::Wal(verb) => wal::run(&verb),
-        Verb::Selftest(args) => selftest::run(&args),
-        Verb::Version => {
+        Command::Run(settings) => run::run(*settings),
+        Command::Demo => demo::run(),
+        Command::Kubeconfig(args) => kubeconfig::print(&args),
+        Command::Example(program) => example::run(&program),
+        Command::Api(verb) => api::run(&verb),
+        Command::Event(verb) => event::run(&verb),
+        Command::Wal(verb) => wal::run(&verb),
+        Command::Selftest(args) => selftest::run(&args),
+        Command::Version => {
             exit_code(tell(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true))
         }
     }

@@ -8,7 +8,7 @@ mod choice;
 mod environment;
 mod file;
 mod http;
-mod many;
+mod multi_value;
 mod program;
 mod renamed;
 mod route;
@@ -19,21 +19,21 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use control::publish::QuotaRules;
+use control::publish::QuotaConfig;
 use dataplane::http::limits::HttpLimits;
 
 pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion};
-pub(crate) use many::Many;
+pub(crate) use multi_value::ManyValues;
 pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use settings::Settings;
 pub(crate) use value::{
-    AllowedTargetRule, Bytes, CertificateRule, FilePair, HostRule, ImageRule, ProcessRule, QuotaRule,
-    UserRule, Wait, address, whole,
+    AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule,
+    QuotaRule, UserRule, Wait, address, whole,
 };
 
 /// All settings, decided.
 #[derive(Debug, Clone)]
-pub(crate) struct Config {
+pub(crate) struct RunConfig {
     pub(crate) data: PathBuf,
     pub(crate) workers: usize,
     pub(crate) http: SocketAddr,
@@ -56,7 +56,7 @@ pub(crate) struct Config {
     pub(crate) api_authenticate: bool,
     pub(crate) api_audit_log: Option<PathBuf>,
     pub(crate) admin: SocketAddr,
-    pub(crate) allowed_hosts: Vec<HostRule>,
+    pub(crate) allowed_hosts: Vec<AllowedHostRule>,
     pub(crate) access_log: AccessFormat,
     /// Never without `access_log`.
     pub(crate) access_log_file: Option<PathBuf>,
@@ -76,16 +76,16 @@ pub(crate) struct Config {
     /// Timeouts and sizes of messages.
     pub(crate) http_limits: HttpLimits,
     pub(crate) allowed_targets: Vec<AllowedTargetRule>,
-    pub(crate) log: wal::Options,
+    pub(crate) log: wal::LogOptions,
     pub(crate) core_stall_timeout: Wait,
-    pub(crate) quotas: QuotaRules,
+    pub(crate) quotas: QuotaConfig,
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
 /// More cores than any machine this was tried on; a typo must not start 10,000 threads.
 const WORKERS_MAX: usize = 512;
 
-impl Config {
+impl RunConfig {
     /// Joins flags and environment (already in `given`) with the file it may name, and the defaults.
     pub(crate) fn decide(given: Settings) -> Result<Self, String> {
         let variables = std::env::vars_os().filter_map(|(name, value)| {
@@ -196,9 +196,9 @@ const LOG_BYTES_MAX: u64 = 1 << 40;
 /// Segments that a small log is divided into at least, so that space comes back in small pieces.
 const LOG_SEGMENTS_MIN: u64 = 8;
 
-fn log_options(bytes: Option<Bytes>) -> Result<wal::Options, String> {
-    let mut options = wal::Options::default();
-    let Some(Bytes(bytes)) = bytes else { return Ok(options) };
+fn log_options(bytes: Option<ByteSize>) -> Result<wal::LogOptions, String> {
+    let mut options = wal::LogOptions::default();
+    let Some(ByteSize(bytes)) = bytes else { return Ok(options) };
     if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) {
         return Err(format!("log-bytes: {bytes} is not between {LOG_BYTES_MIN} and {LOG_BYTES_MAX}"));
     }
@@ -209,12 +209,12 @@ fn log_options(bytes: Option<Bytes>) -> Result<wal::Options, String> {
     Ok(options)
 }
 
-fn quota_rules(all: Option<Bytes>, namespaces: Vec<QuotaRule>) -> QuotaRules {
+fn quota_rules(all: Option<ByteSize>, namespaces: Vec<QuotaRule>) -> QuotaConfig {
     let namespaces = namespaces.into_iter().map(|rule| (rule.namespace, rule.bytes.0)).collect();
-    QuotaRules { all: all.map_or(0, |bytes| bytes.0), namespaces }
+    QuotaConfig { total: all.map_or(0, |bytes| bytes.0), namespaces }
 }
 
-impl Config {
+impl RunConfig {
     /// Whoever is on this host is believed, so nobody else may come in unasked (APP-38). TLS goes without
     /// saying there.
     fn check_api(&self) -> Result<(), String> {
@@ -240,8 +240,9 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-fn either<T>(given: Vec<Many<T>>, file: Vec<Many<T>>) -> Vec<T> {
-    let all = |many: Vec<Many<T>>| many.into_iter().flat_map(|Many(some)| some).collect::<Vec<_>>();
+fn either<T>(given: Vec<ManyValues<T>>, file: Vec<ManyValues<T>>) -> Vec<T> {
+    let all =
+        |many: Vec<ManyValues<T>>| many.into_iter().flat_map(|ManyValues(some)| some).collect::<Vec<_>>();
     let given = all(given);
     if given.is_empty() { all(file) } else { given }
 }
@@ -254,30 +255,30 @@ mod tests {
     #[test]
     fn an_api_on_a_public_address_is_refused() {
         let given = Settings { api: Some("0.0.0.0:8001".parse().unwrap()), ..Settings::default() };
-        assert!(Config::decide(given).unwrap_err().starts_with("api: 0.0.0.0:8001"));
+        assert!(RunConfig::decide(given).unwrap_err().starts_with("api: 0.0.0.0:8001"));
     }
 
     #[test]
     fn a_host_is_given_once() {
         let route = ["a=127.0.0.1:1", "b=127.0.0.1:1", "A=127.0.0.1:2"].map(|text| text.parse().unwrap());
         let twice = Settings { route: route.to_vec(), ..Settings::default() };
-        assert_eq!(Config::decide(twice).unwrap_err(), "route: a is given twice");
+        assert_eq!(RunConfig::decide(twice).unwrap_err(), "route: a is given twice");
         let both = Settings {
             https: Some(loopback(0)),
             route: route[..2].to_vec(),
             tls_cert: vec!["a=/c.pem,/k.pem".parse().unwrap()],
             ..Settings::default()
         };
-        assert!(Config::decide(both).is_ok());
+        assert!(RunConfig::decide(both).is_ok());
     }
 
     #[test]
     fn a_certificate_needs_tls_and_tls_may_wait_for_one() {
         let https = Settings { https: Some(loopback(0)), ..Settings::default() };
-        assert!(Config::decide(https).is_ok(), "Ingress objects bring certificates too");
+        assert!(RunConfig::decide(https).is_ok(), "Ingress objects bring certificates too");
         let tls_cert = vec!["a=/c.pem,/k.pem".parse().unwrap()];
         let certificate = Settings { tls_cert, ..Settings::default() };
-        assert!(Config::decide(certificate).unwrap_err().starts_with("tls-cert: a"));
+        assert!(RunConfig::decide(certificate).unwrap_err().starts_with("tls-cert: a"));
     }
 
     /// APP-07: a small log has small segments, and none is too small for the largest record.
@@ -289,7 +290,7 @@ mod tests {
             assert_eq!(options.segment_bytes, segment, "{text}");
         }
         assert_eq!(log_options(None).unwrap().log_bytes_max, 8 << 30);
-        let why = log_options(Some(Bytes(1 << 20))).unwrap_err();
+        let why = log_options(Some(ByteSize(1 << 20))).unwrap_err();
         assert!(why.starts_with("log-bytes: 1048576 is not between"), "{why}");
     }
 
@@ -299,9 +300,9 @@ mod tests {
         let path = folder.path().join("sluicegate.toml");
         std::fs::write(&path, "event-quota = \"1Gi\"\nnamespace-event-quota = [\"a=1Mi\", \"*=5k\"]\n")
             .unwrap();
-        let config = Config::decide(Settings { config: Some(path), ..Settings::default() }).unwrap();
+        let config = RunConfig::decide(Settings { config: Some(path), ..Settings::default() }).unwrap();
         let namespaces = vec![("a".to_owned(), 1 << 20), ("*".to_owned(), 5000)];
-        assert_eq!(config.quotas, QuotaRules { all: 1 << 30, namespaces });
+        assert_eq!(config.quotas, QuotaConfig { total: 1 << 30, namespaces });
         for bad in ["a", "=1", "A=1", "a=much"] {
             assert!(bad.parse::<QuotaRule>().is_err(), "{bad}");
         }
@@ -314,7 +315,7 @@ mod tests {
         std::fs::write(&path, "workers = 3\ndomain = \"example.com\"\nroute = \"*=127.0.0.1:9\"\n").unwrap();
         let given = Settings { config: Some(path), workers: Some(2), ..Settings::default() };
 
-        let config = Config::decide(given).unwrap();
+        let config = RunConfig::decide(given).unwrap();
 
         assert_eq!((config.workers, config.domain.as_str(), config.routes.len()), (2, "example.com", 1));
         assert_eq!(config.http, loopback(8080));

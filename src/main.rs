@@ -10,7 +10,7 @@ mod config;
 
 /// After a burst it gives back more than the C library's alone: see there.
 #[global_allocator]
-static HEAP: dataplane::heap::Heap = dataplane::heap::Heap;
+static HEAP: dataplane::allocator::ArenaAllocator = dataplane::allocator::ArenaAllocator;
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use kit::{Appliance, Call, PATIENCE, Setup};
+use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE};
 use rcgen::{CertificateParams, CertifiedIssuer, DistinguishedName, DnType, KeyPair};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -19,12 +19,12 @@ const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// Who signs, and where the files are.
-struct Authority {
+struct AccessAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
 }
 
-impl Authority {
+impl AccessAuthority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -105,11 +105,11 @@ fn kubectl(home: &Path, config: &Path, line: &str) -> Option<std::process::Outpu
 }
 
 /// An appliance whose API everybody reaches by TLS, and believes the authority's certificates and carol's token.
-fn guarded(authority: &Authority) -> Appliance {
+fn guarded(authority: &AccessAuthority) -> Appliance {
     let server = authority.issue("server", "none");
     let tokens = authority.file("tokens.csv");
     std::fs::write(&tokens, "s3cret,carol,3,\"system:masters\"\n").unwrap();
-    let setup = Setup::new(BINARY)
+    let setup = ApplianceSetup::new(BINARY)
         .flag("api", "0.0.0.0:0")
         .flag("api-tls-cert", &pair(&server))
         .flag("api-client-ca", &authority.file("ca.pem").display().to_string())
@@ -121,7 +121,7 @@ fn guarded(authority: &Authority) -> Appliance {
 /// only then. Where it does, coming over loopback says nothing: a proxy of this host would be everybody's way in.
 #[test]
 fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
-    let authority = Authority::new();
+    let authority = AccessAuthority::new();
     let (admin, bob) = (authority.issue("admin", "system:masters"), authority.issue("bob", "crew"));
     let appliance = guarded(&authority);
     let at = SocketAddr::from(([127, 0, 0, 1], appliance.api().address().port()));
@@ -134,7 +134,7 @@ fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
     ] {
         assert_eq!(authority.get(at, MAPS, papers, token), expected, "{papers:?} {token:?}");
     }
-    let other = Authority::new();
+    let other = AccessAuthority::new();
     let forged = other.issue("admin", "system:masters");
     assert_ne!(authority.get(at, MAPS, Some(&forged), ""), "200", "somebody else's authority signed it");
 
@@ -160,7 +160,7 @@ fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
 /// certificate. Who is not known, not allowed, or asks the wrong way is told what to do.
 #[test]
 fn backups_are_made_by_whom_a_kubeconfig_names() {
-    let authority = Authority::new();
+    let authority = AccessAuthority::new();
     let appliance = guarded(&authority);
     let at = SocketAddr::from(([127, 0, 0, 1], appliance.api().address().port())).to_string();
     let kubeconfig = |name: &str, ca: &str, user: &str| {
@@ -188,7 +188,7 @@ fn backups_are_made_by_whom_a_kubeconfig_names() {
     assert!(!made && told.contains("nonResourceURLs") && !file.exists(), "{told}");
     let (made, told) = tool("backup", &kubeconfig("guess", &ca, "token: guess"));
     assert!(!made && told.contains("give --kubeconfig or --token"), "{told}");
-    let stranger = Authority::new();
+    let stranger = AccessAuthority::new();
     let other = stranger.file("ca.pem").display().to_string();
     let (made, told) = tool("backup", &kubeconfig("stranger", &other, "token: s3cret"));
     assert!(!made && told.contains("--kubeconfig"), "{told}");
@@ -216,16 +216,16 @@ fn backups_are_made_by_whom_a_kubeconfig_names() {
 /// APP-38: each half alone is refused at the start, with what is missing.
 #[test]
 fn an_open_door_without_a_way_to_know_anybody_is_refused() {
-    let authority = Authority::new();
+    let authority = AccessAuthority::new();
     let server = authority.issue("server", "none");
-    let public = || Setup::new(BINARY).flag("api", "0.0.0.0:0");
+    let public = || ApplianceSetup::new(BINARY).flag("api", "0.0.0.0:0");
     let ca = authority.file("ca.pem").display().to_string();
     for (setup, told) in [
         (public().flag("api-tls-cert", &pair(&server)), "--api-tokens"),
         (public(), "--api-tokens"),
         (public().switch("api-tls"), "--api-tokens"),
-        (Setup::new(BINARY).flag("api-tls-cert", &format!("{ca},{ca}")), "ca.pem"),
-        (Setup::new(BINARY).flag("api-tokens", &ca), "line 1"),
+        (ApplianceSetup::new(BINARY).flag("api-tls-cert", &format!("{ca},{ca}")), "ca.pem"),
+        (ApplianceSetup::new(BINARY).flag("api-tokens", &ca), "line 1"),
     ] {
         let refusal = setup.refused();
         assert!(refusal.stderr.contains(told), "{told}: {}", refusal.stderr);
@@ -239,7 +239,9 @@ fn a_certificate_of_its_own_making_is_enough() {
     let home = TempDir::new().unwrap();
     let tokens = home.path().join("tokens.csv");
     std::fs::write(&tokens, "s3cret,carol,3,\"system:masters\"\n").unwrap();
-    let setup = Setup::new(BINARY).flag("api", "0.0.0.0:0").flag("api-tokens", &tokens.display().to_string());
+    let setup = ApplianceSetup::new(BINARY)
+        .flag("api", "0.0.0.0:0")
+        .flag("api-tokens", &tokens.display().to_string());
     let mut appliance = setup.start();
     let folder = setup.data().join("api");
     let ca = std::fs::read_to_string(folder.join("ca.pem")).unwrap();
@@ -294,7 +296,7 @@ fn the_unix_socket_is_for_its_owner() {
     use std::os::unix::net::UnixStream;
     let home = TempDir::new().unwrap();
     let path = home.path().join("api.sock");
-    let setup = Setup::new(BINARY).flag("api-socket", &path.display().to_string());
+    let setup = ApplianceSetup::new(BINARY).flag("api-socket", &path.display().to_string());
     let mut appliance = setup.start();
     let ask = |line: &str| {
         let mut stream = UnixStream::connect(&path).unwrap();
@@ -308,7 +310,7 @@ fn the_unix_socket_is_for_its_owner() {
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!((ask(&format!("GET {MAPS}")).as_str(), ask("GET /nothing").as_str()), ("200", "404"));
 
-    let refusal = Setup::new(BINARY).flag("api-socket", &path.display().to_string()).refused();
+    let refusal = ApplianceSetup::new(BINARY).flag("api-socket", &path.display().to_string()).refused();
     assert!(refusal.stderr.contains("another process"), "{refusal}");
     assert_eq!(ask(&format!("GET {MAPS}")), "200", "it goes on");
     appliance.restart(); // killed: the file is left behind
@@ -336,14 +338,14 @@ fn expired_certificates_are_logged_and_counted() {
     let folder = TempDir::new().unwrap();
     let files = expired(folder.path());
     let ca = files.0.display().to_string();
-    let appliance = Setup::new(BINARY)
+    let appliance = ApplianceSetup::new(BINARY)
         .flag("https", "127.0.0.1:0")
         .flag("tls-cert", &format!("old.example.com={}", pair(&files)))
         .flag("api-client-ca", &ca)
         .flag("route", &format!("a.example.com=https://127.0.0.1:9?ca={ca}"))
         .start();
     appliance.wait_says("the certificate has expired");
-    let metrics = Call::get("/metrics").send(appliance.admin());
+    let metrics = HttpCall::get("/metrics").send(appliance.admin());
     for source in ["tls-cert", "api-client-ca", "route-ca"] {
         let series = format!("sluicegate_certificates_expired{{source=\"{source}\"}} 1");
         assert!(metrics.text().contains(&series), "{series}: {metrics}");

@@ -4,16 +4,16 @@
 
 use std::path::{Path, PathBuf};
 
-use kit::http2::{self, Client};
+use kit::http2::{self, H2Client};
 use kit::manifest::{NAMESPACE, service};
-use kit::{Appliance, Call, Connection, PATIENCE, Setup, Upstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, PATIENCE, TestUpstream, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
 
-fn gateway(format: &str, upstream: &Upstream) -> (Appliance, PathBuf) {
-    let setup = Setup::new(BIN).route(HOST, upstream.address()).flag("access-log", format);
+fn gateway(format: &str, upstream: &TestUpstream) -> (Appliance, PathBuf) {
+    let setup = ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("access-log", format);
     let file = setup.write_file("access.log", "");
     (setup.flag("access-log-file", &file.to_string_lossy()).start(), file)
 }
@@ -30,20 +30,20 @@ fn lines(file: &Path, count: usize) -> Vec<String> {
 #[test]
 fn every_answer_has_its_line() {
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let (appliance, file) = gateway("json", &upstream);
     let to = appliance.http();
-    Call::get("/delay?ms=20&q=\"x\"").host(HOST).header("traceparent", PARENT).send(to);
-    Call::post("/mirror").host(HOST).body(vec![b'x'; 50_000]).send(to);
-    Call::get("/").host("nobody").send(to);
-    let mut old = Connection::open(to);
+    HttpCall::get("/delay?ms=20&q=\"x\"").host(HOST).header("traceparent", PARENT).send(to);
+    HttpCall::post("/mirror").host(HOST).body(vec![b'x'; 50_000]).send(to);
+    HttpCall::get("/").host("nobody").send(to);
+    let mut old = HttpConnection::open(to);
     old.send(format!("GET /old HTTP/1.0\r\nHost: {HOST}\r\n\r\n").as_bytes());
     assert_eq!(old.receive().status, 200);
-    let mut broken = Connection::open(to);
+    let mut broken = HttpConnection::open(to);
     broken.send(b"nonsense\r\n\r\n");
     assert_eq!(broken.receive().status, 400);
     http2::run(async {
-        let (client, _ended) = Client::open(to).await;
+        let (client, _ended) = H2Client::open(to).await;
         let request = http::Request::get(format!("http://{HOST}/two")).body(()).unwrap();
         assert_eq!(client.call(request).await.unwrap().status, 200);
     });
@@ -78,16 +78,16 @@ fn every_answer_has_its_line() {
 /// A file that was moved away is done: the next lines are in a new one, and none is lost on a stop.
 #[test]
 fn the_common_format_is_that_of_others_and_its_file_can_be_rotated() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let (mut appliance, file) = gateway("common", &upstream);
-    let get = |path: &str| Call::get(path).host(HOST).send(appliance.http());
+    let get = |path: &str| HttpCall::get(path).host(HOST).send(appliance.http());
     get("/before");
     let line = lines(&file, 1).remove(0);
     assert!(
         line.starts_with("127.0.0.1 - - [") && line.contains("] \"GET /before HTTP/1.1\" 200 "),
         "{line}"
     );
-    let mut old = Connection::open(appliance.http());
+    let mut old = HttpConnection::open(appliance.http());
     old.send(format!("GET /old HTTP/1.0\r\nHost: {HOST}\r\n\r\n").as_bytes());
     assert_eq!(old.receive().status, 200);
     assert!(lines(&file, 2)[1].contains("] \"GET /old HTTP/1.0\" 200 "));
@@ -96,10 +96,10 @@ fn the_common_format_is_that_of_others_and_its_file_can_be_rotated() {
     std::fs::rename(&file, &old).unwrap();
     appliance.reload();
     wait::until(PATIENCE, "a line in the new file", || {
-        Call::get("/between").host(HOST).send(appliance.http());
+        HttpCall::get("/between").host(HOST).send(appliance.http());
         file.exists().then_some(())
     });
-    Call::get("/last").host(HOST).send(appliance.http());
+    HttpCall::get("/last").host(HOST).send(appliance.http());
     assert_eq!(appliance.terminate().code(), Some(0));
     assert!(std::fs::read_to_string(&file).unwrap().contains("GET /last HTTP/1.1"));
     assert!(!std::fs::read_to_string(&old).unwrap().contains("/last"));
@@ -107,23 +107,24 @@ fn the_common_format_is_that_of_others_and_its_file_can_be_rotated() {
 
 #[test]
 fn a_file_that_cannot_be_opened_stops_the_start() {
-    let nowhere = Setup::new(BIN).flag("access-log", "json").flag("access-log-file", "/nowhere/at/all");
+    let nowhere =
+        ApplianceSetup::new(BIN).flag("access-log", "json").flag("access-log-file", "/nowhere/at/all");
     let refusal = nowhere.refused();
     assert!(refusal.stderr.contains("/nowhere/at/all"), "{refusal}");
-    let unused = Setup::new(BIN).flag("access-log-file", "a.log").refused();
+    let unused = ApplianceSetup::new(BIN).flag("access-log-file", "a.log").refused();
     assert!(unused.stderr.contains("access-log"), "{unused}");
 }
 
 /// Rate, errors and duration of a backend, as Prometheus wants a histogram.
 #[test]
 fn a_backend_has_a_histogram() {
-    let upstream = Upstream::start("one");
-    let appliance = Setup::new(BIN).route(HOST, upstream.address()).start();
+    let upstream = TestUpstream::start("one");
+    let appliance = ApplianceSetup::new(BIN).route(HOST, upstream.address()).start();
     for path in ["/", "/status?code=503", "/status?code=404", "/delay?ms=30"] {
-        Call::get(path).host(HOST).send(appliance.http());
+        HttpCall::get(path).host(HOST).send(appliance.http());
     }
     let value = |line: &str| {
-        let text = Call::get("/metrics").send(appliance.admin()).text();
+        let text = HttpCall::get("/metrics").send(appliance.admin()).text();
         let found = text.lines().find_map(|found| found.strip_prefix(line)?.trim().parse::<f64>().ok());
         found.unwrap_or_else(|| panic!("no {line} in\n{text}"))
     };
@@ -146,7 +147,7 @@ fn a_backend_has_a_histogram() {
 #[test]
 fn requests_of_revisions_have_lines_by_the_operators_template() {
     const IMAGE: &str = "example.com/hello";
-    let setup = Setup::new(BIN).hello_image(IMAGE).flag("workers", "2").flag("access-log", "json");
+    let setup = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("workers", "2").flag("access-log", "json");
     let file = setup.write_file("access.log", "");
     let appliance = setup.flag("access-log-file", &file.to_string_lossy()).start();
     let api = appliance.api();
@@ -167,7 +168,7 @@ fn requests_of_revisions_have_lines_by_the_operators_template() {
         {{.Revision.Name}} {{.Revision.PodName}} {{js .Request.UserAgent}} {{.Request.ContentLength}}";
     assert_eq!(set(template, "false").status, 200);
     let get = |path: &str, agent: &str| {
-        let call = Call::get(path).host("hello.default.localhost").header("User-Agent", agent);
+        let call = HttpCall::get(path).host("hello.default.localhost").header("User-Agent", agent);
         assert_eq!(call.send(appliance.http()).status, 200);
     };
     let own = || -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Call, PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, HttpCall, PATIENCE, wait};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn reason<'a>(object: &'a Value, kind: &str) -> &'a str {
 /// deleted comes back.
 #[test]
 fn a_revisions_scaler_is_shown_and_kept() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let window = "/spec/template/metadata/annotations/autoscaling.knative.dev~1window";
     api.create(&with(service("hello", IMAGE, "x"), window, json!("6s")));
@@ -33,7 +33,7 @@ fn a_revisions_scaler_is_shown_and_kept() {
     assert_eq!(metric["spec"]["stableWindow"], json!(6_000_000_000_i64));
 
     // As kubectl asks for the columns of `kubectl get kpa`.
-    let table = Call::get(&kit::Api::path("PodAutoscaler", NAMESPACE, ""))
+    let table = HttpCall::get(&kit::KitApi::path("PodAutoscaler", NAMESPACE, ""))
         .header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
         .send(api.address())
         .json();
@@ -65,7 +65,7 @@ fn a_revisions_scaler_is_shown_and_kept() {
 /// a Revision's endpoints finds one for each of them; asleep, or with a burst that never has room, `Proxy`.
 #[test]
 fn the_mode_says_whether_instances_have_room_for_a_burst() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let annotated = |object, key: &str, value: &str| {
         with(
@@ -94,7 +94,7 @@ fn the_mode_says_whether_instances_have_room_for_a_burst() {
     turns("never-00001", PATIENCE, "Proxy");
     wait::until(PATIENCE, "the listener alone", || (endpoints("never-00001") == 1).then_some(()));
     turns("roomy-00001", IDLE_PATIENCE, "Proxy");
-    assert_eq!(Call::get("/").host("roomy.default.localhost").send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host("roomy.default.localhost").send(appliance.http()).status, 200);
     turns("roomy-00001", PATIENCE, "Serve");
     wait::until(PATIENCE, "its endpoint", || (endpoints("roomy-00001") == 1).then_some(()));
 }
@@ -102,7 +102,7 @@ fn the_mode_says_whether_instances_have_room_for_a_burst() {
 /// SRV-REV-20: the wanted count rises at once, the real one when the new instances are ready.
 #[test]
 fn the_wanted_replicas_rise_before_the_actual_ones() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let mut manifest = service("slow", "example.com/none", "x");
     let class = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1class";
@@ -120,7 +120,7 @@ fn the_wanted_replicas_rise_before_the_actual_ones() {
     let callers: Vec<_> = (0..3)
         .map(|_| {
             std::thread::spawn(move || {
-                Call::get("/slow?ms=4000").host("slow.default.localhost").send(http).status
+                HttpCall::get("/slow?ms=4000").host("slow.default.localhost").send(http).status
             })
         })
         .collect();

@@ -3,7 +3,7 @@
 
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Appliance, Call, Connection, EventSink, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -17,10 +17,10 @@ const MEASURED: u64 = 100;
 /// work take or leave meanwhile. Ten million of them at six bytes are the 64 MiB that they may cost.
 const BYTES_AN_EVENT: u64 = 20;
 
-fn batch() -> Call {
+fn batch() -> HttpCall {
     let one = |n: u64| json!({ "specversion": "1.0", "id": n.to_string(), "source": "/s", "type": "t", "data": "x".repeat(100) });
     let events = Value::Array((0..BATCH).map(one).collect());
-    let call = Call::post(BROKER).header("Content-Type", "application/cloudevents-batch+json");
+    let call = HttpCall::post(BROKER).header("Content-Type", "application/cloudevents-batch+json");
     call.body(events.to_string())
 }
 
@@ -34,11 +34,11 @@ fn memory(appliance: &Appliance) -> u64 {
 #[test]
 fn a_backlog_costs_some_bytes_an_event_and_is_delivered_on_return() {
     let away = closed_address();
-    let appliance = with_broker(&Setup::new(BIN).flag("workers", "1"));
+    let appliance = with_broker(&ApplianceSetup::new(BIN).flag("workers", "1"));
     let patient = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.5S" });
     subscribe(appliance.api(), "away", &format!("http://{away}/"), &[("/spec/delivery", patient)]);
     let of_it = |what: &str| appliance.metric(&format!("sluicegate_subscriber_{what}"), "default/away");
-    let mut connection = Connection::open(appliance.events());
+    let mut connection = HttpConnection::open(appliance.events());
     let call = batch();
     let mut send = |batches: u64, in_all: u64| {
         for _ in 0..batches {
@@ -52,7 +52,7 @@ fn a_backlog_costs_some_bytes_an_event_and_is_delivered_on_return() {
     let grown = after.saturating_sub(before) / (MEASURED * BATCH);
     assert!(grown <= BYTES_AN_EVENT, "{grown} bytes an event: {before} to {after}");
 
-    let _back = EventSink::start_at(away, |_| kit::Answer::status(202));
+    let _back = EventSink::start_at(away, |_| kit::SinkResponse::status(202));
     wait::until(PATIENCE, "a good part of it to be delivered", || {
         (of_it("delivered_total") > 5 * BATCH).then_some(())
     });

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use kit::{Appliance, Setup};
+use kit::{Appliance, ApplianceSetup};
 use serde_json::{Value, json};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -25,7 +25,7 @@ fn map(name: &str, color: &str) -> Value {
 /// cut short changes nothing.
 #[test]
 fn a_restore_makes_the_objects_what_they_were() {
-    let appliance = Setup::new(BINARY).start();
+    let appliance = ApplianceSetup::new(BINARY).start();
     let api = appliance.api();
     let kept = api.create(&map("kept", "red"));
     api.create(&map("lost", "blue"));
@@ -61,7 +61,7 @@ fn a_restore_makes_the_objects_what_they_were() {
 #[test]
 fn children_come_back_with_their_owner() {
     const CHILDREN: usize = 600;
-    let appliance = Setup::new(BINARY).start();
+    let appliance = ApplianceSetup::new(BINARY).start();
     let api = appliance.api();
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("objects.jsonl");
@@ -104,7 +104,7 @@ fn children_come_back_with_their_owner() {
 /// neither, and nothing to tell.
 #[test]
 fn a_store_that_is_missing_beside_its_logs_is_told() {
-    let mut appliance = kit::scene::with_broker(&Setup::new(BINARY));
+    let mut appliance = kit::scene::with_broker(&ApplianceSetup::new(BINARY));
     assert!(!appliance.stderr().contains("objects.redb"), "{}", appliance.stderr());
     assert!(appliance.terminate().success());
     let setup = appliance.setup().clone();
@@ -126,7 +126,7 @@ fn a_store_that_is_missing_beside_its_logs_is_told() {
 /// names the file and both ways on, and the first of them works.
 #[test]
 fn a_damaged_store_is_refused_in_words_and_a_backup_brings_it_back() {
-    let appliance = Setup::new(BINARY).start();
+    let appliance = ApplianceSetup::new(BINARY).start();
     let kept = appliance.api().create(&map("kept", "crimson-crimson-crimson"));
     let folder = tempfile::TempDir::new().unwrap();
     let backup = folder.path().join("objects.jsonl");

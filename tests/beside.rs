@@ -4,7 +4,7 @@
 
 use kit::api::{condition, is_ready};
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Api, Appliance, Call, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -13,7 +13,7 @@ const IMAGE: &str = "example.com/hello";
 const NAME: &str = "hello-00001-deployment";
 
 fn appliance() -> Appliance {
-    Setup::new(BIN).hello_image(IMAGE).start()
+    ApplianceSetup::new(BIN).hello_image(IMAGE).start()
 }
 
 fn core_path(name: &str) -> String {
@@ -21,12 +21,12 @@ fn core_path(name: &str) -> String {
 }
 
 /// The core Service, which has its kind's name from another group.
-fn core(api: Api, name: &str) -> Option<Value> {
-    let response = api.send(Call::get(&core_path(name)));
+fn core(api: KitApi, name: &str) -> Option<Value> {
+    let response = api.send(HttpCall::get(&core_path(name)));
     (response.status == 200).then(|| response.json())
 }
 
-fn wait_core(api: Api, name: &str, wanted: impl Fn(Option<&Value>) -> bool) -> Option<Value> {
+fn wait_core(api: KitApi, name: &str, wanted: impl Fn(Option<&Value>) -> bool) -> Option<Value> {
     let mut last = None;
     wait::until(PATIENCE, name, || {
         last = core(api, name);
@@ -61,7 +61,7 @@ fn a_route_has_a_core_service_by_each_of_its_names() {
         assert_eq!((&owner["kind"], &owner["controller"]), (&json!("Route"), &json!(true)));
     }
 
-    let deleted = api.send(Call::new("DELETE", &core_path("hello")));
+    let deleted = api.send(HttpCall::new("DELETE", &core_path("hello")));
     assert_eq!(deleted.status, 200, "{deleted}");
     wait_core(api, "hello", |found| {
         found.is_some_and(|new| new["metadata"]["uid"] != own["metadata"]["uid"])
@@ -69,7 +69,7 @@ fn a_route_has_a_core_service_by_each_of_its_names() {
     let untagged = json!({ "spec": { "traffic": [{ "latestRevision": true, "percent": 100 }] } });
     api.patch("Service", NAMESPACE, "hello", &untagged);
     wait_core(api, "blue-hello", |found| found.is_none());
-    let answer = Call::get("/").host(&format!("hello.{NAMESPACE}.localhost")).send(appliance.http());
+    let answer = HttpCall::get("/").host(&format!("hello.{NAMESPACE}.localhost")).send(appliance.http());
     assert_eq!(answer.status, 200, "{answer}");
     api.delete("Service", NAMESPACE, "hello");
     wait_core(api, "hello", |found| found.is_none());
@@ -83,7 +83,7 @@ fn a_core_service_in_the_way_is_left_alone_and_told_of() {
     let foreign = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "hello" },
         "spec": { "ports": [{ "port": 5432 }] } });
     let path = format!("/api/v1/namespaces/{NAMESPACE}/services");
-    let made = api.send(Call::post(&path).json(&foreign));
+    let made = api.send(HttpCall::post(&path).json(&foreign));
     assert_eq!(made.status, 201, "{made}");
     api.create(&service("hello", IMAGE, "world"));
     let route = api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
@@ -94,7 +94,7 @@ fn a_core_service_in_the_way_is_left_alone_and_told_of() {
     assert!(!is_ready(&route));
     assert_eq!(core(api, "hello").unwrap()["spec"]["ports"][0]["port"], 5432);
 
-    assert_eq!(api.send(Call::new("DELETE", &core_path("hello"))).status, 200);
+    assert_eq!(api.send(HttpCall::new("DELETE", &core_path("hello"))).status, 200);
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     assert_eq!(core(api, "hello").unwrap()["spec"]["type"], "ExternalName");
 }
@@ -120,8 +120,8 @@ fn a_revision_has_a_deployment_that_counts_its_instances() {
     assert_eq!(busy["spec"]["template"]["spec"]["containers"][0]["image"], IMAGE);
     let mut changed = busy.clone();
     changed["spec"]["replicas"] = json!(7);
-    let path = Api::path("Deployment", NAMESPACE, NAME);
-    let put = api.send(Call::new("PUT", &path).json(&changed));
+    let path = KitApi::path("Deployment", NAMESPACE, NAME);
+    let put = api.send(HttpCall::new("PUT", &path).json(&changed));
     assert!((400..500).contains(&put.status), "{put}");
 
     api.wait_for("Deployment", NAMESPACE, NAME, std::time::Duration::from_secs(90), |one| counts(one, 0));

@@ -7,13 +7,13 @@ use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
 use kit::scene::{BROKER, SILENCE, accepted, delivery, ids, only, post, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Answer, Api, Appliance, Call, Event, EventSink, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, PATIENCE, SinkResponse, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 
-fn setup() -> Setup {
-    Setup::new(BIN).flag("workers", "2")
+fn setup() -> ApplianceSetup {
+    ApplianceSetup::new(BIN).flag("workers", "2")
 }
 
 fn config_map(namespace: &str, name: &str, data: Value) -> Value {
@@ -26,11 +26,11 @@ fn feature(appliance: &Appliance, name: &str, word: &str) {
     appliance.api().patch("ConfigMap", "knative-eventing", "config-features", &data);
 }
 
-fn of_size(bytes: usize) -> Event {
-    Event::new("large").data("application/octet-stream", vec![b'x'; bytes])
+fn of_size(bytes: usize) -> TestEvent {
+    TestEvent::new("large").data("application/octet-stream", vec![b'x'; bytes])
 }
 
-fn answered(appliance: &Appliance, path: &str, event: &Event) -> u16 {
+fn answered(appliance: &Appliance, path: &str, event: &TestEvent) -> u16 {
     event.binary(path).send(appliance.events()).status
 }
 
@@ -117,22 +117,22 @@ fn a_deleted_broker_drains_when_its_owner_wants_that() {
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
     subscribe(appliance.api(), "slow", &format!("http://{address}/"), &[("/spec/delivery", options)]);
     for n in 0..20 {
-        post(&appliance, &Event::new(&n.to_string()));
+        post(&appliance, &TestEvent::new(&n.to_string()));
     }
     appliance.api().delete("Broker", NAMESPACE, "main");
     let leaving = appliance.api().wait_for("Broker", NAMESPACE, "main", PATIENCE, |object| {
         condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Draining")
     });
     assert!(leaving["status"]["address"].is_null(), "{leaving:#}");
-    assert_eq!(answered(&appliance, BROKER, &Event::new("late")), 404);
+    assert_eq!(answered(&appliance, BROKER, &TestEvent::new("late")), 404);
     appliance.api().wait_for("Trigger", NAMESPACE, "slow", PATIENCE, |object| {
         condition(object, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
     appliance.kill();
     appliance.restart();
-    assert_eq!(answered(&appliance, BROKER, &Event::new("late")), 404);
+    assert_eq!(answered(&appliance, BROKER, &TestEvent::new("late")), 404);
 
-    let sink = EventSink::start_at(address, |_| Answer::status(202));
+    let sink = EventSink::start_at(address, |_| SinkResponse::status(202));
     let received: BTreeSet<String> = ids(&sink.wait_for(20, PATIENCE)).into_iter().collect();
     assert_eq!(received, (0..20).map(|n| n.to_string()).collect());
     appliance.api().wait_gone("Broker", NAMESPACE, "main", PATIENCE);
@@ -144,10 +144,10 @@ fn a_deleted_broker_drains_when_its_owner_wants_that() {
 fn a_deleted_broker_drops_its_backlog_otherwise() {
     let appliance = with_broker(&setup());
     let api = appliance.api();
-    let (sink, dead) = (EventSink::answering(|_| Answer::status(503)), EventSink::start());
+    let (sink, dead) = (EventSink::answering(|_| SinkResponse::status(503)), EventSink::start());
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT60S" });
     subscribe(api, "slow", &sink.url(), &[("/spec/delivery", options)]);
-    post(&appliance, &Event::new("lost"));
+    post(&appliance, &TestEvent::new("lost"));
     sink.wait_for(1, PATIENCE);
     let drains = |word: &str| json!({ "metadata": { "annotations": { "sluicegate.dev/on-delete": word } } });
     api.patch("Broker", NAMESPACE, "main", &drains("drain"));
@@ -162,7 +162,7 @@ fn a_deleted_broker_drops_its_backlog_otherwise() {
     api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
     let fresh = EventSink::start();
     subscribe(api, "fresh", &fresh.url(), &[delivery(0, &dead), ("/metadata/annotations", from("earliest"))]);
-    post(&appliance, &Event::new("new"));
+    post(&appliance, &TestEvent::new("new"));
     assert_eq!(ids(&fresh.wait_for(1, PATIENCE)), ["new"]);
     wait::nothing(SILENCE, "what the old one held", || (fresh.received().len() > 1).then_some(()));
 }
@@ -177,13 +177,13 @@ fn from(when: &str) -> Value {
 fn a_new_trigger_gets_older_events_if_it_asks() {
     let appliance = with_broker(&setup());
     // Somebody who still needs the events keeps them in the log.
-    let keeper = EventSink::answering(|_| Answer::status(503));
+    let keeper = EventSink::answering(|_| SinkResponse::status(503));
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT60S" });
     subscribe(appliance.api(), "keeper", &keeper.url(), &[("/spec/delivery", options)]);
-    post(&appliance, &Event::new("old"));
+    post(&appliance, &TestEvent::new("old"));
     keeper.wait_for(1, PATIENCE);
     let middle = next_millisecond();
-    post(&appliance, &Event::new("middle"));
+    post(&appliance, &TestEvent::new("middle"));
     keeper.wait_for(2, PATIENCE);
     let sinks = [EventSink::start(), EventSink::start(), EventSink::start()];
     let times = [None, Some("earliest".to_owned()), Some(middle)];
@@ -191,7 +191,7 @@ fn a_new_trigger_gets_older_events_if_it_asks() {
         let asks = time.map(|time| ("/metadata/annotations", from(&time)));
         subscribe(appliance.api(), &format!("t{n}"), &sink.url(), asks.as_slice());
     }
-    post(&appliance, &Event::new("new"));
+    post(&appliance, &TestEvent::new("new"));
     for (sink, wanted) in sinks.iter().zip([&["new"][..], &["middle", "new", "old"], &["middle", "new"]]) {
         let mut received = ids(&sink.wait_for(wanted.len(), PATIENCE));
         received.sort();
@@ -221,13 +221,13 @@ fn event_types_are_made_of_what_comes_in() {
     let sink = EventSink::answering(|event| {
         let reply = [("specversion", "1.0"), ("id", "r"), ("source", "/replier"), ("type", "reply")];
         if event.attribute("type").as_deref() == Some("question") {
-            Answer::event(200, &reply, &json!({}))
+            SinkResponse::event(200, &reply, &json!({}))
         } else {
-            Answer::status(202)
+            SinkResponse::status(202)
         }
     });
     subscribe(api, "ask", &sink.url(), &[]);
-    post(&appliance, &Event::new("before").of_type("unseen"));
+    post(&appliance, &TestEvent::new("before").of_type("unseen"));
     feature(&appliance, "eventtype-auto-create", "enabled");
     let found = || -> BTreeSet<[String; 3]> {
         let all = api.list("EventType", NAMESPACE);
@@ -245,8 +245,8 @@ fn event_types_are_made_of_what_comes_in() {
     .map(|one| one.map(str::to_owned))
     .into();
     let ask = || {
-        post(&appliance, &Event::new("1").of_type("question"));
-        post(&appliance, &Event::new("1").with("source", "/a"));
+        post(&appliance, &TestEvent::new("1").of_type("question"));
+        post(&appliance, &TestEvent::new("1").with("source", "/a"));
     };
     wait::until(PATIENCE, "four types", || {
         (0..8).for_each(|_| ask());
@@ -284,13 +284,13 @@ fn event_types_are_made_of_what_a_subscription_is_answered() {
     let api = appliance.api();
     feature(&appliance, "eventtype-auto-create", "enabled");
     let reply = [("specversion", "1.0"), ("id", "r"), ("source", "/replier"), ("type", "reply")];
-    let sink = EventSink::answering(move |_| Answer::event(200, &reply, &json!({})));
+    let sink = EventSink::answering(move |_| SinkResponse::event(200, &reply, &json!({})));
     api.create(&channel("main"));
     api.create(&subscription("s", "main", &sink.url()));
     api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
     let path = "/channels/default/main";
     let found = wait::until(PATIENCE, "the reply's type", || {
-        accepted(&Event::new("1").binary(path), &appliance);
+        accepted(&TestEvent::new("1").binary(path), &appliance);
         let all = api.list("EventType", NAMESPACE);
         all.into_iter().find(|one| one["spec"]["reference"]["kind"] == "Subscription")
     });
@@ -306,7 +306,7 @@ fn an_event_type_is_the_same_in_all_versions() {
     let at = |version: &str, rest: &str| {
         format!("/apis/eventing.knative.dev/{version}/namespaces/default/eventtypes{rest}")
     };
-    let send = |call: Call| call.send(appliance.api().address());
+    let send = |call: HttpCall| call.send(appliance.api().address());
     let attribute = |name: &str, value: &str| json!({ "name": name, "required": true, "value": value });
     let attributes = json!([
         attribute("type", "t"), attribute("source", "/s"), attribute("specversion", "1.0"), { "name": "id", "required": true },
@@ -317,34 +317,34 @@ fn an_event_type_is_the_same_in_all_versions() {
         "apiVersion": "eventing.knative.dev/v1beta3", "kind": "EventType", "metadata": { "name": "e" },
         "spec": { "attributes": attributes, "reference": reference, "description": "d" },
     });
-    let made = send(Call::post(&at("v1beta3", "")).json(&object));
+    let made = send(HttpCall::post(&at("v1beta3", "")).json(&object));
     assert_eq!(made.status, 201, "{made}");
     assert_eq!(made.json()["spec"]["attributes"], attributes);
     assert_eq!(made.json()["apiVersion"], "eventing.knative.dev/v1beta3");
     for version in ["v1beta1", "v1beta2"] {
-        let shown = send(Call::get(&at(version, "/e"))).json();
+        let shown = send(HttpCall::get(&at(version, "/e"))).json();
         assert_eq!(shown["apiVersion"], format!("eventing.knative.dev/{version}"), "{shown:#}");
         assert_eq!((&shown["spec"]["type"], &shown["spec"]["source"]), (&json!("t"), &json!("/s")));
         let labelled = json!({ "metadata": { "labels": { "by": version } } });
-        let patch = Call::new("PATCH", &at(version, "/e")).body(labelled.to_string());
+        let patch = HttpCall::new("PATCH", &at(version, "/e")).body(labelled.to_string());
         let patched = send(patch.header("Content-Type", "application/merge-patch+json"));
         assert_eq!(patched.status, 200, "{patched}");
     }
-    let listed = send(Call::get(&at("v1beta3", "?labelSelector=by%3Dv1beta2"))).json();
+    let listed = send(HttpCall::get(&at("v1beta3", "?labelSelector=by%3Dv1beta2"))).json();
     assert_eq!(listed["items"][0]["spec"]["attributes"], attributes, "{listed:#}");
     let table = send(
-        Call::get(&at("v1beta3", "/e")).header("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1"),
+        HttpCall::get(&at("v1beta3", "/e")).header("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1"),
     );
     assert_eq!(table.json()["rows"][0]["cells"][1], "t");
-    let watched = send(Call::get(&at("v1beta3", "?watch=1&timeoutSeconds=1"))).text();
+    let watched = send(HttpCall::get(&at("v1beta3", "?watch=1&timeoutSeconds=1"))).text();
     assert!(watched.contains("\"attributes\"") && watched.contains("v1beta3"), "{watched}");
 
     let mut ready = appliance.api().wait_ready("EventType", NAMESPACE, "e", PATIENCE);
     assert_eq!(condition(&ready, "ReferenceExists").unwrap()["status"], "True");
     ready["spec"].as_object_mut().unwrap().remove("attributes"); // as a client that does not know them
-    let put = send(Call::new("PUT", &at("v1beta2", "/e")).json(&ready));
+    let put = send(HttpCall::new("PUT", &at("v1beta2", "/e")).json(&ready));
     assert_eq!(put.status, 200, "{put}");
-    let back = send(Call::get(&at("v1beta3", "/e"))).json();
+    let back = send(HttpCall::get(&at("v1beta3", "/e"))).json();
     assert_eq!(back["spec"]["attributes"], attributes);
 
     let yaml = format!(
@@ -352,18 +352,19 @@ fn an_event_type_is_the_same_in_all_versions() {
         json!({ "attributes": attributes })
     );
     for _ in 0..2 {
-        let apply = Call::new("PATCH", &at("v1beta3", "/applied?fieldManager=kubectl")).body(yaml.as_str());
+        let apply =
+            HttpCall::new("PATCH", &at("v1beta3", "/applied?fieldManager=kubectl")).body(yaml.as_str());
         let applied = send(apply.header("Content-Type", "application/apply-patch+yaml"));
         assert!(matches!(applied.status, 200 | 201), "{applied}");
         assert_eq!(applied.json()["spec"]["attributes"], attributes);
     }
     let short =
         json!({ "metadata": { "name": "short" }, "spec": { "attributes": [attribute("type", "t")] } });
-    let refused = send(Call::post(&at("v1beta3", "")).json(&short));
+    let refused = send(HttpCall::post(&at("v1beta3", "")).json(&short));
     assert!(refused.status == 422 && refused.text().contains("spec.attributes"), "{refused}");
     let definition =
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/eventtypes.eventing.knative.dev";
-    let versions = send(Call::get(definition)).json()["spec"]["versions"].as_array().unwrap().len();
+    let versions = send(HttpCall::get(definition)).json()["spec"]["versions"].as_array().unwrap().len();
     assert_eq!(versions, 3);
 }
 
@@ -384,7 +385,7 @@ fn a_missing_cesql_function_is_warned_of() {
     let told = condition(&ready, "FiltersEvaluable").unwrap();
     assert_eq!((&told["status"], &told["severity"]), (&json!("False"), &json!("Warning")));
     assert!(told["message"].as_str().unwrap().contains("LENGHT"), "{told}");
-    post(&appliance, &Event::new("withheld"));
+    post(&appliance, &TestEvent::new("withheld"));
 
     let patched = api.try_patch(
         "Trigger",
@@ -395,7 +396,7 @@ fn a_missing_cesql_function_is_warned_of() {
     assert!(patched.status == 200 && patched.headers.get("warning").is_none(), "{patched}");
     let right = api.wait_ready("Trigger", NAMESPACE, "typo", PATIENCE);
     assert!(condition(&right, "FiltersEvaluable").is_none(), "{right:#}");
-    post(&appliance, &Event::new("passes"));
+    post(&appliance, &TestEvent::new("passes"));
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["passes"]);
 }
 
@@ -409,8 +410,8 @@ fn observed_generation_and_status_change_in_one_write() {
     subscribe(api, "t", &sink.url(), &[]);
     let address = api.address();
     let watch = |kind: &str| {
-        let path = format!("{}?watch=1&timeoutSeconds=4", Api::path(kind, NAMESPACE, ""));
-        std::thread::spawn(move || Call::get(&path).send(address).text())
+        let path = format!("{}?watch=1&timeoutSeconds=4", KitApi::path(kind, NAMESPACE, ""));
+        std::thread::spawn(move || HttpCall::get(&path).send(address).text())
     };
     let watches = [watch("Broker"), watch("Trigger")];
     for n in 0..20 {
@@ -447,7 +448,7 @@ fn deliveries_to_one_place_are_told_apart_by_their_trace() {
     for name in ["one", "two"] {
         subscribe(appliance.api(), name, &sink.url(), &[only(json!({ "type": "kit.test" }))]);
     }
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     let parents: BTreeSet<_> = sink
         .wait_for(2, PATIENCE)
         .iter()

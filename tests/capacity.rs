@@ -3,7 +3,7 @@
 
 use kit::manifest::{NAMESPACE, service, trigger, with};
 use kit::scene::{post, with_broker};
-use kit::{Event, EventSink, PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, EventSink, PATIENCE, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -33,14 +33,14 @@ fn to_the_service(dead: &EventSink) -> Value {
 #[test]
 fn a_backlog_brings_as_many_instances_as_there_may_be_and_fills_them() {
     let dead = EventSink::start();
-    let appliance = with_broker(&Setup::new(BIN).hello_image(IMAGE).flag("workers", "2"));
+    let appliance = with_broker(&ApplianceSetup::new(BIN).hello_image(IMAGE).flag("workers", "2"));
     let api = appliance.api();
     api.create(&narrow());
     api.wait_ready("Service", NAMESPACE, "app", PATIENCE);
     api.create(&to_the_service(&dead));
     api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
     for n in 0..EVENTS {
-        post(&appliance, &Event::new(&n.to_string()));
+        post(&appliance, &TestEvent::new(&n.to_string()));
     }
 
     let inside = || appliance.metric("sluicegate_backend_in_flight", "default/app-00001");

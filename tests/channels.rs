@@ -7,7 +7,10 @@ use kit::api::condition;
 use kit::manifest::{NAMESPACE, channel, subscription, with};
 use kit::scene::{SILENCE, accepted, delivery, ids};
 use kit::server::closed_address;
-use kit::{Answer, Api, Appliance, Call, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, KitApi, PATIENCE, ReceivedRequest,
+    SinkResponse, TestEvent, wait,
+};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -17,24 +20,24 @@ const ROUNDS: usize = 6;
 
 /// An appliance whose Channel `main` is Ready.
 fn appliance() -> Appliance {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     make_channel(appliance.api(), "main");
     appliance
 }
 
-fn make_channel(api: Api, name: &str) -> Value {
+fn make_channel(api: KitApi, name: &str) -> Value {
     api.create(&channel(name));
     api.wait_ready("Channel", NAMESPACE, name, PATIENCE)
 }
 
 /// Subscribes to `main` and waits until that is Ready; `changes` are JSON pointers and values.
-fn subscribe(api: Api, name: &str, uri: &str, changes: &[(&str, Value)]) -> Value {
+fn subscribe(api: KitApi, name: &str, uri: &str, changes: &[(&str, Value)]) -> Value {
     let plain = subscription(name, "main", uri);
     api.create(&changes.iter().fold(plain, |object, (at, value)| with(object, at, value.clone())));
     api.wait_ready("Subscription", NAMESPACE, name, PATIENCE)
 }
 
-fn post(appliance: &Appliance, event: &Event) {
+fn post(appliance: &Appliance, event: &TestEvent) {
     accepted(&event.binary(CHANNEL), appliance);
 }
 
@@ -47,12 +50,12 @@ fn replying() -> EventSink {
     EventSink::answering(|event| {
         let id = format!("reply-to-{}", event.id());
         let attributes = [("specversion", "1.0"), ("id", &id), ("source", "/kit"), ("type", "reply")];
-        Answer::event(200, &attributes, &json!({ "n": 1 }))
+        SinkResponse::event(200, &attributes, &json!({ "n": 1 }))
     })
 }
 
-fn names(received: &[Received]) -> BTreeSet<String> {
-    received.iter().map(Received::id).collect()
+fn names(received: &[ReceivedRequest]) -> BTreeSet<String> {
+    received.iter().map(ReceivedRequest::id).collect()
 }
 
 /// EV-CH-02, EV-CH-03, EV-RTE-18, EV-RTE-21, EV-RTE-23, EV-RTE-25, DP-PROTO-02, DP-PROTO-03, DP-REPLY-01:
@@ -68,9 +71,9 @@ fn every_subscription_gets_every_event_unaltered() {
     let junk: Vec<u8> = (0..=255).cycle().take(5000).collect();
     post(
         &appliance,
-        &Event::new("binary").with("subject", "s").data("application/octet-stream", junk.clone()),
+        &TestEvent::new("binary").with("subject", "s").data("application/octet-stream", junk.clone()),
     );
-    let odd = Event::new("structured").with("subject", "s").data("text/plain", " { odd ");
+    let odd = TestEvent::new("structured").with("subject", "s").data("text/plain", " { odd ");
     accepted(&odd.structured(CHANNEL), &appliance);
 
     let copies = [alone.wait_for(2, PATIENCE), shared.wait_for(4, PATIENCE)].concat();
@@ -92,17 +95,17 @@ fn every_subscription_gets_every_event_unaltered() {
 #[test]
 fn a_channel_takes_nothing_but_posted_events() {
     let appliance = appliance();
-    let status = |call: Call| call.send(appliance.events()).status;
-    assert_eq!(status(Event::new("1").binary("/channels/default/other")), 404);
-    assert_eq!(status(Event::new("1").binary("/brokers/default/main")), 404);
-    assert_eq!(status(Event::new("1").without("id").binary(CHANNEL)), 400);
+    let status = |call: HttpCall| call.send(appliance.events()).status;
+    assert_eq!(status(TestEvent::new("1").binary("/channels/default/other")), 404);
+    assert_eq!(status(TestEvent::new("1").binary("/brokers/default/main")), 404);
+    assert_eq!(status(TestEvent::new("1").without("id").binary(CHANNEL)), 400);
     for method in ["GET", "PUT", "DELETE"] {
-        let response = Call::new(method, CHANNEL).send(appliance.events());
+        let response = HttpCall::new(method, CHANNEL).send(appliance.events());
         assert_eq!((response.status, response.header("allow")), (405, Some("POST, OPTIONS")), "{method}");
     }
-    let options = Call::new("OPTIONS", CHANNEL).send(appliance.events());
+    let options = HttpCall::new("OPTIONS", CHANNEL).send(appliance.events());
     assert_eq!((options.status, options.header("allow")), (200, Some("POST, OPTIONS")));
-    post(&appliance, &Event::new("nobody-reads-it"));
+    post(&appliance, &TestEvent::new("nobody-reads-it"));
 }
 
 /// EV-DLV-05, EV-DLV-07, EV-ADR-07, EV-OBJ-56, AMB-35, DP-REPLY-03: an answer goes on into another Channel,
@@ -110,7 +113,8 @@ fn a_channel_takes_nothing_but_posted_events() {
 #[test]
 fn a_reply_goes_where_the_subscription_says_with_retries_of_its_own() {
     let (asked, heard) = (replying(), EventSink::start());
-    let stubborn = EventSink::answering(|event| Answer::status(if event.attempt < 3 { 500 } else { 202 }));
+    let stubborn =
+        EventSink::answering(|event| SinkResponse::status(if event.attempt < 3 { 500 } else { 202 }));
     let appliance = appliance();
     let api = appliance.api();
     let replies = make_channel(api, "replies");
@@ -122,14 +126,14 @@ fn a_reply_goes_where_the_subscription_says_with_retries_of_its_own() {
     let hear = with(subscription("hear", "replies", &heard.url()), "/metadata/labels", json!({ "x": "y" }));
     api.create(&hear);
     api.wait_ready("Subscription", NAMESPACE, "hear", PATIENCE);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     assert_eq!(ids(&heard.wait_for(1, PATIENCE)), ["reply-to-1"]);
     api.delete("Subscription", NAMESPACE, "to-channel");
 
     let dead = EventSink::start();
     let second = replying();
     subscribe(api, "to-url", &second.url(), &[("/spec/reply", to(&stubborn)), delivery(3, &dead)]);
-    post(&appliance, &Event::new("2"));
+    post(&appliance, &TestEvent::new("2"));
     let attempts = stubborn.wait_for(3, PATIENCE);
     assert_eq!(ids(&attempts), ["reply-to-2", "reply-to-2", "reply-to-2"]);
     assert!(attempts.iter().all(|attempt| attempt.header("prefer").is_none()));
@@ -145,7 +149,7 @@ fn a_reply_that_nobody_wants_is_discarded() {
     let appliance = appliance();
     subscribe(appliance.api(), "ask", &asked.url(), &[]);
     subscribe(appliance.api(), "other", &other.url(), &[]);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     asked.wait_for(1, PATIENCE);
     assert_eq!(ids(&other.wait_for(1, PATIENCE)), ["1"]);
     wait::nothing(SILENCE, "the reply came back, or the event again", || {
@@ -164,8 +168,8 @@ fn a_subscription_with_nothing_but_a_reply_sends_the_events_there() {
         subscribe(appliance.api(), "only", "http://unused/", &[subscriber, ("/spec/reply", to(&target))]);
     let physical = &ready["status"]["physicalSubscription"];
     assert_eq!((physical["replyUri"].as_str(), physical.get("subscriberUri")), (Some(&*target.url()), None));
-    post(&appliance, &Event::new("1"));
-    accepted(&Event::new("2").structured(CHANNEL), &appliance);
+    post(&appliance, &TestEvent::new("1"));
+    accepted(&TestEvent::new("2").structured(CHANNEL), &appliance);
     let got = target.wait_for(2, PATIENCE);
     assert_eq!(names(&got), BTreeSet::from(["1".to_owned(), "2".to_owned()]));
     assert!(got.iter().all(|event| event.is_structured() == (event.id() == "2")));
@@ -178,26 +182,26 @@ fn a_subscription_with_nothing_but_a_reply_sends_the_events_there() {
 #[test]
 fn the_channels_delivery_options_are_its_subscriptions() {
     let dead = EventSink::start();
-    let failing = EventSink::answering(|_| Answer::status(503));
-    let appliance = Setup::new(BIN).start();
+    let failing = EventSink::answering(|_| SinkResponse::status(503));
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let (_, options) = delivery(2, &dead);
     api.create(&with(channel("main"), "/spec/delivery", options));
     let ready = api.wait_ready("Channel", NAMESPACE, "main", PATIENCE);
     assert_eq!(ready["status"]["deadLetterSinkUri"], json!(dead.url()));
     subscribe(api, "inherits", &failing.url(), &[]);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     let letters = dead.wait_for(1, PATIENCE);
     assert_eq!(letters[0].attribute("knativeerrordest").as_deref(), Some(&*failing.url()));
     assert_eq!(failing.received().len(), 3);
 
     // And without any options at all there are retries too.
     api.patch("Channel", NAMESPACE, "main", &json!({ "spec": { "delivery": null } }));
-    let again = EventSink::answering(|event| Answer::status(if event.attempt < 3 { 500 } else { 202 }));
+    let again = EventSink::answering(|event| SinkResponse::status(if event.attempt < 3 { 500 } else { 202 }));
     make_channel(api, "plain");
     api.create(&subscription("plain", "plain", &again.url()));
     api.wait_ready("Subscription", NAMESPACE, "plain", PATIENCE);
-    accepted(&Event::new("2").binary("/channels/default/plain"), &appliance);
+    accepted(&TestEvent::new("2").binary("/channels/default/plain"), &appliance);
     assert_eq!(ids(&again.wait_for(3, PATIENCE)), ["2", "2", "2"]);
 }
 
@@ -211,12 +215,12 @@ fn a_subscription_keeps_its_own_backlog() {
     subscribe(appliance.api(), "away", &format!("http://{away}/"), &[("/spec/delivery", stubborn)]);
     subscribe(appliance.api(), "here", &here.url(), &[]);
     let wanted: BTreeSet<_> = (0..300).map(|n| n.to_string()).collect();
-    let mut connection = Connection::open(appliance.events());
+    let mut connection = HttpConnection::open(appliance.events());
     for id in &wanted {
-        assert_eq!(connection.call(&Event::new(id).binary(CHANNEL)).status, 202);
+        assert_eq!(connection.call(&TestEvent::new(id).binary(CHANNEL)).status, 202);
     }
     assert_eq!(names(&here.wait_for(300, PATIENCE)), wanted);
-    let back = EventSink::start_at(away, |_| Answer::status(202));
+    let back = EventSink::start_at(away, |_| SinkResponse::status(202));
     let all = back.wait_until(PATIENCE, |received| names(received).is_superset(&wanted));
     assert!(all.is_ok(), "{} of 300 came", names(&back.received()).len());
 }
@@ -232,10 +236,10 @@ fn no_subscription_misses_an_event_however_often_the_appliance_is_killed() {
     }
     let mut promised = BTreeSet::new();
     for round in 0..ROUNDS {
-        let mut connection = Connection::open(appliance.events());
+        let mut connection = HttpConnection::open(appliance.events());
         for n in 0..=round * 23 {
             let id = format!("{round}-{n}");
-            let event = Event::new(&id).data("text/plain", vec![b'd'; (n * 997) % 9000]);
+            let event = TestEvent::new(&id).data("text/plain", vec![b'd'; (n * 997) % 9000]);
             assert_eq!(connection.call(&event.binary(CHANNEL)).status, 202);
             promised.insert(id);
         }
@@ -253,7 +257,7 @@ fn no_subscription_misses_an_event_however_often_the_appliance_is_killed() {
 #[test]
 fn a_subscription_may_be_there_before_its_channel() {
     let sink = EventSink::start();
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     api.create(&subscription("early", "main", &sink.url()));
     let waiting = api.wait_for("Subscription", NAMESPACE, "early", PATIENCE, |object| {
@@ -265,7 +269,7 @@ fn a_subscription_may_be_there_before_its_channel() {
 
     api.create(&channel("main"));
     api.wait_ready("Subscription", NAMESPACE, "early", PATIENCE);
-    post(&appliance, &Event::new("first"));
+    post(&appliance, &TestEvent::new("first"));
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["first"]);
 }
 
@@ -289,9 +293,11 @@ fn the_channel_of_a_subscription_stays_and_its_subscriber_may_change() {
 
     api.patch("Subscription", NAMESPACE, "s", &json!({ "spec": { "subscriber": to(&new) } }));
     api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     assert_eq!(ids(&new.wait_for(1, PATIENCE)), ["1"]);
-    wait::nothing(SILENCE, "the old subscriber still counts", || old.received().first().map(Received::id));
+    wait::nothing(SILENCE, "the old subscriber still counts", || {
+        old.received().first().map(ReceivedRequest::id)
+    });
 }
 
 /// EV-CH-01, EV-OBJ-23, EV-OBJ-24, EV-OBJ-32, EV-OBJ-55, AMB-37: the status fields that clients read.
@@ -334,7 +340,7 @@ fn events_may_come_before_a_subscription_is_ready() {
     let mut send = |count: usize| {
         for _ in 0..count {
             sent += 1;
-            post(&appliance, &Event::new(&sent.to_string()));
+            post(&appliance, &TestEvent::new(&sent.to_string()));
         }
         sent
     };

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use kit::api::{condition, is_ready};
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, Call, Connection, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -26,33 +26,37 @@ const RECOVERY: Duration = Duration::from_secs(90);
 const DESCRIPTORS_MIN: usize = 3;
 
 /// A process that is there: its number and its state's letter.
-struct Process {
+struct ChaosProcess {
     pid: u32,
     parent: u32,
     state: char,
 }
 
-fn processes() -> Vec<Process> {
+fn processes() -> Vec<ChaosProcess> {
     let numbers = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     numbers
         .filter_map(|pid| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
             let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-            Some(Process { pid, state: words.next()?.chars().next()?, parent: words.next()?.parse().ok()? })
+            Some(ChaosProcess {
+                pid,
+                state: words.next()?.chars().next()?,
+                parent: words.next()?.parse().ok()?,
+            })
         })
         .collect()
 }
 
 /// But for those that wait to become an instance.
-fn children(of: u32) -> Vec<Process> {
+fn children(of: u32) -> Vec<ChaosProcess> {
     let mut found = processes();
     found.retain(|process| process.parent == of && !waits(process));
     found
 }
 
 /// Waits to become an instance.
-fn waits(process: &Process) -> bool {
+fn waits(process: &ChaosProcess) -> bool {
     let words = std::fs::read(format!("/proc/{}/cmdline", process.pid));
     words.is_ok_and(|words| words.ends_with(b"--wait\0"))
 }
@@ -113,14 +117,14 @@ impl Crowd {
             let over = Arc::clone(&over);
             std::thread::spawn(move || {
                 let (mut good, mut bad) = (0, Vec::new());
-                let mut connection = Connection::open(http);
+                let mut connection = HttpConnection::open(http);
                 while !over.load(SeqCst) {
-                    match connection.try_call(&Call::get("/slow?ms=5").host(HOST)) {
+                    match connection.try_call(&HttpCall::get("/slow?ms=5").host(HOST)) {
                         Ok(answer) if answer.status == 200 => good += 1,
                         Ok(answer) => bad.push(answer.status),
                         Err(_) => {
                             bad.push(0); // cut in the middle of an answer
-                            connection = Connection::open(http);
+                            connection = HttpConnection::open(http);
                         }
                     }
                 }
@@ -142,7 +146,7 @@ impl Crowd {
 #[test]
 fn killed_instances_are_replaced_and_only_their_own_requests_fail() {
     let clients = 4;
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     appliance.api().create(&several("hello", INSTANCES));
     appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     until_all_run(&appliance);
@@ -170,7 +174,7 @@ fn killed_instances_are_replaced_and_only_their_own_requests_fail() {
     assert!(bad.len() <= KILLS * clients, "{} failed: {bad:?}", bad.len());
     assert!(bad.iter().all(|status| [0, 502].contains(status)), "{bad:?}");
     assert!(good > 100, "too little load to prove anything: {good}");
-    assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
 
     let left = children(appliance.pid());
     assert_eq!(left.len(), INSTANCES);
@@ -187,7 +191,7 @@ fn killed_instances_are_replaced_and_only_their_own_requests_fail() {
 /// that hid from its parent's end.
 #[test]
 fn a_killed_appliance_leaves_no_instance_beside_its_successors() {
-    let mut appliance = Setup::new(BIN).start();
+    let mut appliance = ApplianceSetup::new(BIN).start();
     let token = format!("chaos-{}", appliance.pid());
     let mut manifest = several("hello", INSTANCES);
     let class = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1class";
@@ -204,7 +208,7 @@ fn a_killed_appliance_leaves_no_instance_beside_its_successors() {
         });
         let old: BTreeSet<_> = carrying(&token).into_iter().collect();
         appliance.restart();
-        assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+        assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
         let left: Vec<_> = carrying(&token).into_iter().filter(|pid| old.contains(pid)).collect();
         assert!(left.is_empty(), "of the last run: {left:?}");
     }
@@ -231,16 +235,16 @@ fn limit_descriptors(appliance: &Appliance, soft: usize) -> Option<()> {
 /// Without descriptors a new Service says so in its condition, what runs goes on, and all is well when there are some.
 #[test]
 fn an_appliance_without_descriptors_says_so_and_recovers() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&several("hello", 1));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
-    let mut client = Connection::open(appliance.http());
-    let mut operator = Connection::open(api.address());
-    let late = Call::post(&kit::Api::path("Service", NAMESPACE, "")).json(&several("late", 1));
-    let look = Call::get(&kit::Api::path("Revision", NAMESPACE, "late-00001"));
+    let mut client = HttpConnection::open(appliance.http());
+    let mut operator = HttpConnection::open(api.address());
+    let late = HttpCall::post(&kit::KitApi::path("Service", NAMESPACE, "")).json(&several("late", 1));
+    let look = HttpCall::get(&kit::KitApi::path("Revision", NAMESPACE, "late-00001"));
     // Connections that were taken before need no new descriptor.
-    assert_eq!(client.call(&Call::get("/").host(HOST)).status, 200);
+    assert_eq!(client.call(&HttpCall::get("/").host(HOST)).status, 200);
     assert_eq!(operator.call(&look).status, 404);
     let usual = descriptor_limit(&appliance);
     if limit_descriptors(&appliance, DESCRIPTORS_MIN).is_none() {
@@ -259,11 +263,11 @@ fn an_appliance_without_descriptors_says_so_and_recovers() {
     });
     let message = told["message"].as_str().unwrap_or_default();
     assert!(message.contains("Too many open files"), "{told:#}");
-    assert_eq!(client.call(&Call::get("/").host(HOST)).status, 200, "what runs goes on");
+    assert_eq!(client.call(&HttpCall::get("/").host(HOST)).status, 200, "what runs goes on");
 
     limit_descriptors(&appliance, usual).unwrap();
     api.wait_for("Service", NAMESPACE, "late", RECOVERY, is_ready);
-    let greeting = Call::get("/").host("late.default.localhost").send(appliance.http());
+    let greeting = HttpCall::get("/").host("late.default.localhost").send(appliance.http());
     assert_eq!(greeting.status, 200, "{greeting}");
 }
 
@@ -315,7 +319,7 @@ impl Drop for Bound {
 /// Without processes a new Service says so in its condition, what runs goes on, and all is well when there are some.
 #[test]
 fn an_appliance_without_processes_says_so_and_recovers() {
-    let mut appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let mut appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let Some(bound) = Bound::around(&appliance) else {
         eprintln!("skipped: the number of processes cannot be bounded here");
         return;
@@ -324,8 +328,8 @@ fn an_appliance_without_processes_says_so_and_recovers() {
     api.create(&several("hello", 1));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     // A thread of the instance has this connection already; for another it would need a new one.
-    let mut client = Connection::open(appliance.http());
-    assert_eq!(client.call(&Call::get("/").host(HOST)).status, 200);
+    let mut client = HttpConnection::open(appliance.http());
+    assert_eq!(client.call(&HttpCall::get("/").host(HOST)).status, 200);
 
     bound.close();
     // More than wait already to become an instance, and than threads that end meanwhile leave room for.
@@ -337,7 +341,7 @@ fn an_appliance_without_processes_says_so_and_recovers() {
     });
     let message = told["message"].as_str().unwrap_or_default();
     assert!(message.contains("no more processes") && message.contains("pids.max"), "{told:#}");
-    assert_eq!(client.call(&Call::get("/").host(HOST)).status, 200, "what runs goes on");
+    assert_eq!(client.call(&HttpCall::get("/").host(HOST)).status, 200, "what runs goes on");
 
     bound.write("pids.max", "max").unwrap();
     api.wait_for("Service", NAMESPACE, "late", RECOVERY, is_ready);

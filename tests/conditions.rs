@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, service, subscription, trigger, with};
-use kit::{Api, PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, KitApi, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -127,7 +127,7 @@ fn complaints(object: &Value) -> Vec<String> {
 }
 
 /// One look at everything: what is wrong, and whether everything has got its verdict.
-fn look(api: Api, seen: &mut BTreeSet<String>) -> bool {
+fn look(api: KitApi, seen: &mut BTreeSet<String>) -> bool {
     let mut settled = true;
     for kind in KINDS {
         for object in api.list(kind, NAMESPACE) {
@@ -149,7 +149,7 @@ fn look(api: Api, seen: &mut BTreeSet<String>) -> bool {
 /// SRV-SVC-14, SRV-CFG-13: in every look at every object from its creation until it is settled.
 #[test]
 fn conditions_keep_their_rules_in_every_kind_and_at_every_time() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let mut seen = BTreeSet::new();
     for object in objects() {
@@ -185,7 +185,7 @@ fn conditions_keep_their_rules_in_every_kind_and_at_every_time() {
 /// and what its template became.
 #[test]
 fn a_configuration_shows_what_it_made() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let mut template = service("x", IMAGE, "one")["spec"]["template"].clone();
     template["metadata"] = json!({ "labels": { "l": "1" }, "annotations": { "a.dev/b": "2" } });

@@ -15,7 +15,7 @@ const NOT_REQUIREMENTS: &[&str] = &["AMB-", "X-"];
 const NOT_YET: &str = "not yet";
 
 /// `file::test` by requirement.
-type Shown = BTreeMap<String, BTreeSet<String>>;
+type ShownRequirement = BTreeMap<String, BTreeSet<String>>;
 
 /// A test function and the IDs in its doc comment.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,10 +59,10 @@ fn every_requirement_has_one_row() {
 }
 
 /// Reads all sources below `root`.
-fn shown_by_tree(root: &Path) -> Shown {
+fn shown_by_tree(root: &Path) -> ShownRequirement {
     let mut files = Vec::new();
     collect_sources(root, &mut files);
-    let mut shown = Shown::new();
+    let mut shown = ShownRequirement::new();
     for file in files {
         let text = fs::read_to_string(&file).expect("sources are readable text");
         let name = file.strip_prefix(root).expect("it was found below the root").display().to_string();
@@ -168,7 +168,7 @@ fn ids_of_document(document: &str) -> BTreeSet<&str> {
 }
 
 /// The document with its last column and its counts as the tests have it.
-fn rewrite(document: &str, shown: &Shown) -> String {
+fn rewrite(document: &str, shown: &ShownRequirement) -> String {
     let mut out = String::new();
     for section in
         document.split_inclusive('\n').collect::<Vec<_>>().chunk_by(|_, next| !next.starts_with("## "))
@@ -256,7 +256,7 @@ fn the_document_is_rewritten_from_the_tests_and_keeps_the_rest() {
                     | A-01 | MUST | not yet |\n| A-02 | MUST (if x) | `gone.rs::gone` |\n\n## B\n\n\
                     1 of 1 requirements are shown by a test.\n\n| B-01 | MAY | not yet |\n";
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    let shown = Shown::from([("A-01".to_owned(), names(&["b.rs::y", "a.rs::x"]))]);
+    let shown = ShownRequirement::from([("A-01".to_owned(), names(&["b.rs::y", "a.rs::x"]))]);
     let wanted = document
         .replace("7 of 7", "1 of 2")
         .replace("1 of 1", "0 of 1")

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Api, Call, PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -22,20 +22,20 @@ fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port")
 }
 
-fn configure(api: Api, data: Value) {
+fn configure(api: KitApi, data: Value) {
     api.patch("ConfigMap", "knative-serving", "config-features", &json!({ "data": data }));
 }
 
 /// SRV-REV-09, AMB-10: both run, the one with the port answers, each is seen and heard by its name, and they end together.
 #[test]
 fn a_sidecar_runs_beside_the_container_that_serves() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let (api, aside) = (appliance.api(), free_address());
     api.create(&pair("pair", aside.port()));
     api.wait_ready("Service", NAMESPACE, "pair", PATIENCE);
-    let answer = Call::get("/").host("pair.default.localhost").send(appliance.http());
+    let answer = HttpCall::get("/").host("pair.default.localhost").send(appliance.http());
     assert_eq!(answer.text(), "Hello outside from pair-00001\n");
-    assert_eq!(Call::get("/").send(aside).text(), "Hello beside from pair-00001\n");
+    assert_eq!(HttpCall::get("/").send(aside).text(), "Hello beside from pair-00001\n");
 
     let pod = wait::until(PATIENCE, "both containers to be shown as ready", || {
         let pods = api.list_selected("Pod", NAMESPACE, "serving.knative.dev/revision=pair-00001");
@@ -48,7 +48,7 @@ fn a_sidecar_runs_beside_the_container_that_serves() {
     assert_eq!(metadata["annotations"]["kubectl.kubernetes.io/default-container"], "server");
     let log = |query: &str| {
         let name = metadata["name"].as_str().unwrap_or_default();
-        Call::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log{query}")).send(api.address())
+        HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log{query}")).send(api.address())
     };
     for (query, listens_at) in
         [("?container=helper", Some(aside.port())), ("?container=server", None), ("", None)]
@@ -66,7 +66,7 @@ fn a_sidecar_runs_beside_the_container_that_serves() {
 /// AMB-10: whether a template may have several containers, and probes of those that do not serve, is the operator's word.
 #[test]
 fn features_say_whether_there_may_be_sidecars_and_whether_they_are_probed() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let (api, aside) = (appliance.api(), free_address());
     let probe = json!({ "httpGet": { "path": "/", "port": aside.port() }, "periodSeconds": 1 });
     let mut probed = pair("probed", aside.port());
@@ -79,7 +79,7 @@ fn features_say_whether_there_may_be_sidecars_and_whether_they_are_probed() {
     configure(api, json!({ "multi-container-probing": "enabled" }));
     api.create(&probed);
     api.wait_ready("Service", NAMESPACE, "probed", PATIENCE);
-    assert_eq!(Call::get("/").send(aside).status, 200);
+    assert_eq!(HttpCall::get("/").send(aside).status, 200);
 
     configure(api, json!({ "multi-container": "disabled" }));
     refused("multi-container is off, but found 2 containers");
@@ -89,7 +89,7 @@ fn features_say_whether_there_may_be_sidecars_and_whether_they_are_probed() {
 /// by its name, and one that fails says why.
 #[test]
 fn init_containers_run_before_the_container_that_serves() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let of = |name: &str, script: &str| {
         let before = json!([{ "name": "setup", "image": IMAGE, "command": ["/bin/sh", "-c", script] }]);
@@ -101,7 +101,7 @@ fn init_containers_run_before_the_container_that_serves() {
     configure(api, json!({ "kubernetes.podspec-init-containers": "enabled" }));
     api.create(&good);
     api.wait_ready("Service", NAMESPACE, "good", PATIENCE);
-    let answer = Call::get("/").host("good.default.localhost").send(appliance.http());
+    let answer = HttpCall::get("/").host("good.default.localhost").send(appliance.http());
     assert_eq!(answer.text(), "Hello late from good-00001\n");
     let pod = wait::until(PATIENCE, "the Pod to be shown as ready", || {
         let pods = api.list_selected("Pod", NAMESPACE, "serving.knative.dev/revision=good-00001");
@@ -114,7 +114,7 @@ fn init_containers_run_before_the_container_that_serves() {
     );
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log?container=setup");
-    assert_eq!(Call::get(&path).send(api.address()).text(), "prepared\n");
+    assert_eq!(HttpCall::get(&path).send(api.address()).text(), "prepared\n");
 
     api.create(&bad);
     let failed = api.wait_for("Revision", NAMESPACE, "bad-00001", PATIENCE, |revision| {

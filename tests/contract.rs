@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
 use kit::scene::{BROKER, SILENCE, accepted, ids, post, subscribe, with_broker};
-use kit::{Answer, Call, Event, EventSink, PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -30,7 +30,7 @@ fn check_within(wanted: &Value, has: &Value, at: &str) {
 /// schemas name those that the server sets.
 #[test]
 fn every_field_is_there() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let certificate = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap().cert.pem();
     let destination = |path: &str| json!({ "ref": reference("Broker", "letters"), "uri": path, "CACerts": certificate, "audience": "who" });
@@ -84,7 +84,7 @@ fn every_field_is_there() {
         ("subscriptions.messaging", &["observedGeneration", "conditions", "physicalSubscription"]),
     ] {
         let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.knative.dev");
-        let definition = Call::get(&path).send(api.address()).json();
+        let definition = HttpCall::get(&path).send(api.address()).json();
         let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
         for field in fields {
             assert!(schema["properties"][field].is_object(), "{plural} {field}: {schema:#}");
@@ -96,9 +96,9 @@ fn every_field_is_there() {
 /// and add up to one.
 #[test]
 fn addressable_kinds_have_their_resolver_roles() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-    let get = |path: &str| Call::get(path).send(appliance.api().address()).json();
+    let get = |path: &str| HttpCall::get(path).send(appliance.api().address()).json();
     let found = get(&format!("{roles}?labelSelector=duck.knative.dev/addressable%3Dtrue"));
     let mut readable = BTreeSet::new();
     for role in found["items"].as_array().unwrap() {
@@ -136,7 +136,7 @@ fn addressable_kinds_have_their_resolver_roles() {
 /// status included, and nothing else.
 #[test]
 fn channels_have_their_manipulator_roles() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let binding = json!({
         "metadata": { "name": "m" },
@@ -144,7 +144,7 @@ fn channels_have_their_manipulator_roles() {
         "subjects": [{ "kind": "ServiceAccount", "name": "m", "namespace": NAMESPACE }],
     });
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
-    let made = Call::post(path).json(&binding).send(api.address());
+    let made = HttpCall::post(path).json(&binding).send(api.address());
     assert_eq!(made.status, 201, "{made}");
     let may = |verb: &str, resource: &str, subresource: &str| {
         let attributes = json!({
@@ -155,7 +155,7 @@ fn channels_have_their_manipulator_roles() {
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
             "spec": { "user": "system:serviceaccount:default:m", "resourceAttributes": attributes },
         });
-        let answer = Call::post("/apis/authorization.k8s.io/v1/subjectaccessreviews").json(&review);
+        let answer = HttpCall::post("/apis/authorization.k8s.io/v1/subjectaccessreviews").json(&review);
         answer.send(api.address()).json()["status"]["allowed"] == true
     };
     for verb in ["create", "get", "list", "watch", "update", "patch", "delete"] {
@@ -170,12 +170,13 @@ fn channels_have_their_manipulator_roles() {
 /// events like all others.
 #[test]
 fn a_subscriber_is_not_asked_before_it_is_sent_an_event() {
-    let sink =
-        EventSink::answering(|event| Answer::status(if event.request.method == "POST" { 202 } else { 405 }));
-    let appliance = with_broker(&Setup::new(BIN));
+    let sink = EventSink::answering(|event| {
+        SinkResponse::status(if event.request.method == "POST" { 202 } else { 405 })
+    });
+    let appliance = with_broker(&ApplianceSetup::new(BIN));
     subscribe(appliance.api(), "all", &sink.url(), &[]);
-    post(&appliance, &Event::new("1"));
-    post(&appliance, &Event::new("2"));
+    post(&appliance, &TestEvent::new("1"));
+    post(&appliance, &TestEvent::new("2"));
     sink.wait_for(2, PATIENCE);
     let methods: BTreeSet<_> = sink.received().iter().map(|event| event.request.method.clone()).collect();
     assert_eq!(methods, BTreeSet::from(["POST".to_owned()]));
@@ -186,9 +187,9 @@ fn a_subscriber_is_not_asked_before_it_is_sent_an_event() {
 #[test]
 fn an_event_that_comes_twice_is_delivered_twice() {
     let sink = EventSink::start();
-    let appliance = with_broker(&Setup::new(BIN));
+    let appliance = with_broker(&ApplianceSetup::new(BIN));
     subscribe(appliance.api(), "all", &sink.url(), &[]);
-    for event in [Event::new("1"), Event::new("1"), Event::new("1").with("source", "/other")] {
+    for event in [TestEvent::new("1"), TestEvent::new("1"), TestEvent::new("1").with("source", "/other")] {
         post(&appliance, &event);
     }
     let mut sources: Vec<_> =
@@ -200,7 +201,7 @@ fn an_event_that_comes_twice_is_delivered_twice() {
 /// EV-CH-04, EV-BRK-04: a Subscription begins with what comes after it is Ready.
 #[test]
 fn a_new_subscription_begins_at_the_end() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     appliance.api().create(&channel("main"));
     appliance.api().wait_ready("Channel", NAMESPACE, "main", PATIENCE);
     let path = "/channels/default/main";
@@ -210,17 +211,17 @@ fn a_new_subscription_begins_at_the_end() {
         appliance.api().wait_ready("Subscription", NAMESPACE, name, PATIENCE);
     };
     ready("early", &early);
-    accepted(&Event::new("before").binary(path), &appliance);
+    accepted(&TestEvent::new("before").binary(path), &appliance);
     early.wait_for(1, PATIENCE);
     let late = EventSink::start();
     ready("late", &late);
-    accepted(&Event::new("after").binary(path), &appliance);
+    accepted(&TestEvent::new("after").binary(path), &appliance);
     assert_eq!(ids(&late.wait_for(1, PATIENCE)), ["after"]);
     wait::nothing(SILENCE, "an older event", || (late.received().len() > 1).then_some(()));
 }
 
 fn metric(appliance: &kit::Appliance, name: &str, label: &str) -> u64 {
-    let text = Call::get("/metrics").send(appliance.admin()).text();
+    let text = HttpCall::get("/metrics").send(appliance.admin()).text();
     let of_it = text.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(label));
     of_it.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
@@ -229,15 +230,15 @@ fn metric(appliance: &kit::Appliance, name: &str, label: &str) -> u64 {
 /// pending; whatever the subscriber answers. A drop is a Kubernetes Event with its reason too.
 #[test]
 fn nothing_vanishes() {
-    let appliance = with_broker(&Setup::new(BIN).flag("workers", "2"));
+    let appliance = with_broker(&ApplianceSetup::new(BIN).flag("workers", "2"));
     let api = appliance.api();
     let moody = EventSink::answering(|event| match event.id().parse::<u32>().unwrap_or(0) % 4 {
-        0 => Answer::status(202),
-        1 => Answer::status(400),
-        2 => Answer::status(if event.attempt < 2 { 503 } else { 202 }),
-        _ => Answer::status(503),
+        0 => SinkResponse::status(202),
+        1 => SinkResponse::status(400),
+        2 => SinkResponse::status(if event.attempt < 2 { 503 } else { 202 }),
+        _ => SinkResponse::status(503),
     });
-    let (dead, refusing) = (EventSink::start(), EventSink::answering(|_| Answer::status(400)));
+    let (dead, refusing) = (EventSink::start(), EventSink::answering(|_| SinkResponse::status(400)));
     let quick = |more: Value| {
         let mut options = json!({ "retry": 2, "backoffPolicy": "linear", "backoffDelay": "PT0.01S" });
         options.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -248,7 +249,7 @@ fn nothing_vanishes() {
     subscribe(api, "buried", &moody.url(), &[quick(sink(&dead))]);
     subscribe(api, "refused", &moody.url(), &[quick(sink(&refusing))]);
     subscribe(api, "picky", &moody.url(), &[quick(json!({})), kit::scene::only(json!({ "type": "none" }))]);
-    let away = EventSink::answering(|_| Answer::status(503));
+    let away = EventSink::answering(|_| SinkResponse::status(503));
     subscribe(
         api,
         "waits",
@@ -262,7 +263,7 @@ fn nothing_vanishes() {
     );
     let events: u64 = 80;
     for n in 0..events {
-        post(&appliance, &Event::new(&n.to_string()));
+        post(&appliance, &TestEvent::new(&n.to_string()));
     }
     assert_eq!(metric(&appliance, "sluicegate_stream_accepted_total", BROKER), events);
     let of = |name: &str, what: &str| {
@@ -290,7 +291,7 @@ fn nothing_vanishes() {
     for (name, _) in wanted {
         assert_eq!(of(name, "offered_total"), events);
         let by = |reason: &str| {
-            let text = Call::get("/metrics").send(appliance.admin()).text();
+            let text = HttpCall::get("/metrics").send(appliance.admin()).text();
             let line = text.lines().find(|line| {
                 line.starts_with("sluicegate_subscriber_dropped_by_total{")
                     && line.contains(&format!("default/{name}\""))
@@ -311,7 +312,7 @@ fn nothing_vanishes() {
     let told = |name: &str, why: &str| {
         wait::until(PATIENCE, &format!("an Event on {name}"), || {
             let events =
-                Call::get(&format!("/api/v1/namespaces/{NAMESPACE}/events")).send(api.address()).json();
+                HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/events")).send(api.address()).json();
             let is = |one: &&Value| {
                 one["reason"] == "EventDropped"
                     && one["involvedObject"]["name"] == name
@@ -328,29 +329,29 @@ fn nothing_vanishes() {
 /// DP-ACK-14, DP-PROTO-06, DP-PROTO-11, DP-PROTO-13, X-BRK-02, X-BRK-03.
 #[test]
 fn both_doors_answer_hostile_requests_by_the_book() {
-    let appliance = with_broker(&Setup::new(BIN));
+    let appliance = with_broker(&ApplianceSetup::new(BIN));
     appliance.api().create(&channel("main"));
     appliance.api().wait_ready("Channel", NAMESPACE, "main", PATIENCE);
     let batch = "application/cloudevents-batch+json";
     let whole = |id: &str| json!({ "specversion": "1.0", "id": id, "source": "/s", "type": "t" });
     let old = || {
-        let event = Event::new("old").with("specversion", "0.3").with("schemaurl", "http://s");
+        let event = TestEvent::new("old").with("specversion", "0.3").with("schemaurl", "http://s");
         event.with("datacontentencoding", "base64").data("application/octet-stream", "AAEC")
     };
     for path in [BROKER, "/channels/default/main"] {
         let as_type =
-            |content: &str, body: String| Call::post(path).header("Content-Type", content).body(body);
-        let rows: Vec<(Call, u16)> = vec![
+            |content: &str, body: String| HttpCall::post(path).header("Content-Type", content).body(body);
+        let rows: Vec<(HttpCall, u16)> = vec![
             (old().binary(path), 202),
-            (Event::new("x").with("specversion", "0.2").binary(path), 400),
-            (Event::new("x").with("specversion", "").binary(path), 400),
-            (Event::new("").binary(path), 400),
-            (Event::new("x").with("source", "").binary(path), 400),
-            (Event::new("x").without("type").binary(path), 400),
-            (Event::new("x").with("time", "yesterday").binary(path), 400),
-            (Event::new("x").with("an-extension", "1").binary(path), 400),
-            (Event::new("x").with("ext", "%FF").binary(path), 400),
-            (Event::new("x").with("ext", &"y".repeat(30_000)).binary(path), 202),
+            (TestEvent::new("x").with("specversion", "0.2").binary(path), 400),
+            (TestEvent::new("x").with("specversion", "").binary(path), 400),
+            (TestEvent::new("").binary(path), 400),
+            (TestEvent::new("x").with("source", "").binary(path), 400),
+            (TestEvent::new("x").without("type").binary(path), 400),
+            (TestEvent::new("x").with("time", "yesterday").binary(path), 400),
+            (TestEvent::new("x").with("an-extension", "1").binary(path), 400),
+            (TestEvent::new("x").with("ext", "%FF").binary(path), 400),
+            (TestEvent::new("x").with("ext", &"y".repeat(30_000)).binary(path), 202),
             (as_type(batch, json!([whole("1"), whole("2")]).to_string()), 202),
             (as_type(batch, json!([whole("1"), { "id": "2" }]).to_string()), 400),
             (as_type(batch, "{}".to_owned()), 400),
@@ -358,14 +359,14 @@ fn both_doors_answer_hostile_requests_by_the_book() {
             (as_type("application/cloudevents+json", "[".repeat(100_000)), 400),
             (as_type("application/cloudevents+json", whole("1").to_string() + "x"), 400),
             (as_type("application/cloudevents+xml", "<x/>".to_owned()), 415),
-            (Call::new("OPTIONS", path), 200),
-            (Call::get(path), 405),
-            (Call::new("PUT", path), 405),
-            (Call::new("DELETE", path), 405),
-            (Call::new("PATCH", path), 405),
-            (Event::new("x").binary(&format!("{path}/deeper")), 404),
-            (Event::new("x").binary(&path.replace("default", "..%2fdefault")), 404),
-            (Event::new("x").data("text/plain", vec![b'x'; (1 << 20) + 1]).binary(path), 413),
+            (HttpCall::new("OPTIONS", path), 200),
+            (HttpCall::get(path), 405),
+            (HttpCall::new("PUT", path), 405),
+            (HttpCall::new("DELETE", path), 405),
+            (HttpCall::new("PATCH", path), 405),
+            (TestEvent::new("x").binary(&format!("{path}/deeper")), 404),
+            (TestEvent::new("x").binary(&path.replace("default", "..%2fdefault")), 404),
+            (TestEvent::new("x").data("text/plain", vec![b'x'; (1 << 20) + 1]).binary(path), 413),
         ];
         for (nth, (call, status)) in rows.iter().enumerate() {
             let answer = call.send(appliance.events());
@@ -373,7 +374,7 @@ fn both_doors_answer_hostile_requests_by_the_book() {
             assert_eq!(answer.headers.get("allow"), Some("POST, OPTIONS"), "row {nth}: {answer}");
             assert_eq!(answer.body.is_empty(), matches!(*status, 200 | 202), "row {nth}: {answer}");
         }
-        let options = Call::new("OPTIONS", path).send(appliance.events());
+        let options = HttpCall::new("OPTIONS", path).send(appliance.events());
         assert_eq!(options.headers.get("webhook-allowed-origin"), Some("*"), "{options}");
         assert_eq!(options.headers.get("webhook-allowed-rate"), Some("*"), "{options}");
     }
@@ -384,7 +385,7 @@ fn both_doors_answer_hostile_requests_by_the_book() {
 #[test]
 fn events_come_in_over_http2() {
     const EVENTS: usize = 200;
-    let appliance = with_broker(&Setup::new(BIN));
+    let appliance = with_broker(&ApplianceSetup::new(BIN));
     let sink = EventSink::start();
     subscribe(appliance.api(), "all", &sink.url(), &[]);
     let to = appliance.events();
@@ -400,7 +401,7 @@ fn events_come_in_over_http2() {
             .map(|(n, v)| (n.to_owned(), v.to_owned()))
     };
     let statuses = kit::http2::run(async {
-        let (client, _) = kit::http2::Client::open(to).await;
+        let (client, _) = kit::http2::H2Client::open(to).await;
         let posts = (0..EVENTS).map(|n| {
             let (id, client) = (n.to_string(), client.clone());
             let fields = event(&id);
@@ -414,9 +415,9 @@ fn events_come_in_over_http2() {
         let one = event("1").map(|(name, value)| (name, value));
         let whole: Vec<_> = one.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let json = [("content-type", "application/cloudevents+json")];
-        type Row<'r> = (&'r str, &'r str, &'r [(&'r str, &'r str)], Vec<u8>);
-        let rows: Vec<Row<'_>> = vec![
-            ("POST", BROKER, &json, Event::new("structured").envelope().to_string().into()),
+        type ContractRow<'r> = (&'r str, &'r str, &'r [(&'r str, &'r str)], Vec<u8>);
+        let rows: Vec<ContractRow<'_>> = vec![
+            ("POST", BROKER, &json, TestEvent::new("structured").envelope().to_string().into()),
             ("POST", BROKER, &whole[..3], b"x".to_vec()),
             ("POST", BROKER, &json, b"{".to_vec()),
             ("POST", "/brokers/default/other", &whole, b"x".to_vec()),

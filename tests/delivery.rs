@@ -9,24 +9,27 @@ use base64::engine::general_purpose::STANDARD;
 use kit::manifest::{NAMESPACE, channel, subscription, with};
 use kit::scene::{BROKER, SILENCE, delivery, ids, only, post, subscribe};
 use kit::server::closed_address;
-use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent,
+    wait,
+};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 
 fn appliance() -> Appliance {
-    kit::scene::with_broker(&Setup::new(BIN))
+    kit::scene::with_broker(&ApplianceSetup::new(BIN))
 }
 
 /// EV-ADR-04: the user and password of a URL are for its host alone (RFC 7617).
 #[test]
 fn a_url_with_a_user_is_sent_as_basic_and_told_without() {
-    let (sink, dead) = (EventSink::answering(|_| Answer::status(400)), EventSink::start());
+    let (sink, dead) = (EventSink::answering(|_| SinkResponse::status(400)), EventSink::start());
     let named = |url: &str, user: &str| url.replacen("http://", &format!("http://{user}@"), 1);
     let appliance = appliance();
     let options = json!({ "retry": 0, "deadLetterSink": { "uri": named(&dead.url(), "letters") } });
     subscribe(appliance.api(), "t", &named(&sink.url(), "me%40home:pass"), &[("/spec/delivery", options)]);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     let letter = &dead.wait_for(1, PATIENCE)[0];
     let asked = &sink.received()[0];
     let basic = |login: &str| format!("Basic {}", STANDARD.encode(login));
@@ -58,12 +61,12 @@ fn what_a_subscriber_answers_decides_what_happens_next() {
     let dead = EventSink::start();
     let sink = EventSink::answering(move |event| {
         match event.attribute("code").as_deref() {
-        Some("101") => Answer::raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"),
-        Some("interim") => Answer::raw(
+        Some("101") => SinkResponse::raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"),
+        Some("interim") => SinkResponse::raw(
             b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
         ),
-        Some(code) => Answer::status(code.parse().unwrap_or(500)).header("Location", "/moved"),
-        None => Answer::status(500),
+        Some(code) => SinkResponse::status(code.parse().unwrap_or(500)).header("Location", "/moved"),
+        None => SinkResponse::status(500),
     }
     });
     let appliance = appliance();
@@ -75,9 +78,9 @@ fn what_a_subscriber_answers_decides_what_happens_next() {
         rows.into_iter().map(|(code, outcome)| (code.to_string(), outcome)).collect();
     wanted.insert("interim".to_owned(), COMPLETE);
     for code in wanted.keys() {
-        post(&appliance, &Event::new(code).with("code", code));
+        post(&appliance, &TestEvent::new(code).with("code", code));
     }
-    post(&appliance, &Event::new("refused").with("code", "refused"));
+    post(&appliance, &TestEvent::new("refused").with("code", "refused"));
     // The subscriber answers this one with 500; the port of the other Trigger with nothing.
     wanted.insert("refused".to_owned(), (3, 2));
 
@@ -88,7 +91,7 @@ fn what_a_subscriber_answers_decides_what_happens_next() {
     let _ = wait::try_until(SILENCE, || {
         (sink.received().len() > requests as usize || dead.received().len() > letters as usize).then_some(())
     });
-    let counts = |received: Vec<Received>| {
+    let counts = |received: Vec<ReceivedRequest>| {
         let mut counts = BTreeMap::<String, u32>::new();
         received.iter().for_each(|event| *counts.entry(event.id()).or_default() += 1);
         counts
@@ -112,16 +115,16 @@ fn a_subscriber_that_hangs_up_is_tried_as_often_as_it_should() {
     for retries in [0, 2] {
         let dead = EventSink::start();
         let sink = EventSink::answering(|event| match event.id().as_str() {
-            "bad" => Answer::hang_up(),
-            _ => Answer::status(202),
+            "bad" => SinkResponse::hang_up(),
+            _ => SinkResponse::status(202),
         });
-        let appliance = kit::scene::with_broker(&Setup::new(BIN).flag("workers", "1"));
+        let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN).flag("workers", "1"));
         subscribe(appliance.api(), "all", &sink.url(), &[delivery(retries, &dead)]);
         for warm in 0..4 {
-            post(&appliance, &Event::new("good"));
+            post(&appliance, &TestEvent::new("good"));
             sink.wait_for(warm + 1, PATIENCE);
         }
-        post(&appliance, &Event::new("bad"));
+        post(&appliance, &TestEvent::new("bad"));
         assert_eq!(ids(&dead.wait_for(1, PATIENCE)), ["bad"]);
         let wanted = 4 + 1 + retries as usize;
         wait::nothing(SILENCE, "another request or dead letter", || {
@@ -135,7 +138,7 @@ fn a_subscriber_that_hangs_up_is_tried_as_often_as_it_should() {
 #[test]
 fn an_event_that_fails_twice_is_delivered_the_third_time() {
     let dead = EventSink::start();
-    let sink = EventSink::answering(|event| Answer::status(if event.attempt < 3 { 503 } else { 202 }));
+    let sink = EventSink::answering(|event| SinkResponse::status(if event.attempt < 3 { 503 } else { 202 }));
     for policy in ["linear", "exponential"] {
         let appliance = appliance();
         let (pointer, options) = delivery(3, &dead);
@@ -146,7 +149,7 @@ fn an_event_that_fails_twice_is_delivered_the_third_time() {
             &[(pointer, with(options, "/backoffPolicy", json!(policy)))],
         );
         let before = sink.received().len();
-        post(&appliance, &Event::new(policy).with("subject", "same").data("text/plain", "data"));
+        post(&appliance, &TestEvent::new(policy).with("subject", "same").data("text/plain", "data"));
         let attempts = sink.wait_for(before + 3, PATIENCE).split_off(before);
         for attempt in &attempts {
             assert_eq!((attempt.id().as_str(), attempt.data().as_slice()), (policy, b"data".as_slice()));
@@ -161,11 +164,11 @@ fn an_event_that_fails_twice_is_delivered_the_third_time() {
 /// EV-DLV-08, EV-DLV-10, EV-DLV-11: the dead letter is the event, and tells where and how it failed.
 #[test]
 fn a_dead_letter_tells_its_story() {
-    let sink = EventSink::answering(|_| Answer::body(400, "text/plain", "I will not take that"));
-    let dead = EventSink::answering(|event| Answer::status(if event.attempt == 1 { 503 } else { 202 }));
+    let sink = EventSink::answering(|_| SinkResponse::body(400, "text/plain", "I will not take that"));
+    let dead = EventSink::answering(|event| SinkResponse::status(if event.attempt == 1 { 503 } else { 202 }));
     let appliance = appliance();
     subscribe(appliance.api(), "all", &sink.url(), &[delivery(2, &dead)]);
-    post(&appliance, &Event::new("1").with("subject", "s").data("application/json", "{ \"a\": 1 }"));
+    post(&appliance, &TestEvent::new("1").with("subject", "s").data("application/json", "{ \"a\": 1 }"));
 
     let letters = dead.wait_for(2, PATIENCE); // the sink itself failed once
     let letter = &letters[1];
@@ -186,7 +189,7 @@ fn events_for_an_unknown_scheme_are_dead_letters() {
     subscribe(appliance.api(), "all", "bad://uri", &[delivery(1, &dead)]);
     let trigger = appliance.api().get("Trigger", NAMESPACE, "all").unwrap();
     assert_eq!(trigger["status"]["subscriberUri"], "bad://uri");
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     let letter = &dead.wait_for(1, PATIENCE)[0];
     assert_eq!(letter.attribute("knativeerrordest").as_deref(), Some("bad://uri"));
 }
@@ -194,11 +197,12 @@ fn events_for_an_unknown_scheme_are_dead_letters() {
 /// EV-DLV-09: given up without a dead letter sink, and the next one goes its way.
 #[test]
 fn without_a_dead_letter_sink_the_backlog_moves_on() {
-    let sink = EventSink::answering(|event| Answer::status(if event.id() == "bad" { 400 } else { 202 }));
+    let sink =
+        EventSink::answering(|event| SinkResponse::status(if event.id() == "bad" { 400 } else { 202 }));
     let appliance = appliance();
     subscribe(appliance.api(), "all", &sink.url(), &[("/spec/delivery", json!({ "retry": 0 }))]);
-    post(&appliance, &Event::new("bad"));
-    post(&appliance, &Event::new("good"));
+    post(&appliance, &TestEvent::new("bad"));
+    post(&appliance, &TestEvent::new("good"));
     let mut received = ids(&sink.wait_for(2, PATIENCE));
     received.sort();
     assert_eq!(received, ["bad", "good"]);
@@ -208,23 +212,23 @@ fn without_a_dead_letter_sink_the_backlog_moves_on() {
 /// DP-RETRY-18: nobody asked for retries, and there are some.
 #[test]
 fn a_trigger_without_delivery_options_retries_by_default() {
-    let sink = EventSink::answering(|event| Answer::status(if event.attempt < 3 { 500 } else { 202 }));
+    let sink = EventSink::answering(|event| SinkResponse::status(if event.attempt < 3 { 500 } else { 202 }));
     let appliance = appliance();
     subscribe(appliance.api(), "all", &sink.url(), &[]);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     assert_eq!(ids(&sink.wait_for(3, PATIENCE)), ["1", "1", "1"]);
 }
 
 /// DP-RETRY-19: one subscriber's silence is its own.
 #[test]
 fn a_subscriber_that_never_answers_holds_nobody_up() {
-    let silent = EventSink::answering(|_| Answer::status(202).after(Duration::from_secs(60)));
+    let silent = EventSink::answering(|_| SinkResponse::status(202).after(Duration::from_secs(60)));
     let quick = EventSink::start();
     let appliance = appliance();
     subscribe(appliance.api(), "silent", &silent.url(), &[]);
     subscribe(appliance.api(), "quick", &quick.url(), &[]);
     for n in 0..500 {
-        post(&appliance, &Event::new(&n.to_string()));
+        post(&appliance, &TestEvent::new(&n.to_string()));
     }
     quick.wait_for(500, PATIENCE);
     assert!(silent.received().len() < 500, "requests in flight to one subscriber are limited");
@@ -237,12 +241,12 @@ fn a_reply_goes_through_the_broker_like_any_event() {
     let replies = EventSink::start();
     let sink = EventSink::answering(|event| {
         let id = format!("reply-to-{}", event.id());
-        let reply = Event::new(&id).of_type("reply").data("application/json", r#"{"n":1}"#);
+        let reply = TestEvent::new(&id).of_type("reply").data("application/json", r#"{"n":1}"#);
         match event.id().as_str() {
-            "structured" => Answer::structured(200, &reply.envelope()),
+            "structured" => SinkResponse::structured(200, &reply.envelope()),
             _ => {
                 let attributes = [("specversion", "1.0"), ("id", &id), ("source", "/kit"), ("type", "reply")];
-                Answer::event(200, &attributes, &json!({ "n": 1 }))
+                SinkResponse::event(200, &attributes, &json!({ "n": 1 }))
             }
         }
     });
@@ -250,7 +254,7 @@ fn a_reply_goes_through_the_broker_like_any_event() {
     subscribe(appliance.api(), "ask", &sink.url(), &[only(json!({ "type": "question" }))]);
     subscribe(appliance.api(), "hear", &replies.url(), &[only(json!({ "type": "reply" }))]);
     for id in ["binary", "structured"] {
-        post(&appliance, &Event::new(id).of_type("question"));
+        post(&appliance, &TestEvent::new(id).of_type("question"));
     }
 
     let heard = replies.wait_for(2, PATIENCE);
@@ -271,11 +275,11 @@ fn answers_that_are_no_replies_stay_where_they_are() {
     let sink = EventSink::answering(|event| {
         let full = [("specversion", "1.0"), ("id", "r"), ("source", "/kit"), ("type", "reply")];
         match event.id().as_str() {
-            "empty" => Answer::status(200),
-            "text" => Answer::body(200, "text/plain", "thank you"),
-            "accepted" => Answer::event(202, &full, &json!({})),
-            "created" => Answer::event(201, &full, &json!({})),
-            "broken" => Answer::event(200, &[("specversion", "1.0"), ("type", "reply")], &json!({})),
+            "empty" => SinkResponse::status(200),
+            "text" => SinkResponse::body(200, "text/plain", "thank you"),
+            "accepted" => SinkResponse::event(202, &full, &json!({})),
+            "created" => SinkResponse::event(201, &full, &json!({})),
+            "broken" => SinkResponse::event(200, &[("specversion", "1.0"), ("type", "reply")], &json!({})),
             other => panic!("nobody sent {other}"),
         }
     });
@@ -289,7 +293,7 @@ fn answers_that_are_no_replies_stay_where_they_are() {
     );
     subscribe(appliance.api(), "hear", &replies.url(), &[only(json!({ "type": "reply" }))]);
     for id in ["empty", "text", "accepted", "created", "broken"] {
-        post(&appliance, &Event::new(id).of_type("question"));
+        post(&appliance, &TestEvent::new(id).of_type("question"));
     }
 
     assert_eq!(ids(&dead.wait_for(1, PATIENCE)), ["broken"]);
@@ -307,15 +311,15 @@ fn an_endless_echo_ends_at_its_hop_limit() {
     let sink = EventSink::answering(|event| {
         let attributes = [("specversion", "1.0"), ("id", "echo"), ("source", "/kit"), ("type", "kit.test")];
         assert_eq!(event.attribute("knativebrokerttl"), None, "the counter is the broker's own");
-        Answer::event(200, &attributes, &json!({}))
+        SinkResponse::event(200, &attributes, &json!({}))
     });
     let appliance = appliance();
     subscribe(appliance.api(), "echo", &sink.url(), &[]);
-    post(&appliance, &Event::new("first").with("knativebrokerttl", "5"));
+    post(&appliance, &TestEvent::new("first").with("knativebrokerttl", "5"));
     // Taken in with 4 hops left, and again with 3, 2 and 1.
     assert_eq!(ids(&sink.wait_for(4, PATIENCE)), ["first", "echo", "echo", "echo"]);
     wait::nothing(SILENCE, "the echo went on", || (sink.received().len() > 4).then_some(()));
-    let spent = Event::new("spent").with("knativebrokerttl", "1").binary(BROKER).send(appliance.events());
+    let spent = TestEvent::new("spent").with("knativebrokerttl", "1").binary(BROKER).send(appliance.events());
     assert_eq!(spent.status, 400, "{spent}");
 }
 
@@ -332,7 +336,7 @@ fn a_loop_over_addresses_ends_at_its_hop_limit() {
     api.create(&channel("c"));
     api.wait_ready("Channel", NAMESPACE, "c", PATIENCE);
     let heard = EventSink::start();
-    let seen = EventSink::answering(|_| Answer::status(400));
+    let seen = EventSink::answering(|_| SinkResponse::status(400));
     subscribe(api, "count", &heard.url(), &[]);
     let own = |kind: &str| only(json!({ "kind": kind }));
     subscribe(api, "straight", "", &[own("straight"), ("/spec/subscriber", to_broker.clone())]);
@@ -345,7 +349,7 @@ fn a_loop_over_addresses_ends_at_its_hop_limit() {
     // Taken in with 5 hops left, and then with one less at each door, until none is left.
     for (kind, times) in [("straight", 5), ("round", 3), ("buried", 5)] {
         let before = heard.received().len();
-        post(&appliance, &Event::new(kind).with("kind", kind).with("knativebrokerttl", "6"));
+        post(&appliance, &TestEvent::new(kind).with("kind", kind).with("knativebrokerttl", "6"));
         let received = heard.wait_for(before + times, PATIENCE).split_off(before);
         assert!(received.iter().all(|event| event.id() == kind));
         assert!(received.iter().all(|event| event.header("sluicegate-hops-left").is_none()));
@@ -364,14 +368,14 @@ fn a_fan_out_to_one_address_keeps_its_connections() {
     const EVENTS: usize = 400;
     /// Requests in flight to one subscriber from one core.
     const WINDOW: usize = 64;
-    let sink = EventSink::answering(|_| Answer::status(202).after(Duration::from_millis(100)));
-    let appliance = kit::scene::with_broker(&Setup::new(BIN).flag("workers", "1"));
+    let sink = EventSink::answering(|_| SinkResponse::status(202).after(Duration::from_millis(100)));
+    let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN).flag("workers", "1"));
     for n in 0..TRIGGERS {
         subscribe(appliance.api(), &format!("t{n}"), &sink.url(), &[]);
     }
-    let mut connection = Connection::open(appliance.events());
+    let mut connection = HttpConnection::open(appliance.events());
     for n in 0..EVENTS {
-        assert_eq!(connection.call(&Event::new(&n.to_string()).binary(BROKER)).status, 202);
+        assert_eq!(connection.call(&TestEvent::new(&n.to_string()).binary(BROKER)).status, 202);
     }
     sink.wait_for(TRIGGERS * EVENTS, PATIENCE);
     let opened = sink.connections();
@@ -382,9 +386,9 @@ fn a_fan_out_to_one_address_keeps_its_connections() {
 #[test]
 fn a_routed_host_is_a_destination() {
     let sink = EventSink::start();
-    let appliance = kit::scene::with_broker(&Setup::new(BIN).route("sink.test", sink.address()));
+    let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN).route("sink.test", sink.address()));
     subscribe(appliance.api(), "t", "http://sink.test/in", &[]);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
 }
 
@@ -401,17 +405,17 @@ fn a_trigger_that_is_not_ready_gets_events_too() {
         kit::api::condition(object, "Ready")
             .is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
     });
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
 }
 
 /// DP-REPLY-09: a body that is no event goes nowhere, which is told to whoever asks for so much.
 #[test]
 fn a_body_that_is_no_event_is_told_at_debug() {
-    let sink = EventSink::answering(|_| Answer::body(200, "text/plain", "thank you"));
-    let appliance = kit::scene::with_broker(&Setup::new(BIN).env("SLUICEGATE_LOG", "debug"));
+    let sink = EventSink::answering(|_| SinkResponse::body(200, "text/plain", "thank you"));
+    let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN).env("SLUICEGATE_LOG", "debug"));
     subscribe(appliance.api(), "ask", &sink.url(), &[]);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     appliance.wait_says("body of a 200 dropped: not an event");
     wait::until(PATIENCE, "the count", || {
         (appliance.metric("sluicegate_subscriber_replies_dropped_total", "default/ask") == 1).then_some(())
@@ -423,7 +427,7 @@ fn a_body_that_is_no_event_is_told_at_debug() {
 #[test]
 fn a_subscription_that_is_not_ready_gets_events_too() {
     let sink = EventSink::start();
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     api.create(&kit::manifest::channel("c"));
     api.create(&kit::manifest::subscription("s", "c", &sink.url()));
@@ -435,7 +439,7 @@ fn a_subscription_that_is_not_ready_gets_events_too() {
         kit::api::condition(object, "Ready")
             .is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
     });
-    let sent = Event::new("1").binary("/channels/default/c").send(appliance.events());
+    let sent = TestEvent::new("1").binary("/channels/default/c").send(appliance.events());
     assert_eq!(sent.status, 202, "{sent}");
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
 }
@@ -443,7 +447,7 @@ fn a_subscription_that_is_not_ready_gets_events_too() {
 /// EV-DLV-12: a dead letter that goes through a Channel of the appliance is the one that a sink outside gets.
 #[test]
 fn a_dead_letter_by_way_of_a_channel_is_the_same_one() {
-    let sink = EventSink::answering(|_| Answer::body(400, "text/plain", "no"));
+    let sink = EventSink::answering(|_| SinkResponse::body(400, "text/plain", "no"));
     let (outside, behind) = (EventSink::start(), EventSink::start());
     let appliance = appliance();
     let api = appliance.api();
@@ -455,9 +459,9 @@ fn a_dead_letter_by_way_of_a_channel_is_the_same_one() {
         let options = json!({ "retry": 0, "deadLetterSink": to });
         subscribe(api, name, &sink.url(), &[("/spec/delivery", options)]);
     }
-    post(&appliance, &Event::new("1").with("subject", "s").data("text/plain", "data"));
+    post(&appliance, &TestEvent::new("1").with("subject", "s").data("text/plain", "data"));
     let [one, other] = [&outside, &behind].map(|sink| sink.wait_for(1, PATIENCE)[0].clone());
-    let told = |letter: &kit::Received| {
+    let told = |letter: &kit::ReceivedRequest| {
         let names =
             ["id", "source", "type", "subject", "knativeerrordest", "knativeerrorcode", "knativeerrordata"];
         (names.map(|name| letter.attribute(name)), letter.data())

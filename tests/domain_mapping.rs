@@ -2,7 +2,7 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service};
-use kit::{Api, Appliance, Call, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -25,7 +25,7 @@ fn claim(namespace: &str) -> Value {
 }
 
 /// Waits until Ready is False for `reason`.
-fn wait_refused(api: Api, namespace: &str, reason: &str) -> Value {
+fn wait_refused(api: KitApi, namespace: &str, reason: &str) -> Value {
     api.wait_for("DomainMapping", namespace, DOMAIN, PATIENCE, |mapping| {
         condition(mapping, "Ready")
             .is_some_and(|ready| ready["status"] == "False" && ready["reason"] == reason)
@@ -33,14 +33,14 @@ fn wait_refused(api: Api, namespace: &str, reason: &str) -> Value {
 }
 
 fn get(appliance: &Appliance) -> (u16, String) {
-    let response = Call::get("/").host(DOMAIN).send(appliance.http());
+    let response = HttpCall::get("/").host(DOMAIN).send(appliance.http());
     (response.status, response.text())
 }
 
 /// X-RTE-13, X-ACT-05, RT-HDR-04: no claim, no domain; with it the domain reaches the Service, over restarts too, until the mapping goes.
 #[test]
 fn a_claimed_domain_leads_to_its_service() {
-    let mut appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let mut appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "mapped"));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
@@ -61,7 +61,7 @@ fn a_claimed_domain_leads_to_its_service() {
     }
     let (status, text) = get(&appliance);
     assert_eq!((status, text.trim()), (200, "Hello mapped from hello-00001"));
-    let seen = Call::get("/headers").host(DOMAIN).send(appliance.http()).text().to_ascii_lowercase();
+    let seen = HttpCall::get("/headers").host(DOMAIN).send(appliance.http()).text().to_ascii_lowercase();
     assert!(seen.contains(&format!("[\"host\",\"{DOMAIN}\"]")), "{seen}");
     assert!(!seen.contains("k-original-host"), "{seen}");
 
@@ -76,7 +76,7 @@ fn a_claimed_domain_leads_to_its_service() {
 /// A domain that another namespace claimed is refused, and so is a reference to nobody.
 #[test]
 fn a_domain_of_somebody_else_is_refused() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "other" } }));
     api.create(&claim(NAMESPACE));

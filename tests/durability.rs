@@ -11,7 +11,10 @@ use std::time::Duration;
 use kit::manifest::{NAMESPACE, broker, trigger, with};
 use kit::scene::{BROKER, with_broker};
 use kit::server::closed_address;
-use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent,
+    wait,
+};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -22,7 +25,7 @@ const CLIENTS: u64 = 4;
 
 /// A Broker and a Trigger that never gives up while a test runs: 50 ms between attempts.
 fn subscribed(url: &str) -> Appliance {
-    let appliance = with_broker(&Setup::new(BIN).flag("workers", "2"));
+    let appliance = with_broker(&ApplianceSetup::new(BIN).flag("workers", "2"));
     let api = appliance.api();
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
     api.create(&with(trigger("all", "main", url), "/spec/delivery", options));
@@ -31,14 +34,14 @@ fn subscribed(url: &str) -> Appliance {
 }
 
 /// A client that posts until its connection breaks, and keeps the ids that were answered with 202.
-fn client(name: String, events: SocketAddr, book: Arc<Book>) -> JoinHandle<()> {
+fn client(name: String, events: SocketAddr, book: Arc<AcknowledgedEvents>) -> JoinHandle<()> {
     thread::spawn(move || {
-        let mut connection = Connection::open(events);
+        let mut connection = HttpConnection::open(events);
         for n in 0.. {
             let id = format!("{name}-{n}");
             // Sizes from nothing to more than a page, so that records end anywhere in one.
             let data = vec![b'd'; (n * 997) % 9000];
-            let event = Event::new(&id).data("text/plain", data);
+            let event = TestEvent::new(&id).data("text/plain", data);
             match connection.try_call(&event.binary(BROKER)) {
                 Ok(response) if response.status == 202 => book.note(id),
                 Ok(response) => panic!("{id}: {response}"),
@@ -50,12 +53,12 @@ fn client(name: String, events: SocketAddr, book: Arc<Book>) -> JoinHandle<()> {
 
 /// What was promised.
 #[derive(Debug, Default)]
-struct Book {
+struct AcknowledgedEvents {
     ids: Mutex<BTreeSet<String>>,
     count: AtomicU64,
 }
 
-impl Book {
+impl AcknowledgedEvents {
     fn note(&self, id: String) {
         self.ids.lock().expect("no client panics with the lock").insert(id);
         self.count.fetch_add(1, SeqCst);
@@ -66,8 +69,8 @@ impl Book {
     }
 }
 
-fn ids(received: &[Received]) -> BTreeSet<String> {
-    received.iter().map(Received::id).collect()
+fn ids(received: &[ReceivedRequest]) -> BTreeSet<String> {
+    received.iter().map(ReceivedRequest::id).collect()
 }
 
 /// Waits until all that was promised has arrived; panics with what is missing.
@@ -84,7 +87,7 @@ fn assert_kept(sink: &EventSink, promised: &BTreeSet<String>, when: &str) {
 fn every_event_that_got_its_202_arrives_however_often_the_appliance_is_killed() {
     let sink = EventSink::start();
     let mut appliance = subscribed(&sink.url());
-    let book = Arc::new(Book::default());
+    let book = Arc::new(AcknowledgedEvents::default());
     let rounds = std::env::var("SLUICEGATE_KILL_ROUNDS").ok();
     let rounds = rounds.map_or(CRASHES, |rounds| rounds.parse().expect("a number of rounds"));
     for crash in 0..rounds {
@@ -112,11 +115,12 @@ fn an_event_for_a_subscriber_that_is_away_waits_over_a_crash() {
     let mut appliance = subscribed(&format!("http://{address}/"));
     let promised: BTreeSet<_> = (0..20).map(|n| n.to_string()).collect();
     for id in &promised {
-        let response = Event::new(id).data("text/plain", id.as_str()).binary(BROKER).send(appliance.events());
+        let response =
+            TestEvent::new(id).data("text/plain", id.as_str()).binary(BROKER).send(appliance.events());
         assert_eq!(response.status, 202, "{response}");
     }
     appliance.restart();
-    let sink = EventSink::start_at(address, |_| Answer::status(202));
+    let sink = EventSink::start_at(address, |_| SinkResponse::status(202));
     assert_kept(&sink, &promised, "after the crash");
     for received in sink.received() {
         assert_eq!(received.data(), received.id().into_bytes());
@@ -127,14 +131,14 @@ fn an_event_for_a_subscriber_that_is_away_waits_over_a_crash() {
 /// the appliance is killed in between.
 #[test]
 fn a_crash_does_not_begin_to_count_attempts_anew() {
-    let (sink, dead) = (EventSink::answering(|_| Answer::status(503)), EventSink::start());
-    let mut appliance = with_broker(&Setup::new(BIN));
+    let (sink, dead) = (EventSink::answering(|_| SinkResponse::status(503)), EventSink::start());
+    let mut appliance = with_broker(&ApplianceSetup::new(BIN));
     let options = json!({
         "retry": 3, "backoffPolicy": "linear", "backoffDelay": "PT2S", "deadLetterSink": { "uri": dead.url() },
     });
     appliance.api().create(&with(trigger("all", "main", &sink.url()), "/spec/delivery", options));
     appliance.api().wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
-    assert_eq!(Event::new("stubborn").binary(BROKER).send(appliance.events()).status, 202);
+    assert_eq!(TestEvent::new("stubborn").binary(BROKER).send(appliance.events()).status, 202);
     for attempts in 1..=3 {
         sink.wait_for(attempts, PATIENCE);
         wait::rest(Duration::from_secs(1)); // the note of it is durable by then
@@ -149,9 +153,10 @@ fn a_crash_does_not_begin_to_count_attempts_anew() {
 fn retries_go_on_after_a_crash() {
     let crashed = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&crashed);
-    let sink = EventSink::answering(move |_| Answer::status(if seen.load(SeqCst) == 0 { 503 } else { 202 }));
+    let sink =
+        EventSink::answering(move |_| SinkResponse::status(if seen.load(SeqCst) == 0 { 503 } else { 202 }));
     let mut appliance = subscribed(&sink.url());
-    assert_eq!(Event::new("stubborn").binary(BROKER).send(appliance.events()).status, 202);
+    assert_eq!(TestEvent::new("stubborn").binary(BROKER).send(appliance.events()).status, 202);
     sink.wait_for(2, PATIENCE);
 
     appliance.kill();
@@ -167,15 +172,15 @@ fn retries_go_on_after_a_crash() {
 fn what_was_delivered_is_not_all_sent_again() {
     let sink = EventSink::start();
     let mut appliance = subscribed(&sink.url());
-    let mut connection = Connection::open(appliance.events());
+    let mut connection = HttpConnection::open(appliance.events());
     for n in 0..500 {
-        assert_eq!(connection.call(&Event::new(&n.to_string()).binary(BROKER)).status, 202);
+        assert_eq!(connection.call(&TestEvent::new(&n.to_string()).binary(BROKER)).status, 202);
     }
     sink.wait_for(500, PATIENCE);
 
     assert_eq!(appliance.terminate().code(), Some(0));
     appliance.restart();
-    assert_eq!(Event::new("marker").binary(BROKER).send(appliance.events()).status, 202);
+    assert_eq!(TestEvent::new("marker").binary(BROKER).send(appliance.events()).status, 202);
     assert_kept(&sink, &BTreeSet::from(["marker".to_owned()]), "after a tidy end");
     let again = sink.received().len() - 501;
     assert!(again < 500, "all {again} were sent again");
@@ -188,7 +193,7 @@ fn a_reply_survives_a_crash_before_its_own_delivery() {
     let sink = EventSink::answering(|event| {
         let id = format!("reply-to-{}", event.id());
         let attributes = [("specversion", "1.0"), ("id", &id), ("source", "/kit"), ("type", "reply")];
-        Answer::event(200, &attributes, &json!({}))
+        SinkResponse::event(200, &attributes, &json!({}))
     });
     let mut appliance = subscribed(&format!("http://{away}/"));
     let api = appliance.api();
@@ -199,18 +204,18 @@ fn a_reply_survives_a_crash_before_its_own_delivery() {
     api.create(&with(trigger("ask", "main", &sink.url()), "/spec/filter", questions));
     api.wait_ready("Trigger", NAMESPACE, "ask", PATIENCE);
 
-    let question = Event::new("q").of_type("question").binary(BROKER);
+    let question = TestEvent::new("q").of_type("question").binary(BROKER);
     assert_eq!(question.send(appliance.events()).status, 202);
     sink.wait_for(1, PATIENCE);
     appliance.restart();
-    let listener = EventSink::start_at(away, |_| Answer::status(202));
+    let listener = EventSink::start_at(away, |_| SinkResponse::status(202));
     assert_kept(&listener, &BTreeSet::from(["reply-to-q".to_owned()]), "after the crash");
 }
 
 /// APP-39: an object that was created is there, as it was, and versions never go back.
 #[test]
 fn every_object_that_got_its_201_is_there_after_a_crash() {
-    let mut appliance = Setup::new(BIN).start();
+    let mut appliance = ApplianceSetup::new(BIN).start();
     let mut created: Vec<Value> = Vec::new();
     for crash in 0..5 {
         for n in 0..10 {

@@ -6,13 +6,16 @@ use std::collections::BTreeSet;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, service, trigger, with};
 use kit::scene::{BROKER, SILENCE, accepted, delivery, ids, only, post, subscribe};
-use kit::{Appliance, Call, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, ReceivedRequest, TestEvent,
+    wait,
+};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 
 fn appliance() -> Appliance {
-    kit::scene::with_broker(&Setup::new(BIN))
+    kit::scene::with_broker(&ApplianceSetup::new(BIN))
 }
 
 /// EV-RTE-01, EV-BRK-01, DP-PROTO-02, DP-PROTO-03, DP-PROTO-08: one event, sent both ways.
@@ -25,7 +28,7 @@ fn an_event_arrives_the_same_from_both_content_modes() {
     let address = object["status"]["address"]["url"].as_str().unwrap_or_default();
     assert!(address.ends_with(BROKER), "{address}");
 
-    let event = Event::new("1")
+    let event = TestEvent::new("1")
         .of_type("com.example.made")
         .with("source", "/orders/7")
         .with("subject", "seven")
@@ -61,14 +64,15 @@ fn every_valid_event_is_accepted() {
     let sink = EventSink::start();
     let appliance = appliance();
     subscribe(appliance.api(), "all", &sink.url(), &[]);
-    let extended = (0..20).fold(Event::new("extended"), |event, n| event.with(&format!("ext{n}"), "value"));
+    let extended =
+        (0..20).fold(TestEvent::new("extended"), |event, n| event.with(&format!("ext{n}"), "value"));
     let events = [
-        Event::new("minimal"),
+        TestEvent::new("minimal"),
         extended,
-        Event::new("binary").data("application/octet-stream", [0, 0xff, 0x80]),
-        Event::new("large").data("text/plain", "x".repeat(64 * 1024)),
-        Event::new("old").with("specversion", "0.3"),
-        Event::new("percent%20encoded%C3%BC"),
+        TestEvent::new("binary").data("application/octet-stream", [0, 0xff, 0x80]),
+        TestEvent::new("large").data("text/plain", "x".repeat(64 * 1024)),
+        TestEvent::new("old").with("specversion", "0.3"),
+        TestEvent::new("percent%20encoded%C3%BC"),
     ];
     for event in &events {
         accepted(&event.binary(BROKER), &appliance);
@@ -93,7 +97,7 @@ fn data_is_never_altered() {
         ("application/xml", Vec::new()),
     ];
     for (number, (content_type, data)) in cases.iter().enumerate() {
-        post(&appliance, &Event::new(&number.to_string()).data(content_type, data.clone()));
+        post(&appliance, &TestEvent::new(&number.to_string()).data(content_type, data.clone()));
     }
     for received in sink.wait_for(cases.len(), PATIENCE) {
         let (content_type, data) = &cases[received.id().parse::<usize>().unwrap()];
@@ -114,10 +118,10 @@ fn each_matching_trigger_gets_its_own_copy() {
     subscribe(api, "all", &all.url(), &[]);
     subscribe(api, "again", &all.url(), &[only(json!({}))]);
 
-    post(&appliance, &Event::new("blue").of_type("order").with("color", "blue"));
-    post(&appliance, &Event::new("red").of_type("order").with("color", "red"));
-    post(&appliance, &Event::new("other").of_type("invoice").with("color", "red"));
-    post(&appliance, &Event::new("case").of_type("Order"));
+    post(&appliance, &TestEvent::new("blue").of_type("order").with("color", "blue"));
+    post(&appliance, &TestEvent::new("red").of_type("order").with("color", "red"));
+    post(&appliance, &TestEvent::new("other").of_type("invoice").with("color", "red"));
+    post(&appliance, &TestEvent::new("case").of_type("Order"));
 
     let mut received = ids(&all.wait_for(8, PATIENCE));
     received.sort();
@@ -135,9 +139,9 @@ fn a_thousand_events_are_a_thousand_deliveries_for_each_trigger() {
     let appliance = appliance();
     subscribe(appliance.api(), "one", &one.url(), &[]);
     subscribe(appliance.api(), "two", &two.url(), &[]);
-    let mut connection = Connection::open(appliance.events());
+    let mut connection = HttpConnection::open(appliance.events());
     for n in 0..1000 {
-        assert_eq!(connection.call(&Event::new(&n.to_string()).binary(BROKER)).status, 202);
+        assert_eq!(connection.call(&TestEvent::new(&n.to_string()).binary(BROKER)).status, 202);
     }
     for sink in [&one, &two] {
         let received = sink.wait_for(1000, PATIENCE);
@@ -161,8 +165,8 @@ fn brokers_are_apart() {
     api.create(&trigger("other", "other", &other.url()));
     api.wait_ready("Trigger", NAMESPACE, "other", PATIENCE);
 
-    accepted(&Event::new("m").binary(BROKER), &appliance);
-    accepted(&Event::new("o").binary("/brokers/default/other"), &appliance);
+    accepted(&TestEvent::new("m").binary(BROKER), &appliance);
+    accepted(&TestEvent::new("o").binary("/brokers/default/other"), &appliance);
     assert_eq!(ids(&main.wait_for(1, PATIENCE)), ["m"]);
     assert_eq!(ids(&other.wait_for(1, PATIENCE)), ["o"]);
     wait::nothing(SILENCE, "an event of the other broker", || {
@@ -178,7 +182,7 @@ fn an_event_right_after_ready_is_not_missed() {
     for round in 0..30 {
         let name = format!("round-{round}");
         subscribe(appliance.api(), &name, &sink.url(), &[only(json!({ "round": round.to_string() }))]);
-        post(&appliance, &Event::new(&name).with("round", &round.to_string()));
+        post(&appliance, &TestEvent::new(&name).with("round", &round.to_string()));
     }
     let received: BTreeSet<_> = ids(&sink.wait_for(30, PATIENCE)).into_iter().collect();
     assert_eq!(received.len(), 30, "{received:?}");
@@ -191,29 +195,32 @@ fn a_broker_answers_by_the_book() {
     let sink = EventSink::start();
     let appliance = appliance();
     subscribe(appliance.api(), "all", &sink.url(), &[]);
-    let send = |call: Call| call.send(appliance.events());
+    let send = |call: HttpCall| call.send(appliance.events());
 
-    let options = send(Call::new("OPTIONS", BROKER));
+    let options = send(HttpCall::new("OPTIONS", BROKER));
     assert_eq!(options.status, 200, "{options}");
     assert!(options.header("allow").is_some_and(|allow| allow.contains("POST")), "{options}");
     for method in ["GET", "PUT", "DELETE", "PATCH"] {
-        let refused = send(Call::new(method, BROKER));
+        let refused = send(HttpCall::new(method, BROKER));
         assert_eq!(refused.status, 405, "{method}");
         assert!(refused.header("allow").is_some_and(|allow| allow.contains("POST")), "{method}: {refused}");
     }
     for path in ["/", "/brokers/default/none", "/brokers/other/main", "/channels/default/main", "/main"] {
-        assert_eq!(send(Event::new("lost").binary(path)).status, 404, "{path}");
+        assert_eq!(send(TestEvent::new("lost").binary(path)).status, 404, "{path}");
     }
 
-    accepted(&Event::new("twice").binary(BROKER), &appliance);
-    accepted(&Event::new("twice").binary(BROKER), &appliance);
+    accepted(&TestEvent::new("twice").binary(BROKER), &appliance);
+    accepted(&TestEvent::new("twice").binary(BROKER), &appliance);
     accepted(
-        &Event::new("upgrade").binary(BROKER).header("Upgrade", "foo").header("Connection", "Upgrade"),
+        &TestEvent::new("upgrade").binary(BROKER).header("Upgrade", "foo").header("Connection", "Upgrade"),
         &appliance,
     );
-    let batch = json!([Event::new("batch-1").envelope(), Event::new("batch-2").envelope()]);
+    let batch = json!([TestEvent::new("batch-1").envelope(), TestEvent::new("batch-2").envelope()]);
     let content_type = "application/cloudevents-batch+json";
-    accepted(&Call::post(BROKER).header("Content-Type", content_type).body(batch.to_string()), &appliance);
+    accepted(
+        &HttpCall::post(BROKER).header("Content-Type", content_type).body(batch.to_string()),
+        &appliance,
+    );
 
     let mut received = ids(&sink.wait_for(5, PATIENCE));
     received.sort();
@@ -228,7 +235,7 @@ fn a_trace_goes_through_the_broker() {
     subscribe(appliance.api(), "all", &sink.url(), &[]);
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let parent = format!("00-{trace}-b7ad6b7169203331-01");
-    accepted(&Event::new("1").binary(BROKER).header("traceparent", &parent), &appliance);
+    accepted(&TestEvent::new("1").binary(BROKER).header("traceparent", &parent), &appliance);
     let received = sink.wait_for(1, PATIENCE);
     assert_eq!(received[0].header("traceparent").and_then(|value| value.split('-').nth(1)), Some(trace));
 }
@@ -237,7 +244,7 @@ fn a_trace_goes_through_the_broker() {
 #[test]
 fn a_trigger_is_ready_only_while_its_broker_is() {
     let sink = EventSink::start();
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let ready_is = |wanted: &'static str| {
         move |object: &Value| condition(object, "Ready").is_some_and(|ready| ready["status"] == wanted)
@@ -248,13 +255,13 @@ fn a_trigger_is_ready_only_while_its_broker_is() {
 
     api.create(&broker("main"));
     api.wait_ready("Trigger", NAMESPACE, "early", PATIENCE);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     sink.wait_for(1, PATIENCE);
 
     api.delete("Broker", NAMESPACE, "main");
     api.wait_for("Trigger", NAMESPACE, "early", PATIENCE, ready_is("False"));
     wait::until(PATIENCE, "the broker's address to be gone", || {
-        (Event::new("2").binary(BROKER).send(appliance.events()).status == 404).then_some(())
+        (TestEvent::new("2").binary(BROKER).send(appliance.events()).status == 404).then_some(())
     });
 }
 
@@ -284,7 +291,7 @@ fn a_reference_to_nothing_keeps_a_trigger_from_ready() {
 #[test]
 fn a_service_is_subscribed_by_reference() {
     let dead = EventSink::start();
-    let appliance = Setup::new(BIN).hello_image("example.com/hello").start();
+    let appliance = ApplianceSetup::new(BIN).hello_image("example.com/hello").start();
     let api = appliance.api();
     api.create(&broker("main"));
     api.create(&service("hello", "example.com/hello", "events"));
@@ -296,9 +303,11 @@ fn a_service_is_subscribed_by_reference() {
     assert_eq!(ready["status"]["subscriberUri"], target["status"]["address"]["url"]);
 
     for n in 0..10 {
-        post(&appliance, &Event::new(&n.to_string()));
+        post(&appliance, &TestEvent::new(&n.to_string()));
     }
-    wait::nothing(SILENCE, "the service did not take it", || dead.received().first().map(Received::id));
+    wait::nothing(SILENCE, "the service did not take it", || {
+        dead.received().first().map(ReceivedRequest::id)
+    });
 }
 
 /// EV-TRG-11: a changed filter counts for what comes after Ready.
@@ -315,7 +324,7 @@ fn a_filter_can_be_changed_in_place() {
     );
     appliance.api().wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
     for kind in ["one", "two"] {
-        post(&appliance, &Event::new(kind).of_type(kind));
+        post(&appliance, &TestEvent::new(kind).of_type(kind));
     }
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["two"]);
     wait::nothing(SILENCE, "the old filter still counts", || (sink.received().len() > 1).then_some(()));

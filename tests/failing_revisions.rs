@@ -2,7 +2,7 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Api, Call, PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -25,7 +25,7 @@ fn bad(name: &str, script: &str, annotations: Value) -> Value {
 }
 
 /// Nothing of the Revision runs, and nothing is to.
-fn wait_scaled_to_zero(api: Api, revision: &str) -> Value {
+fn wait_scaled_to_zero(api: KitApi, revision: &str) -> Value {
     wait::until(PATIENCE, &format!("{revision} to be scaled to zero"), || {
         let selector = format!("serving.knative.dev/revision={revision}");
         let pods = api.list_selected("Pod", NAMESPACE, &selector);
@@ -41,7 +41,7 @@ fn reason(revision: &Value, kind: &str) -> String {
 /// Bad updates, of each kind, and then a good one: only the good one's program is left.
 #[test]
 fn bad_updates_are_not_tried_once_a_good_one_serves() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("shop", IMAGE, "first"));
     api.wait_ready("Service", NAMESPACE, "shop", PATIENCE);
@@ -49,7 +49,7 @@ fn bad_updates_are_not_tried_once_a_good_one_serves() {
         let min = json!({ "autoscaling.knative.dev/min-scale": "1" });
         let spec = json!([{ "op": "replace", "path": "/spec/template", "value": template(script, min) }]);
         let path = format!("{}/shop", "/apis/serving.knative.dev/v1/namespaces/default/services");
-        let patched = Call::new("PATCH", &path)
+        let patched = HttpCall::new("PATCH", &path)
             .header("content-type", "application/json-patch+json")
             .body(spec.to_string())
             .send(api.address());
@@ -62,7 +62,7 @@ fn bad_updates_are_not_tried_once_a_good_one_serves() {
     }
     let good = service("shop", IMAGE, "last")["spec"]["template"].clone();
     let spec = json!([{ "op": "replace", "path": "/spec/template", "value": good }]);
-    let patched = Call::new("PATCH", "/apis/serving.knative.dev/v1/namespaces/default/services/shop")
+    let patched = HttpCall::new("PATCH", "/apis/serving.knative.dev/v1/namespaces/default/services/shop")
         .header("content-type", "application/json-patch+json")
         .body(spec.to_string())
         .send(api.address());
@@ -80,14 +80,14 @@ fn bad_updates_are_not_tried_once_a_good_one_serves() {
         let said = [reason(&found, "Ready"), reason(&kept, "Ready")];
         assert!(said.iter().all(|word| ["ExitCode3", "Unreachable"].contains(&word.as_str())), "{kept:#}");
     }
-    let text = Call::get("/").host("shop.default.localhost").send(appliance.http()).text();
+    let text = HttpCall::get("/").host("shop.default.localhost").send(appliance.http()).text();
     assert_eq!(text, "Hello last from shop-00006\n");
 }
 
 /// RT-PROBE-08: a first start that fails is tried until its deadline, and then is over.
 #[test]
 fn revision_over_its_deadline_is_marked_and_scaled_to_zero() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     for (name, script) in [("crashes", CRASHES), ("hangs", HANGS)] {
         let deadline = json!({ "serving.knative.dev/progress-deadline": "2s", "autoscaling.knative.dev/min-scale": "1" });
@@ -110,7 +110,7 @@ fn revision_over_its_deadline_is_marked_and_scaled_to_zero() {
 /// A Route that goes takes the restarts with it.
 #[test]
 fn revision_without_its_route_is_not_restarted() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let configuration = json!({
         "apiVersion": "serving.knative.dev/v1", "kind": "Configuration",

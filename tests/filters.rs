@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use kit::manifest::{NAMESPACE, trigger, with};
 use kit::scene::{SILENCE, delivery, ids, only, post, subscribe};
-use kit::{Appliance, Event, EventSink, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, PATIENCE, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 
 fn appliance() -> Appliance {
-    kit::scene::with_broker(&Setup::new(BIN))
+    kit::scene::with_broker(&ApplianceSetup::new(BIN))
 }
 
 fn filters(filters: Value) -> (&'static str, Value) {
@@ -52,10 +52,10 @@ fn each_dialect_passes_its_own_events() {
     }
 
     let events = [
-        Event::new("paid-eu").of_type("order.paid").with("region", "eu").with("amount", "9"),
-        Event::new("paid-us").of_type("order.paid").with("region", "us").with("amount", "10"),
-        Event::new("sent").of_type("order.sent"),
-        Event::new("invoice").of_type("invoice.paid"),
+        TestEvent::new("paid-eu").of_type("order.paid").with("region", "eu").with("amount", "9"),
+        TestEvent::new("paid-us").of_type("order.paid").with("region", "us").with("amount", "10"),
+        TestEvent::new("sent").of_type("order.sent"),
+        TestEvent::new("invoice").of_type("invoice.paid"),
     ];
     for event in &events {
         post(&appliance, event);
@@ -104,7 +104,7 @@ fn filters_take_the_place_of_filter() {
     subscribe(api, "t", &sink.url(), &both);
     let send = |round: &str| {
         for ty in ["old", "new"] {
-            post(&appliance, &Event::new(&format!("{ty}-{round}")).of_type(ty));
+            post(&appliance, &TestEvent::new(&format!("{ty}-{round}")).of_type(ty));
         }
     };
     send("1");
@@ -129,13 +129,13 @@ fn both_content_modes_are_filtered_alike() {
     let appliance = appliance();
     subscribe(appliance.api(), "exact", &sink.url(), &[filters(json!([{"exact": {"count": "5"}}]))]);
     subscribe(appliance.api(), "sql", &sink.url(), &[filters(json!([{"cesql": "count = 5 AND count < 6"}]))]);
-    let mut envelope = Event::new("structured").envelope();
+    let mut envelope = TestEvent::new("structured").envelope();
     envelope["count"] = json!(5);
-    let structured = kit::Call::post(kit::scene::BROKER)
+    let structured = kit::HttpCall::post(kit::scene::BROKER)
         .header("Content-Type", "application/cloudevents+json")
         .body(envelope.to_string());
     kit::scene::accepted(&structured, &appliance);
-    post(&appliance, &Event::new("binary").with("count", "5"));
+    post(&appliance, &TestEvent::new("binary").with("count", "5"));
     let mut received = ids(&sink.wait_for(4, PATIENCE));
     received.sort();
     assert_eq!(received, ["binary", "binary", "structured", "structured"]);

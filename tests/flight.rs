@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::SeqCst};
 
 use kit::manifest::{NAMESPACE, channel, subscription, with};
 use kit::scene::{BROKER, SILENCE, accepted, delivery, ids, only, post, subscribe};
-use kit::{Answer, Appliance, Call, Event, EventSink, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 
 fn appliance() -> Appliance {
-    kit::scene::with_broker(&Setup::new(BIN).flag("workers", "2"))
+    kit::scene::with_broker(&ApplianceSetup::new(BIN).flag("workers", "2"))
 }
 
 fn event(appliance: &Appliance, words: &[&str]) -> Output {
@@ -31,7 +31,7 @@ fn with_twenty_delivered() -> (Appliance, EventSink) {
     let (appliance, sink) = (appliance(), EventSink::start());
     subscribe(appliance.api(), "t", &sink.url(), &[]);
     for n in 0..20 {
-        post(&appliance, &Event::new(&n.to_string()));
+        post(&appliance, &TestEvent::new(&n.to_string()));
     }
     sink.wait_for(20, PATIENCE);
     (appliance, sink)
@@ -54,12 +54,12 @@ fn of<'e>(event: &'e Value, subscriber: &str) -> &'e Value {
 /// DP-OBS-02, DP-OBS-03: arrival, filter verdicts, attempts with status and latency, and the end.
 #[test]
 fn a_trace_tells_what_became_of_an_event() {
-    let sink = EventSink::answering(|event| Answer::status(if event.attempt < 3 { 503 } else { 202 }));
+    let sink = EventSink::answering(|event| SinkResponse::status(if event.attempt < 3 { 503 } else { 202 }));
     let dead = EventSink::start();
     let appliance = appliance();
     subscribe(appliance.api(), "slow", &sink.url(), &[delivery(5, &dead)]);
     subscribe(appliance.api(), "other", &sink.url(), &[only(json!({ "type": "other" }))]);
-    post(&appliance, &Event::new("one"));
+    post(&appliance, &TestEvent::new("one"));
     let event_one = traced(&appliance, "one", |event| of(event, "default/slow")["verdict"] == "delivered");
     assert_eq!(event_one["attributes"]["source"], "/kit");
     assert_eq!(event_one["stream"], "/brokers/default/main");
@@ -87,14 +87,15 @@ fn a_trace_tells_what_became_of_an_event() {
 fn what_cores_left_that_are_no_more_is_told_of() {
     let status = Arc::new(AtomicU16::new(503));
     let said = Arc::clone(&status);
-    let sink = EventSink::answering(move |_| Answer::status(said.load(SeqCst)));
+    let sink = EventSink::answering(move |_| SinkResponse::status(said.load(SeqCst)));
     let data = tempfile::tempdir().unwrap();
-    let with =
-        |workers| Setup::new(BIN).flag("workers", workers).flag("data", &data.path().to_string_lossy());
+    let with = |workers| {
+        ApplianceSetup::new(BIN).flag("workers", workers).flag("data", &data.path().to_string_lossy())
+    };
     let mut before = kit::scene::with_broker(&with("2"));
     subscribe(before.api(), "t", &sink.url(), &[]);
     for n in 0..20 {
-        post(&before, &Event::new(&n.to_string()));
+        post(&before, &TestEvent::new(&n.to_string()));
     }
     sink.wait_for(20, PATIENCE);
     before.terminate();
@@ -112,13 +113,14 @@ fn what_cores_left_that_are_no_more_is_told_of() {
 fn dead_letters_are_listed_and_sent_again() {
     let works = Arc::new(AtomicBool::new(false));
     let is_working = Arc::clone(&works);
-    let sink = EventSink::answering(move |_| Answer::status(if is_working.load(SeqCst) { 202 } else { 400 }));
+    let sink =
+        EventSink::answering(move |_| SinkResponse::status(if is_working.load(SeqCst) { 202 } else { 400 }));
     let (dead, witness) = (EventSink::start(), EventSink::start());
     let mut appliance = appliance();
     subscribe(appliance.api(), "broken", &sink.url(), &[delivery(0, &dead)]);
     subscribe(appliance.api(), "witness", &witness.url(), &[]);
     for id in ["a", "b"] {
-        post(&appliance, &Event::new(id).data("text/plain", id));
+        post(&appliance, &TestEvent::new(id).data("text/plain", id));
     }
     dead.wait_for(2, PATIENCE);
     witness.wait_for(2, PATIENCE);
@@ -161,7 +163,7 @@ fn dead_letters_are_listed_and_sent_again() {
 /// A replay from the beginning sends what the Trigger's filter wants, once.
 #[test]
 fn a_trigger_is_replayed_from_a_point() {
-    let (sink, keeper) = (EventSink::start(), EventSink::answering(|_| Answer::status(503)));
+    let (sink, keeper) = (EventSink::start(), EventSink::answering(|_| SinkResponse::status(503)));
     let appliance = appliance();
     // Somebody who still needs the events keeps them in the log.
     let (pointer, _) = delivery(0, &sink);
@@ -170,7 +172,7 @@ fn a_trigger_is_replayed_from_a_point() {
     subscribe(appliance.api(), "t", &sink.url(), &[only(json!({ "type": "wanted" }))]);
     for n in 0..6 {
         let kind = if n % 2 == 0 { "wanted" } else { "unwanted" };
-        post(&appliance, &Event::new(&n.to_string()).of_type(kind));
+        post(&appliance, &TestEvent::new(&n.to_string()).of_type(kind));
     }
     sink.wait_for(3, PATIENCE);
     let replay = |words: &[&str]| event(&appliance, &[&["replay", "--trigger", "default/t"], words].concat());
@@ -194,11 +196,11 @@ fn a_trigger_is_replayed_from_a_point() {
 /// or for nobody, sends nothing; a dry run changes nothing.
 #[test]
 fn dead_letters_are_sent_to_a_patched_subscriber() {
-    let (broken, mended) = (EventSink::answering(|_| Answer::status(400)), EventSink::start());
+    let (broken, mended) = (EventSink::answering(|_| SinkResponse::status(400)), EventSink::start());
     let appliance = appliance();
     let options = ("/spec/delivery", json!({ "retry": 0 }));
     subscribe(appliance.api(), "t", &broken.url(), &[options]);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     broken.wait_for(1, PATIENCE);
     traced(&appliance, "1", |event| of(event, "default/t")["verdict"] == "dropped");
     let api = appliance.api().address().to_string();
@@ -229,14 +231,14 @@ fn dead_letters_are_sent_to_a_patched_subscriber() {
 /// What retention dropped before it was read is told in the trace, not only counted.
 #[test]
 fn a_trace_tells_of_what_retention_dropped_unread() {
-    let sink = EventSink::answering(|_| Answer::status(503));
+    let sink = EventSink::answering(|_| SinkResponse::status(503));
     let appliance = appliance();
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT60S" });
     // One event at a time: all others stay unread.
     let order = ("/metadata/annotations", json!({ "sluicegate.dev/delivery.order": "strict" }));
     subscribe(appliance.api(), "lags", &sink.url(), &[("/spec/delivery", options), order]);
     for n in 0..1300 {
-        post(&appliance, &Event::new(&n.to_string()));
+        post(&appliance, &TestEvent::new(&n.to_string()));
     }
     sink.wait_for(1, PATIENCE);
     let keep = json!({ "metadata": { "annotations": { "sluicegate.dev/retention-time": "1s" } } });
@@ -258,11 +260,11 @@ fn open(appliance: &Appliance, trigger: &str) -> u64 {
 /// DP-OBS-02: letters that are being sent again are not sent by a second redrive too.
 #[test]
 fn one_redrive_at_a_time() {
-    let sink = EventSink::answering(|_| Answer::status(400));
+    let sink = EventSink::answering(|_| SinkResponse::status(400));
     let appliance = appliance();
     subscribe(appliance.api(), "broken", &sink.url(), &[]);
     for n in 0..3 {
-        post(&appliance, &Event::new(&n.to_string()));
+        post(&appliance, &TestEvent::new(&n.to_string()));
     }
     wait::until(PATIENCE, "three letters", || (open(&appliance, "default/broken") == 3).then_some(()));
 
@@ -285,13 +287,14 @@ fn one_redrive_at_a_time() {
 fn a_dead_letter_stays_one_until_it_is_taken_and_is_none_then() {
     let works = Arc::new(AtomicBool::new(false));
     let is_working = Arc::clone(&works);
-    let sink = EventSink::answering(move |_| Answer::status(if is_working.load(SeqCst) { 202 } else { 400 }));
-    let (dead, other) = (EventSink::start(), EventSink::answering(|_| Answer::status(400)));
+    let sink =
+        EventSink::answering(move |_| SinkResponse::status(if is_working.load(SeqCst) { 202 } else { 400 }));
+    let (dead, other) = (EventSink::start(), EventSink::answering(|_| SinkResponse::status(400)));
     let appliance = appliance();
     for (name, to) in [("broken", &sink), ("other", &other)] {
         subscribe(appliance.api(), name, &to.url(), &[delivery(0, &dead)]);
     }
-    post(&appliance, &Event::new("one"));
+    post(&appliance, &TestEvent::new("one"));
     let wait_for = |count: u64| {
         wait::until(PATIENCE, "notes", || (open(&appliance, "default/broken") == count).then_some(()));
     };
@@ -317,8 +320,8 @@ fn a_dead_letter_stays_one_until_it_is_taken_and_is_none_then() {
 /// DP-OBS-02, EV-DLV-09: without a dead letter sink too it is told why there was no answer, in the log and in the trace.
 #[test]
 fn why_there_was_no_answer_is_told() {
-    let slow = EventSink::answering(|_| Answer::status(202).after(std::time::Duration::from_secs(60)));
-    let rude = EventSink::answering(|_| Answer::hang_up());
+    let slow = EventSink::answering(|_| SinkResponse::status(202).after(std::time::Duration::from_secs(60)));
+    let rude = EventSink::answering(|_| SinkResponse::hang_up());
     let appliance = appliance();
     let nobody = format!("http://{}/", kit::server::closed_address());
     let rows = [
@@ -330,7 +333,7 @@ fn why_there_was_no_answer_is_told() {
         let once = json!({ "retry": 0, "timeout": timeout });
         subscribe(appliance.api(), name, url, &[("/spec/delivery", once)]);
     }
-    post(&appliance, &Event::new("one"));
+    post(&appliance, &TestEvent::new("one"));
     let ended = |event: &Value| {
         event["subscribers"].as_array().unwrap().iter().all(|one| one["verdict"] == "dropped")
     };
@@ -353,7 +356,8 @@ fn a_redrive_reaches_more_letters_than_a_list_shows() {
     subscribe(appliance.api(), "many", &nobody, &[("/spec/delivery", json!({ "retry": 0 }))]);
     let one = |n: u64| json!({ "specversion": "1.0", "id": n.to_string(), "source": "/s", "type": "t" });
     let batch = Value::Array((0..1000).map(one).collect()).to_string();
-    let call = Call::post(BROKER).header("Content-Type", "application/cloudevents-batch+json").body(batch);
+    let call =
+        HttpCall::post(BROKER).header("Content-Type", "application/cloudevents-batch+json").body(batch);
     for _ in 0..BATCHES {
         assert_eq!(call.send(appliance.events()).status, 202);
     }
@@ -370,7 +374,7 @@ fn a_redrive_reaches_more_letters_than_a_list_shows() {
 /// A Trigger and a Subscription may have the same name. What is meant has to be said then, and is shown.
 #[test]
 fn a_subscription_is_told_from_a_trigger_of_the_same_name() {
-    let (broken, mended) = (EventSink::answering(|_| Answer::status(400)), EventSink::start());
+    let (broken, mended) = (EventSink::answering(|_| SinkResponse::status(400)), EventSink::start());
     let appliance = appliance();
     let once = ("/spec/delivery", json!({ "retry": 0 }));
     subscribe(appliance.api(), "x", &broken.url(), std::slice::from_ref(&once));
@@ -378,8 +382,8 @@ fn a_subscription_is_told_from_a_trigger_of_the_same_name() {
     appliance.api().wait_ready("Channel", NAMESPACE, "c", PATIENCE);
     appliance.api().create(&with(subscription("x", "c", &broken.url()), once.0, once.1));
     appliance.api().wait_ready("Subscription", NAMESPACE, "x", PATIENCE);
-    post(&appliance, &Event::new("for-trigger"));
-    accepted(&Event::new("for-subscription").binary("/channels/default/c"), &appliance);
+    post(&appliance, &TestEvent::new("for-trigger"));
+    accepted(&TestEvent::new("for-subscription").binary("/channels/default/c"), &appliance);
     for kind in ["trigger", "subscription"] {
         let name = format!("{kind}/default/x");
         wait::until(PATIENCE, "its letter", || (open(&appliance, &name) == 1).then_some(()));
@@ -427,11 +431,11 @@ fn a_replay_begins_at_the_place_that_a_trace_shows() {
 /// DP-REPLY-10: an answer is no end while what it brought is not taken; and what came before a subscriber is not to come.
 #[test]
 fn a_trace_tells_what_is_to_come_from_what_never_will() {
-    let malformed = EventSink::answering(|_| Answer::status(200).header("ce-id", "half an event"));
+    let malformed = EventSink::answering(|_| SinkResponse::status(200).header("ce-id", "half an event"));
     let appliance = appliance();
     let patient = json!({ "retry": 3, "backoffPolicy": "linear", "backoffDelay": "PT10S" });
     subscribe(appliance.api(), "half", &malformed.url(), &[("/spec/delivery", patient)]);
-    post(&appliance, &Event::new("one"));
+    post(&appliance, &TestEvent::new("one"));
     malformed.wait_for(1, PATIENCE);
     let late = EventSink::start();
     subscribe(appliance.api(), "late", &late.url(), &[]);
@@ -440,7 +444,7 @@ fn a_trace_tells_what_is_to_come_from_what_never_will() {
     let event_one = traced(&appliance, "one", noted);
     assert_eq!(of(&event_one, "default/half")["verdict"], "pending", "{event_one:#}");
     traced(&appliance, "one", |event| of(event, "default/late")["verdict"] == "passed over");
-    post(&appliance, &Event::new("two"));
+    post(&appliance, &TestEvent::new("two"));
     traced(&appliance, "two", |event| of(event, "default/late")["verdict"] == "delivered");
 }
 
@@ -453,7 +457,7 @@ fn a_replay_ends_with_its_subscriber_and_a_bad_order_before_it_begins() {
         ("trigger=default/t&from=earliest&dryrun=true", 400),
         ("trigger=default/t&from=earliest&dry_run=true", 200),
     ] {
-        let call = Call::post(&format!("/debug/events/replay?{order}"));
+        let call = HttpCall::post(&format!("/debug/events/replay?{order}"));
         assert_eq!(call.send(appliance.admin()).status, status, "{order}");
     }
     wait::nothing(SILENCE, "a replay", || (sink.received().len() > 20).then_some(()));

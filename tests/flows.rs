@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use kit::manifest::NAMESPACE;
 use kit::scene::{SILENCE, accepted, ids};
-use kit::{Answer, Event, EventSink, PATIENCE, Received, Setup, wait};
+use kit::{ApplianceSetup, EventSink, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -16,7 +16,7 @@ fn step(name: &'static str) -> EventSink {
     EventSink::answering(move |event| {
         let id = format!("{}-{name}", event.id());
         let attributes = [("specversion", "1.0"), ("id", &id), ("source", "/kit"), ("type", "kit.test")];
-        Answer::event(200, &attributes, &json!({}))
+        SinkResponse::event(200, &attributes, &json!({}))
     })
 }
 
@@ -38,11 +38,11 @@ fn entry(ready: &Value) -> String {
 #[test]
 fn a_sequence_hands_each_answer_to_the_next_step() {
     let (first, second, last) = (step("a"), step("b"), EventSink::start());
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let steps = json!([{ "uri": first.url() }, { "uri": second.url() }]);
     appliance.api().create(&flow("Sequence", json!({ "steps": steps, "reply": { "uri": last.url() } })));
     let ready = appliance.api().wait_ready("Sequence", NAMESPACE, "f", PATIENCE);
-    accepted(&Event::new("1").binary(&entry(&ready)), &appliance);
+    accepted(&TestEvent::new("1").binary(&entry(&ready)), &appliance);
     assert_eq!(ids(&last.wait_for(1, PATIENCE)), ["1-a-b"]);
     assert_eq!((ids(&first.received()), ids(&second.received())), (vec!["1".into()], vec!["1-a".into()]));
 }
@@ -53,12 +53,12 @@ fn a_parallel_asks_the_filter_first_and_sends_every_answer_on() {
         "good" => {
             let attributes =
                 [("specversion", "1.0"), ("id", "good"), ("source", "/kit"), ("type", "kit.test")];
-            Answer::event(200, &attributes, &json!({}))
+            SinkResponse::event(200, &attributes, &json!({}))
         }
-        _ => Answer::status(202),
+        _ => SinkResponse::status(202),
     });
     let (picky, open, own, common) = (step("a"), step("b"), EventSink::start(), EventSink::start());
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let branches = json!([
         { "filter": { "uri": filter.url() }, "subscriber": { "uri": picky.url() } },
         { "subscriber": { "uri": open.url() }, "reply": { "uri": own.url() } },
@@ -68,9 +68,9 @@ fn a_parallel_asks_the_filter_first_and_sends_every_answer_on() {
         .create(&flow("Parallel", json!({ "branches": branches, "reply": { "uri": common.url() } })));
     let ready = appliance.api().wait_ready("Parallel", NAMESPACE, "f", PATIENCE);
     for id in ["good", "bad"] {
-        accepted(&Event::new(id).binary(&entry(&ready)), &appliance);
+        accepted(&TestEvent::new(id).binary(&entry(&ready)), &appliance);
     }
-    let names: BTreeSet<_> = own.wait_for(2, PATIENCE).iter().map(Received::id).collect();
+    let names: BTreeSet<_> = own.wait_for(2, PATIENCE).iter().map(ReceivedRequest::id).collect();
     assert_eq!(names, BTreeSet::from(["good-b".to_owned(), "bad-b".to_owned()]));
     assert_eq!(ids(&common.wait_for(1, PATIENCE)), ["good-a"]);
     wait::nothing(SILENCE, "what the filter kept back came through", || {
@@ -85,10 +85,10 @@ fn a_step_that_is_taken_out_has_what_waits_for_it() {
     let is_up = Arc::new(AtomicBool::new(false));
     let (asked, let_go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (thinks, goes) = (Arc::clone(&asked), Arc::clone(&let_go));
-    let answer = |event: &Received, name: &str| {
+    let answer = |event: &ReceivedRequest, name: &str| {
         let id = format!("{}-{name}", event.id());
         let attributes = [("specversion", "1.0"), ("id", &*id), ("source", "/kit"), ("type", "kit.test")];
-        Answer::event(200, &attributes, &json!({}))
+        SinkResponse::event(200, &attributes, &json!({}))
     };
     let first = EventSink::answering(move |event| {
         if event.id() == "slow" {
@@ -101,19 +101,19 @@ fn a_step_that_is_taken_out_has_what_waits_for_it() {
     let second =
         EventSink::answering(
             move |event| {
-                if seen.load(SeqCst) { answer(event, "b") } else { Answer::status(503) }
+                if seen.load(SeqCst) { answer(event, "b") } else { SinkResponse::status(503) }
             },
         );
     let last = EventSink::start();
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let patient = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
     let steps = json!([{ "uri": first.url() }, { "uri": second.url(), "delivery": patient }]);
     api.create(&flow("Sequence", json!({ "steps": steps, "reply": { "uri": last.url() } })));
     let ready = api.wait_ready("Sequence", NAMESPACE, "f", PATIENCE);
-    accepted(&Event::new("waits").binary(&entry(&ready)), &appliance);
+    accepted(&TestEvent::new("waits").binary(&entry(&ready)), &appliance);
     second.wait_for(1, PATIENCE);
-    accepted(&Event::new("slow").binary(&entry(&ready)), &appliance);
+    accepted(&TestEvent::new("slow").binary(&entry(&ready)), &appliance);
     wait::until(PATIENCE, "the first step", || asked.load(SeqCst).then_some(()));
 
     api.patch("Sequence", NAMESPACE, "f", &json!({ "spec": { "steps": [{ "uri": first.url() }] } }));
@@ -146,9 +146,13 @@ fn a_sequence_empties_though_its_namespace_has_used_its_quota_up() {
     let first = EventSink::answering(move |event| {
         let attributes =
             [("specversion", "1.0"), ("id", &*event.id()), ("source", "/kit"), ("type", "kit.test")];
-        if seen.load(SeqCst) { Answer::event(200, &attributes, &answered) } else { Answer::status(503) }
+        if seen.load(SeqCst) {
+            SinkResponse::event(200, &attributes, &answered)
+        } else {
+            SinkResponse::status(503)
+        }
     });
-    let appliance = Setup::new(BIN)
+    let appliance = ApplianceSetup::new(BIN)
         .flag("workers", "1")
         .flag("namespace-event-quota", &format!("{NAMESPACE}=200k"))
         .start();
@@ -159,7 +163,7 @@ fn a_sequence_empties_though_its_namespace_has_used_its_quota_up() {
     let mut taken = BTreeSet::new();
     let refused = loop {
         let id = taken.len().to_string();
-        let event = Event::new(&id).data("application/json", data.to_string());
+        let event = TestEvent::new(&id).data("application/json", data.to_string());
         match event.binary(&entry(&ready)).send(appliance.events()).status {
             202 => taken.insert(id),
             other => break other,
@@ -168,7 +172,7 @@ fn a_sequence_empties_though_its_namespace_has_used_its_quota_up() {
     };
     assert_eq!(refused, 429);
     is_up.store(true, SeqCst);
-    let through: BTreeSet<_> = last.wait_for(taken.len(), PATIENCE).iter().map(Received::id).collect();
+    let through: BTreeSet<_> = last.wait_for(taken.len(), PATIENCE).iter().map(ReceivedRequest::id).collect();
     assert_eq!(through, taken);
     assert_eq!(appliance.metric("sluicegate_subscriber_dropped_total", "sequence-0"), 0);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kit::manifest::{NAMESPACE, broker};
 use kit::proxy::TcpProxy;
-use kit::{Appliance, Event, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, PATIENCE, TestEvent, wait};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 /// A silent connection is noticed within 30 s; the rest is for a busy machine.
@@ -15,14 +15,14 @@ const KINDS_MAX: u64 = 120;
 
 /// An appliance with an API, a network, and one that follows the API through it.
 fn pair() -> (Appliance, TcpProxy, Appliance) {
-    let home = Setup::new(BIN).flag("workers", "1").start();
+    let home = ApplianceSetup::new(BIN).flag("workers", "1").start();
     let proxy = TcpProxy::start(home.api().address());
     let printed = std::process::Command::new(BIN)
         .args(["kubeconfig", "--api", &proxy.address().to_string()])
         .output()
         .unwrap();
     assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
-    let setup = Setup::new(BIN).flag("workers", "1");
+    let setup = ApplianceSetup::new(BIN).flag("workers", "1");
     let kubeconfig = setup.write_file("kubeconfig", &String::from_utf8(printed.stdout).unwrap());
     let follower = setup.flag("kubeconfig", &kubeconfig.display().to_string()).start();
     make(&home, "first");
@@ -39,7 +39,7 @@ fn make(home: &Appliance, name: &str) {
 fn wait_known(follower: &Appliance, name: &str, limit: Duration) {
     let path = format!("/brokers/{NAMESPACE}/{name}");
     wait::until(limit, &path, || {
-        (Event::new("1").binary(&path).send(follower.events()).status == 202).then_some(())
+        (TestEvent::new("1").binary(&path).send(follower.events()).status == 202).then_some(())
     });
 }
 

@@ -11,10 +11,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use kit::flakey::{Fault, Flakey};
+use kit::faulty_block_device::{BlockFault, FaultyBlockDevice};
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Answer, Appliance, Call, Connection, Event, EventSink, PATIENCE, Received, Response, Setup, wait};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, ReceivedRequest,
+    SinkResponse, TestEvent, wait,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tempfile::TempDir;
@@ -58,8 +61,8 @@ impl Disk {
         self.folder.path().join(name)
     }
 
-    fn setup(&self) -> Setup {
-        Setup::new(BIN).flag("workers", "1").flag("data", &self.path("disk/data").to_string_lossy())
+    fn setup(&self) -> ApplianceSetup {
+        ApplianceSetup::new(BIN).flag("workers", "1").flag("data", &self.path("disk/data").to_string_lossy())
     }
 
     /// A file that leaves so much free.
@@ -104,8 +107,8 @@ fn write_mib(path: &Path, mib: u64) -> std::io::Result<()> {
     file.sync_all()
 }
 
-fn post(connection: &mut Connection, id: &str) -> Response {
-    let event = Event::new(id).data("application/octet-stream", vec![b'd'; EVENT_BYTES]);
+fn post(connection: &mut HttpConnection, id: &str) -> HttpResponse {
+    let event = TestEvent::new(id).data("application/octet-stream", vec![b'd'; EVENT_BYTES]);
     connection.call(&event.binary(BROKER))
 }
 
@@ -118,12 +121,12 @@ fn scene(disk: &Disk) -> (Appliance, std::net::SocketAddr) {
     (appliance, away)
 }
 
-fn is_refusal(response: &Response) -> bool {
+fn is_refusal(response: &HttpResponse) -> bool {
     response.status == 503 && response.header("retry-after").is_some()
 }
 
-fn ids(received: &[Received]) -> BTreeSet<String> {
-    received.iter().map(Received::id).collect()
+fn ids(received: &[ReceivedRequest]) -> BTreeSet<String> {
+    received.iter().map(ReceivedRequest::id).collect()
 }
 
 /// APP-07, DP-ACK-10, EV-RTE-02: a full disk refuses senders and says why; it takes events again by
@@ -133,7 +136,7 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
     let Some(disk) = Disk::make() else { return };
     let ballast = disk.fill_up();
     let (mut appliance, away) = scene(&disk);
-    let mut connection = Connection::open(appliance.events());
+    let mut connection = HttpConnection::open(appliance.events());
     let mut accepted = BTreeSet::new();
     let refusal = (0..EVENTS_MAX).find_map(|nth| {
         let response = post(&mut connection, &nth.to_string());
@@ -150,7 +153,7 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
         assert!(is_refusal(&post(&mut connection, &format!("refused-{nth}"))));
     }
     appliance.wait_says("events are refused with 503");
-    let metrics = Call::get("/metrics").send(appliance.admin()).text();
+    let metrics = HttpCall::get("/metrics").send(appliance.admin()).text();
     let refused = metrics.lines().find(|line| line.starts_with("sluicegate_stream_refused_total{")).unwrap();
     assert!(refused.ends_with(" 11"), "{refused}");
 
@@ -167,7 +170,7 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
     appliance.restart();
     let verified = Command::new(BIN).args(["wal", "verify"]).arg(appliance.setup().data()).output().unwrap();
     assert!(verified.status.success(), "{verified:?}");
-    let sink = EventSink::start_at(away, |_| Answer::status(202));
+    let sink = EventSink::start_at(away, |_| SinkResponse::status(202));
     let received = sink.wait_until(PATIENCE, |received| ids(received).is_superset(&accepted)).unwrap();
     assert_eq!(ids(&received), accepted);
 }
@@ -178,11 +181,11 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
 fn a_disk_that_fails_a_flush_is_told_loudly_and_nothing_is_acknowledged_after_it() {
     let Some(disk) = Disk::make() else { return };
     let (mut appliance, _) = scene(&disk);
-    let mut connection = Connection::open(appliance.events());
+    let mut connection = HttpConnection::open(appliance.events());
     for nth in 0..3 {
         assert_eq!(post(&mut connection, &nth.to_string()).status, 202);
     }
-    let ready = || Call::get("/readyz").send(appliance.admin());
+    let ready = || HttpCall::get("/readyz").send(appliance.admin());
     assert_eq!(ready().status, 200);
 
     disk.fail(&appliance);
@@ -196,8 +199,8 @@ fn a_disk_that_fails_under_a_running_appliance_loses_no_promise() {
     let folder = TempDir::new().unwrap();
     let [image, at] = ["image", "disk"].map(|name| folder.path().join(name));
     File::create(&image).and_then(|file| file.set_len(DISK_MIB * MIB)).unwrap();
-    let Some(disk) = Flakey::make(&image, DISK_MIB * MIB) else {
-        eprintln!("skipped: {}", Flakey::MISSING);
+    let Some(disk) = FaultyBlockDevice::make(&image, DISK_MIB * MIB) else {
+        eprintln!("skipped: {}", FaultyBlockDevice::MISSING);
         return;
     };
     fs::create_dir(&at).unwrap();
@@ -205,30 +208,30 @@ fn a_disk_that_fails_under_a_running_appliance_loses_no_promise() {
     assert!(run(Command::new("mount").arg(disk.path()).arg(&at)));
     let data = at.join("data");
     let mut appliance =
-        with_broker(&Setup::new(BIN).flag("workers", "1").flag("data", &data.to_string_lossy()));
-    let mut connection = Connection::open(appliance.events());
+        with_broker(&ApplianceSetup::new(BIN).flag("workers", "1").flag("data", &data.to_string_lossy()));
+    let mut connection = HttpConnection::open(appliance.events());
     assert_eq!(post(&mut connection, "before").status, 202);
-    disk.fail(Fault::ErrorWrites);
+    disk.fail(BlockFault::ErrorWrites);
     nothing_is_taken(&mut appliance, &mut connection);
     appliance.kill();
     assert!(run(Command::new("umount").arg("-l").arg(&at)));
 }
 
-fn nothing_is_taken(appliance: &mut Appliance, connection: &mut Connection) {
+fn nothing_is_taken(appliance: &mut Appliance, connection: &mut HttpConnection) {
     for nth in 0..5 {
         let response = post(connection, &format!("lost-{nth}"));
         assert!(is_refusal(&response), "{response}");
         assert!(response.text().contains("the log failed"), "{response}");
     }
-    let ready = || Call::get("/readyz").send(appliance.admin());
+    let ready = || HttpCall::get("/readyz").send(appliance.admin());
     let unready =
         wait::until(PATIENCE, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
     assert!(unready.text().contains("an event log failed"), "{unready}");
-    let of_api = Call::get("/readyz").send(appliance.api().address());
+    let of_api = HttpCall::get("/readyz").send(appliance.api().address());
     assert!(of_api.status == 503 && of_api.text().contains("[-]event-log failed"), "{of_api}");
     appliance.wait_says("the log failed: nothing more is accepted");
-    assert_eq!(Call::get("/healthz").send(appliance.admin()).status, 200);
-    assert_eq!(Call::get("/metrics").send(appliance.admin()).status, 200);
+    assert_eq!(HttpCall::get("/healthz").send(appliance.admin()).status, 200);
+    assert_eq!(HttpCall::get("/metrics").send(appliance.admin()).status, 200);
     assert!(appliance.is_running());
 }
 
@@ -266,7 +269,7 @@ fn the_api_refuses_writes_while_the_disk_is_full_and_recovers_by_itself() {
     assert!(refusal.json()["message"].as_str().unwrap().contains("no room"), "{refusal}");
     assert!(appliance.api().get("ConfigMap", "default", "before").is_some());
     for at in [appliance.api().address(), appliance.admin()] {
-        let unready = Call::get("/readyz").send(at);
+        let unready = HttpCall::get("/readyz").send(at);
         assert!(unready.status == 503 && unready.text().contains("no room"), "{unready}");
     }
 
@@ -278,7 +281,7 @@ fn the_api_refuses_writes_while_the_disk_is_full_and_recovers_by_itself() {
     });
     assert!(version(&after) > before);
     for at in [appliance.api().address(), appliance.admin()] {
-        assert_eq!(Call::get("/readyz").send(at).status, 200);
+        assert_eq!(HttpCall::get("/readyz").send(at).status, 200);
     }
     appliance.restart();
     assert_eq!(appliance.api().get("ConfigMap", "default", "after").unwrap(), after);
@@ -290,7 +293,7 @@ fn the_api_refuses_writes_while_the_disk_is_full_and_recovers_by_itself() {
 fn an_appliance_starts_on_a_full_disk_and_delivers_what_it_holds() {
     let Some(disk) = Disk::make() else { return };
     let (mut appliance, away) = scene(&disk);
-    let mut connection = Connection::open(appliance.events());
+    let mut connection = HttpConnection::open(appliance.events());
     let accepted: BTreeSet<_> = (0..5).map(|nth| nth.to_string()).collect();
     for id in &accepted {
         assert_eq!(post(&mut connection, id).status, 202);
@@ -298,7 +301,7 @@ fn an_appliance_starts_on_a_full_disk_and_delivers_what_it_holds() {
     appliance.kill();
     leave_nothing(&disk);
     appliance.restart();
-    let sink = EventSink::start_at(away, |_| Answer::status(202));
+    let sink = EventSink::start_at(away, |_| SinkResponse::status(202));
     let received = sink.wait_until(PATIENCE, |received| ids(received).is_superset(&accepted)).unwrap();
     assert_eq!(ids(&received), accepted);
 }
@@ -306,7 +309,7 @@ fn an_appliance_starts_on_a_full_disk_and_delivers_what_it_holds() {
 /// A limit on the size of files is an error with a name, and not a signal that kills.
 #[test]
 fn a_limit_on_the_size_of_files_is_told() {
-    let shell = Setup::new("/bin/sh");
+    let shell = ApplianceSetup::new("/bin/sh");
     // `sh run …`: limits itself to 512 KiB a file, less than the object store needs, and becomes the appliance.
     shell.write_file("run", &format!("ulimit -f 1024\nexec {BIN} run \"$@\"\n"));
     let refusal = shell.refused();

@@ -2,9 +2,12 @@
 
 use std::{fs, thread};
 
-use kit::message::Response;
-use kit::server::{Message, Reply, Server, closed_address};
-use kit::{Answer, Appliance, Call, Connection, EventSink, PATIENCE, Setup, Upstream, wait};
+use kit::message::HttpResponse;
+use kit::server::{HandlerReply, ReceivedMessage, TestServer, closed_address};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, SinkResponse, TestUpstream,
+    wait,
+};
 use serde_json::Value;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -13,12 +16,12 @@ const HOST: &str = "app.example.com";
 const IO_URING_ENTER: &str = "426";
 
 /// One upstream behind one host, on one core: connections to the upstream can be counted.
-fn gateway(upstream: &Upstream) -> Appliance {
-    Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start()
+fn gateway(upstream: &TestUpstream) -> Appliance {
+    ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start()
 }
 
 /// What the upstream saw of a call.
-fn seen(appliance: &Appliance, call: Call) -> Value {
+fn seen(appliance: &Appliance, call: HttpCall) -> Value {
     let response = call.host(HOST).send(appliance.http());
     assert_eq!(response.status, 200, "{response}");
     response.json()
@@ -31,12 +34,12 @@ fn header<'a>(seen: &'a Value, name: &str) -> &'a str {
 /// SRV-REQ-01, APP-12: the Host decides, whatever its case and port; an unknown one is a 404.
 #[test]
 fn a_routed_host_reaches_its_own_address_and_an_unknown_one_nobody() {
-    let (one, two) = (Upstream::start("one"), Upstream::start("two"));
-    let appliance = Setup::new(BIN)
+    let (one, two) = (TestUpstream::start("one"), TestUpstream::start("two"));
+    let appliance = ApplianceSetup::new(BIN)
         .route("one.example.com", one.address())
         .route("two.example.com", two.address())
         .start();
-    let name = |host: &str| Call::get("/").host(host).send(appliance.http()).json()["name"].clone();
+    let name = |host: &str| HttpCall::get("/").host(host).send(appliance.http()).json()["name"].clone();
 
     assert_eq!(name("one.example.com"), "one");
     assert_eq!(name("two.example.com"), "two");
@@ -44,56 +47,57 @@ fn a_routed_host_reaches_its_own_address_and_an_unknown_one_nobody() {
 
     let before = one.requests() + two.requests();
     for host in ["example.com", "three.example.com", "one.example.com.evil", "localhost"] {
-        assert_eq!(Call::get("/").host(host).send(appliance.http()).status, 404, "{host}");
+        assert_eq!(HttpCall::get("/").host(host).send(appliance.http()).status, 404, "{host}");
     }
     assert_eq!(one.requests() + two.requests(), before);
 }
 
 #[test]
 fn a_star_takes_every_host_that_has_no_route_of_its_own() {
-    let (one, any) = (Upstream::start("one"), Upstream::start("any"));
-    let appliance = Setup::new(BIN).route("one.example.com", one.address()).route("*", any.address()).start();
+    let (one, any) = (TestUpstream::start("one"), TestUpstream::start("any"));
+    let appliance =
+        ApplianceSetup::new(BIN).route("one.example.com", one.address()).route("*", any.address()).start();
     for (host, name) in [("one.example.com", "one"), ("two.example.com", "any"), ("x", "any")] {
-        assert_eq!(Call::get("/").host(host).send(appliance.http()).json()["name"], name, "{host}");
+        assert_eq!(HttpCall::get("/").host(host).send(appliance.http()).json()["name"], name, "{host}");
     }
 }
 
 #[test]
 fn of_two_addresses_the_less_busy_one_is_taken() {
-    let (one, two) = (Upstream::start("one"), Upstream::start("two"));
+    let (one, two) = (TestUpstream::start("one"), TestUpstream::start("two"));
     let both = format!("{HOST}={},{}", one.address(), two.address());
-    let appliance = Setup::new(BIN).flag("route", &both).start();
+    let appliance = ApplianceSetup::new(BIN).flag("route", &both).start();
     let http = appliance.http();
 
-    let long = thread::spawn(move || Call::get("/delay?ms=1000").host(HOST).send(http).json());
+    let long = thread::spawn(move || HttpCall::get("/delay?ms=1000").host(HOST).send(http).json());
     wait::until(PATIENCE, "the long request to arrive", || {
         (one.requests() + two.requests() == 1).then_some(())
     });
     let busy = if one.requests() == 1 { "one" } else { "two" };
     for _ in 0..5 {
-        assert_ne!(Call::get("/").host(HOST).send(http).json()["name"], busy);
+        assert_ne!(HttpCall::get("/").host(HOST).send(http).json()["name"], busy);
     }
     assert_eq!(long.join().unwrap()["name"], busy);
 }
 
 #[test]
 fn an_address_that_refuses_is_passed_over() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let both = format!("{HOST}={},{}", closed_address(), upstream.address());
-    let appliance = Setup::new(BIN).flag("route", &both).start();
+    let appliance = ApplianceSetup::new(BIN).flag("route", &both).start();
     for round in 0..20 {
-        assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200, "round {round}");
+        assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200, "round {round}");
     }
 }
 
 /// RT-HDR-01, RT-HDR-04: nothing of the request is changed on its way but what a proxy must change.
 #[test]
 fn method_target_host_and_headers_arrive_as_they_were_sent() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
         let target = "/a%2Fb/../c?x=1&y=%20&x=2";
-        let call = Call::new(method, target)
+        let call = HttpCall::new(method, target)
             .header("X-Custom", "  spaced, \"quoted\"; q=0.5")
             .header("Cookie", "a=1; b=2")
             .header("Authorization", "Bearer token")
@@ -106,15 +110,15 @@ fn method_target_host_and_headers_arrive_as_they_were_sent() {
         assert_eq!(header(&seen, "authorization"), "Bearer token");
         assert_eq!(header(&seen, "user-agent"), "kit");
     }
-    let with_port = Call::get("/").host("app.example.com:8080").send(appliance.http()).json();
+    let with_port = HttpCall::get("/").host("app.example.com:8080").send(appliance.http()).json();
     assert_eq!(header(&with_port, "host"), "app.example.com:8080");
 }
 
 #[test]
 fn what_belongs_to_one_connection_stays_on_it() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let call = Call::get("/")
+    let call = HttpCall::get("/")
         .header("Connection", "keep-alive, X-Private")
         .header("X-Private", "1")
         .header("Keep-Alive", "timeout=5")
@@ -130,17 +134,17 @@ fn what_belongs_to_one_connection_stays_on_it() {
 /// RT-HDR-05, RT-HDR-06, RT-HDR-07: who called, through what.
 #[test]
 fn the_upstream_is_told_who_called() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
 
-    let plain = seen(&appliance, Call::get("/"));
+    let plain = seen(&appliance, HttpCall::get("/"));
     assert_eq!(header(&plain, "x-forwarded-for"), "127.0.0.1");
     assert_eq!(header(&plain, "x-forwarded-proto"), "http");
     assert_eq!(header(&plain, "x-forwarded-host"), HOST);
     let forwarded = header(&plain, "forwarded").to_ascii_lowercase();
     assert!(forwarded.contains("for=127.0.0.1") && forwarded.contains("proto=http"), "{forwarded}");
 
-    let call = Call::get("/")
+    let call = HttpCall::get("/")
         .header("X-Forwarded-For", "192.0.2.7")
         .header("Forwarded", "for=192.0.2.7;proto=https");
     let behind = seen(&appliance, call);
@@ -151,17 +155,17 @@ fn the_upstream_is_told_who_called() {
 /// RT-HDR-08: the trace goes on, or begins here.
 #[test]
 fn a_trace_is_passed_on_or_begun() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
 
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let parent = format!("00-{trace}-b7ad6b7169203331-01");
-    let call = Call::get("/").header("traceparent", &parent).header("tracestate", "a=1");
+    let call = HttpCall::get("/").header("traceparent", &parent).header("tracestate", "a=1");
     let passed = seen(&appliance, call);
     assert_eq!(header(&passed, "traceparent").split('-').nth(1), Some(trace));
     assert_eq!(header(&passed, "tracestate"), "a=1");
 
-    let (first, second) = (seen(&appliance, Call::get("/")), seen(&appliance, Call::get("/")));
+    let (first, second) = (seen(&appliance, HttpCall::get("/")), seen(&appliance, HttpCall::get("/")));
     for begun in [&first, &second] {
         let parts: Vec<_> = header(begun, "traceparent").split('-').collect();
         let lengths: Vec<_> = parts.iter().map(|part| part.len()).collect();
@@ -174,34 +178,34 @@ fn a_trace_is_passed_on_or_begun() {
 
 #[test]
 fn connections_are_kept_on_both_sides() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let mut client = Connection::open(appliance.http());
+    let mut client = HttpConnection::open(appliance.http());
     for _ in 0..50 {
-        assert_eq!(client.call(&Call::get("/").host(HOST)).status, 200);
+        assert_eq!(client.call(&HttpCall::get("/").host(HOST)).status, 200);
     }
     assert_eq!((upstream.requests(), upstream.connections()), (50, 1));
 }
 
 #[test]
 fn an_upstream_that_closes_after_each_answer_costs_no_request() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let mut client = Connection::open(appliance.http());
+    let mut client = HttpConnection::open(appliance.http());
     for round in 0..20 {
-        assert_eq!(client.call(&Call::get("/close").host(HOST)).status, 200, "round {round}");
+        assert_eq!(client.call(&HttpCall::get("/close").host(HOST)).status, 200, "round {round}");
     }
 }
 
 #[test]
 fn a_client_that_wants_to_close_is_closed() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let mut client = Connection::open(appliance.http());
-    assert_eq!(client.call(&Call::get("/").host(HOST).header("Connection", "close")).status, 200);
+    let mut client = HttpConnection::open(appliance.http());
+    assert_eq!(client.call(&HttpCall::get("/").host(HOST).header("Connection", "close")).status, 200);
     assert_eq!(client.rest(), Some(Vec::new()));
 
-    let mut old = Connection::open(appliance.http());
+    let mut old = HttpConnection::open(appliance.http());
     old.send(format!("GET / HTTP/1.0\r\nHost: {HOST}\r\n\r\n").as_bytes());
     assert_eq!(old.receive().status, 200);
     assert_eq!(old.rest(), Some(Vec::new()));
@@ -209,16 +213,16 @@ fn a_client_that_wants_to_close_is_closed() {
 
 #[test]
 fn pipelined_requests_are_answered_in_order() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let mut client = Connection::open(appliance.http());
+    let mut client = HttpConnection::open(appliance.http());
     let calls: Vec<_> = ["/delay?ms=100", "/b", "/status?code=404", "/d"]
         .iter()
-        .map(|target| Call::get(target).host(HOST).to_bytes(client.peer()))
+        .map(|target| HttpCall::get(target).host(HOST).to_bytes(client.peer()))
         .collect();
     client.send(&calls.concat());
 
-    let answers: Vec<Response> = (0..calls.len()).map(|_| client.receive()).collect();
+    let answers: Vec<HttpResponse> = (0..calls.len()).map(|_| client.receive()).collect();
     assert_eq!(answers[0].json()["target"], "/delay?ms=100");
     assert_eq!(answers[1].json()["target"], "/b");
     assert_eq!(answers[2].status, 404);
@@ -227,12 +231,12 @@ fn pipelined_requests_are_answered_in_order() {
 
 #[test]
 fn bodies_pass_unchanged_in_both_framings_and_all_sizes() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let mut client = Connection::open(appliance.http());
+    let mut client = HttpConnection::open(appliance.http());
     for size in [0, 1, 16 * 1024 - 1, 16 * 1024, 100_001, 4 * 1024 * 1024] {
         let body: Vec<u8> = (0..size).map(|at| u8::try_from(at % 251).unwrap()).collect();
-        let call = Call::post("/mirror").host(HOST).body(body.clone());
+        let call = HttpCall::post("/mirror").host(HOST).body(body.clone());
         assert!(client.call(&call).body == body, "{size} bytes with a length");
 
         let bytes = call.to_chunked_bytes(client.peer(), 1000);
@@ -244,18 +248,18 @@ fn bodies_pass_unchanged_in_both_framings_and_all_sizes() {
 
 #[test]
 fn a_long_chunked_answer_arrives_whole() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let response = Call::get("/chunks?count=2000&bytes=1500").host(HOST).send(appliance.http());
+    let response = HttpCall::get("/chunks?count=2000&bytes=1500").host(HOST).send(appliance.http());
     assert_eq!((response.chunked, response.body.len()), (true, 3_000_000));
 }
 
 #[test]
 fn a_body_that_comes_byte_by_byte_is_one_body() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let mut client = Connection::open(appliance.http());
-    for byte in Call::post("/mirror").host(HOST).body("slow").to_chunked_bytes(client.peer(), 3) {
+    let mut client = HttpConnection::open(appliance.http());
+    for byte in HttpCall::post("/mirror").host(HOST).body("slow").to_chunked_bytes(client.peer(), 3) {
         client.send(&[byte]);
     }
     assert_eq!(client.receive().text(), "slow");
@@ -263,20 +267,20 @@ fn a_body_that_comes_byte_by_byte_is_one_body() {
 
 #[test]
 fn an_answer_to_head_has_no_body_and_leaves_the_connection_usable() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let mut client = Connection::open(appliance.http());
-    assert_eq!(client.call(&Call::new("HEAD", "/").host(HOST)).status, 200);
-    assert_eq!(client.call(&Call::get("/status?code=204").host(HOST)).status, 204);
-    assert_eq!(client.call(&Call::get("/status?code=304").host(HOST)).status, 304);
-    assert_eq!(client.call(&Call::get("/after").host(HOST)).json()["target"], "/after");
+    let mut client = HttpConnection::open(appliance.http());
+    assert_eq!(client.call(&HttpCall::new("HEAD", "/").host(HOST)).status, 200);
+    assert_eq!(client.call(&HttpCall::get("/status?code=204").host(HOST)).status, 204);
+    assert_eq!(client.call(&HttpCall::get("/status?code=304").host(HOST)).status, 304);
+    assert_eq!(client.call(&HttpCall::get("/after").host(HOST)).json()["target"], "/after");
 }
 
 #[test]
 fn a_client_that_waits_to_be_invited_is_invited() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let mut client = Connection::open(appliance.http());
+    let mut client = HttpConnection::open(appliance.http());
     let head =
         format!("POST /mirror HTTP/1.1\r\nHost: {HOST}\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
     client.send(head.as_bytes());
@@ -288,19 +292,19 @@ fn a_client_that_waits_to_be_invited_is_invited() {
 
 #[test]
 fn every_status_comes_back_as_it_is() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    let mut client = Connection::open(appliance.http());
+    let mut client = HttpConnection::open(appliance.http());
     for code in [200, 201, 299, 301, 307, 400, 404, 418, 429, 500, 503, 599] {
-        let call = Call::get(&format!("/status?code={code}")).host(HOST);
+        let call = HttpCall::get(&format!("/status?code={code}")).host(HOST);
         assert_eq!(client.call(&call).status, code);
     }
 }
 
 #[test]
 fn an_answer_that_comes_before_the_body_is_passed_on() {
-    let early = Server::start("127.0.0.1:0".parse().unwrap(), || {
-        |_| async { Reply::Send(Message::new(200).body("whole")) }
+    let early = TestServer::start("127.0.0.1:0".parse().unwrap(), || {
+        |_| async { HandlerReply::Send(ReceivedMessage::new(200).body("whole")) }
     });
     // The fixture itself wants whole requests; a raw answer without waiting needs a bare socket.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -316,27 +320,28 @@ fn an_answer_that_comes_before_the_body_is_passed_on() {
             .unwrap();
         let _ = socket.read(&mut head); // until the proxy lets go
     });
-    let appliance = Setup::new(BIN).route("early.example.com", address).route(HOST, early.address()).start();
-    let mut client = Connection::open(appliance.http());
+    let appliance =
+        ApplianceSetup::new(BIN).route("early.example.com", address).route(HOST, early.address()).start();
+    let mut client = HttpConnection::open(appliance.http());
     client.send(b"POST / HTTP/1.1\r\nHost: early.example.com\r\nContent-Length: 1000000\r\n\r\nfirst bytes");
     let response = client.receive();
     assert_eq!((response.status, response.text().as_str()), (413, "big"));
     drop(client);
     refuser.join().unwrap();
-    assert_eq!(Call::get("/").host(HOST).send(appliance.http()).text(), "whole");
+    assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).text(), "whole");
 }
 
 /// RT-PORT-01: a backend that does not answer in HTTP is a 502, and nobody else's problem.
 #[test]
 fn an_upstream_that_fails_is_a_502_and_the_appliance_goes_on() {
-    let upstream = Upstream::start("one");
-    let babble = EventSink::answering(|_| Answer::raw(b"SSH-2.0-OpenSSH_9.9\r\n"));
-    let appliance = Setup::new(BIN)
+    let upstream = TestUpstream::start("one");
+    let babble = EventSink::answering(|_| SinkResponse::raw(b"SSH-2.0-OpenSSH_9.9\r\n"));
+    let appliance = ApplianceSetup::new(BIN)
         .route(HOST, upstream.address())
         .route("babble.example.com", babble.address())
         .route("closed.example.com", closed_address())
         .start();
-    let status = |host: &str, target: &str| Call::get(target).host(host).send(appliance.http()).status;
+    let status = |host: &str, target: &str| HttpCall::get(target).host(host).send(appliance.http()).status;
 
     assert_eq!(status("babble.example.com", "/"), 502);
     assert_eq!(status(HOST, "/hangup"), 502);
@@ -346,16 +351,16 @@ fn an_upstream_that_fails_is_a_502_and_the_appliance_goes_on() {
 
 #[test]
 fn many_clients_at_once_get_their_own_answers() {
-    let upstream = Upstream::start("one");
-    let appliance = Setup::new(BIN).route("*", upstream.address()).start();
+    let upstream = TestUpstream::start("one");
+    let appliance = ApplianceSetup::new(BIN).route("*", upstream.address()).start();
     let http = appliance.http();
     let clients: Vec<_> = (0..32)
         .map(|client| {
             thread::spawn(move || {
-                let mut connection = Connection::open(http);
+                let mut connection = HttpConnection::open(http);
                 for round in 0..50 {
                     let text = format!("client {client} round {round}");
-                    let call = Call::post("/mirror").host(HOST).body(text.clone());
+                    let call = HttpCall::post("/mirror").host(HOST).body(text.clone());
                     assert_eq!(connection.call(&call).text(), text);
                 }
             })
@@ -370,7 +375,7 @@ fn many_clients_at_once_get_their_own_answers() {
 /// APP-02: a core waits in `io_uring_enter` and serves requests without a read or write of its own.
 #[test]
 fn a_core_does_its_io_by_the_ring() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     let tasks = format!("/proc/{}/task", appliance.pid());
     let core = fs::read_dir(tasks)
@@ -385,10 +390,10 @@ fn a_core_does_its_io_by_the_ring() {
             counts.lines().filter_map(|line| line.strip_prefix("syscr: ").or(line.strip_prefix("syscw: ")));
         counts.map(|count| count.parse::<u64>().unwrap()).sum()
     };
-    let mut connection = Connection::open(appliance.http());
+    let mut connection = HttpConnection::open(appliance.http());
     let mut ask = |count| {
         for _ in 0..count {
-            assert_eq!(connection.call(&Call::get("/").host(HOST)).status, 200);
+            assert_eq!(connection.call(&HttpCall::get("/").host(HOST)).status, 200);
         }
     };
     ask(10);

@@ -14,7 +14,7 @@ use bytes::{Buf, BufMut, Bytes};
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use http::uri::PathAndQuery;
-use kit::{Appliance, PATIENCE, Setup, http2};
+use kit::{Appliance, ApplianceSetup, PATIENCE, http2};
 use tokio::sync::{mpsc, oneshot};
 use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -203,7 +203,7 @@ impl Drop for Application {
 
 fn gateway(application: &Application) -> Appliance {
     let rule = format!("{HOST}=h2c://{}", application.address);
-    Setup::new(BIN).flag("route", &rule).flag("workers", "1").start()
+    ApplianceSetup::new(BIN).flag("route", &rule).flag("workers", "1").start()
 }
 
 type Grpc = tonic::client::Grpc<Channel>;

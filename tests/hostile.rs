@@ -2,7 +2,10 @@
 //! the process goes on.
 
 use kit::manifest::{NAMESPACE, broker, service, trigger};
-use kit::{Appliance, Call, Connection, Event, EventSink, PATIENCE, Response, Setup, Upstream};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent,
+    TestUpstream,
+};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -63,13 +66,13 @@ const MALFORMED: &[(&str, &str)] = &[
 const BROKEN_CHUNKS: &[&str] =
     &["-1\r\n", "g\r\n", "0x5\r\nhello\r\n", "fffffffffffffffff\r\n", "5\r\nhelloXX0\r\n\r\n"];
 
-fn gateway(upstream: &Upstream) -> Appliance {
-    Setup::new(BIN).route(HOST, upstream.address()).start()
+fn gateway(upstream: &TestUpstream) -> Appliance {
+    ApplianceSetup::new(BIN).route(HOST, upstream.address()).start()
 }
 
 /// What is answered to raw bytes; `None` when the connection is closed without an answer.
-fn answer(at: std::net::SocketAddr, bytes: &[u8]) -> Option<Response> {
-    let mut connection = Connection::open(at);
+fn answer(at: std::net::SocketAddr, bytes: &[u8]) -> Option<HttpResponse> {
+    let mut connection = HttpConnection::open(at);
     connection.send(bytes);
     connection.finish();
     connection.try_receive(false).ok()
@@ -77,7 +80,7 @@ fn answer(at: std::net::SocketAddr, bytes: &[u8]) -> Option<Response> {
 
 #[test]
 fn malformed_requests_are_refused_and_reach_nobody() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let mut appliance = gateway(&upstream);
     for (what, bytes) in MALFORMED {
         let response = answer(appliance.http(), bytes.as_bytes());
@@ -86,15 +89,15 @@ fn malformed_requests_are_refused_and_reach_nobody() {
     }
     assert_eq!(upstream.requests(), 0, "none of them was passed on");
     assert!(appliance.is_running());
-    assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
 }
 
 #[test]
 fn a_refused_request_ends_its_connection() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     // What stands behind bytes that were not understood could be another's request.
-    let mut connection = Connection::open(appliance.http());
+    let mut connection = HttpConnection::open(appliance.http());
     connection.send(b"POST / HTTP/1.1\r\nHost: app.example.com\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n");
     connection.send(b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: app.example.com\r\n\r\n");
     assert_eq!(connection.receive().status, 400);
@@ -104,7 +107,7 @@ fn a_refused_request_ends_its_connection() {
 
 #[test]
 fn a_body_whose_chunks_break_is_not_completed() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     for chunks in BROKEN_CHUNKS {
         let head = format!("POST /mirror HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -112,12 +115,12 @@ fn a_body_whose_chunks_break_is_not_completed() {
         assert!(response.is_none_or(|response| response.status == 400), "{chunks:?}");
     }
     assert_eq!(upstream.requests(), 0, "none of them arrived whole");
-    assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
 }
 
 #[test]
 fn heads_without_end_are_refused() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     let long = "x".repeat(1024 * 1024);
     let many: String = (0..20_000).map(|n| format!("X-{n}: 1\r\n")).collect();
@@ -133,26 +136,27 @@ fn heads_without_end_are_refused() {
         assert!(response.is_none_or(|r| matches!(r.status, 400 | 414 | 431)), "{what}");
     }
     assert_eq!(upstream.requests(), 0);
-    assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
 }
 
 #[test]
 fn clients_that_leave_at_any_moment_leave_nothing_behind() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let mut appliance = gateway(&upstream);
-    let whole = Call::post("/mirror").host(HOST).body("0123456789").to_bytes(appliance.http());
+    let whole = HttpCall::post("/mirror").host(HOST).body("0123456789").to_bytes(appliance.http());
     for cut in 0..=whole.len() {
-        let mut connection = Connection::open(appliance.http());
+        let mut connection = HttpConnection::open(appliance.http());
         connection.send(&whole[..cut]);
         drop(connection);
     }
     for _ in 0..50 {
-        let mut connection = Connection::open(appliance.http());
-        connection.send(&Call::get("/chunks?count=1000&bytes=1000").host(HOST).to_bytes(appliance.http()));
+        let mut connection = HttpConnection::open(appliance.http());
+        connection
+            .send(&HttpCall::get("/chunks?count=1000&bytes=1000").host(HOST).to_bytes(appliance.http()));
         drop(connection); // in the middle of the answer
     }
     assert!(appliance.is_running());
-    assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
 }
 
 #[test]
@@ -168,18 +172,20 @@ fn an_upstream_that_answers_nonsense_cannot_hurt() {
         b"HTTP/1.1 200 OK\r\nX-A: a\r\n folded\r\n\r\n",
     ];
     for bytes in nonsense {
-        let babble = EventSink::answering(|_| kit::Answer::raw(bytes));
-        let upstream = Upstream::start("one");
-        let mut appliance =
-            Setup::new(BIN).route("babble", babble.address()).route(HOST, upstream.address()).start();
-        let mut connection = Connection::open(appliance.http());
-        connection.send(&Call::get("/").host("babble").to_bytes(appliance.http()));
+        let babble = EventSink::answering(|_| kit::SinkResponse::raw(bytes));
+        let upstream = TestUpstream::start("one");
+        let mut appliance = ApplianceSetup::new(BIN)
+            .route("babble", babble.address())
+            .route(HOST, upstream.address())
+            .start();
+        let mut connection = HttpConnection::open(appliance.http());
+        connection.send(&HttpCall::get("/").host("babble").to_bytes(appliance.http()));
         // A head that was fine may have been passed on; then the body must not look complete.
         let response = connection.try_receive(false);
         let refused = response.as_ref().is_ok_and(|response| response.status == 502);
         assert!(refused || response.is_err(), "{:?}: {response:?}", String::from_utf8_lossy(bytes));
         assert!(appliance.is_running());
-        assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+        assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
     }
 }
 
@@ -187,19 +193,19 @@ fn an_upstream_that_answers_nonsense_cannot_hurt() {
 #[test]
 fn malformed_events_are_refused_and_never_delivered() {
     let sink = EventSink::start();
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     api.create(&broker("main"));
     api.create(&trigger("all", "main", &sink.url()));
     api.wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
 
-    let good = || Event::new("bad").data("application/json", "{}");
+    let good = || TestEvent::new("bad").data("application/json", "{}");
     let structured = |body: &str| {
-        Call::post(BROKER).header("Content-Type", "application/cloudevents+json").body(body.as_bytes())
+        HttpCall::post(BROKER).header("Content-Type", "application/cloudevents+json").body(body.as_bytes())
     };
-    let batch = json!([Event::new("bad").envelope(), Event::new("bad").without("id").envelope()]);
+    let batch = json!([TestEvent::new("bad").envelope(), TestEvent::new("bad").without("id").envelope()]);
     let calls = [
-        ("no attributes at all", Call::post(BROKER).body("{}")),
+        ("no attributes at all", HttpCall::post(BROKER).body("{}")),
         ("no id", good().without("id").binary(BROKER)),
         ("no source", good().without("source").binary(BROKER)),
         ("no type", good().without("type").binary(BROKER)),
@@ -217,7 +223,7 @@ fn malformed_events_are_refused_and_never_delivered() {
         ("nothing", structured("")),
         (
             "invalid UTF-8",
-            Call::post(BROKER).header("Content-Type", "application/cloudevents+json").body([0xff; 8]),
+            HttpCall::post(BROKER).header("Content-Type", "application/cloudevents+json").body([0xff; 8]),
         ),
         ("an id that is a number", structured(r#"{"specversion":"1.0","id":1,"source":"/a","type":"t"}"#)),
         (
@@ -226,7 +232,7 @@ fn malformed_events_are_refused_and_never_delivered() {
         ),
         (
             "a batch with one bad event",
-            Call::post(BROKER)
+            HttpCall::post(BROKER)
                 .header("Content-Type", "application/cloudevents-batch+json")
                 .body(batch.to_string()),
         ),
@@ -238,7 +244,7 @@ fn malformed_events_are_refused_and_never_delivered() {
         assert!(!response.body.is_empty(), "{what}: no reason given");
     }
 
-    let marker = Event::new("marker").binary(BROKER).send(appliance.events());
+    let marker = TestEvent::new("marker").binary(BROKER).send(appliance.events());
     assert_eq!(marker.status, 202, "{marker}");
     let received = sink.wait_for(1, PATIENCE);
     assert_eq!(received[0].id(), "marker", "only the good event is delivered");
@@ -246,22 +252,22 @@ fn malformed_events_are_refused_and_never_delivered() {
 
 #[test]
 fn events_past_the_limit_are_refused_before_they_are_sent() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     appliance.api().create(&broker("main"));
     appliance.api().wait_ready("Broker", NAMESPACE, "main", PATIENCE);
     let head = format!(
         "POST {BROKER} HTTP/1.1\r\nHost: events\r\nCe-Specversion: 1.0\r\nCe-Id: 1\r\nCe-Source: /a\r\n\
          Ce-Type: t\r\nContent-Length: 100000000000\r\n\r\n"
     );
-    let mut connection = Connection::open(appliance.events());
+    let mut connection = HttpConnection::open(appliance.events());
     connection.send(head.as_bytes());
     assert_eq!(connection.receive().status, 413);
-    assert_eq!(Event::new("2").binary(BROKER).send(appliance.events()).status, 202);
+    assert_eq!(TestEvent::new("2").binary(BROKER).send(appliance.events()).status, 202);
 }
 
 #[test]
 fn malformed_requests_to_the_other_ports_are_refused_too() {
-    let mut appliance = Setup::new(BIN).start();
+    let mut appliance = ApplianceSetup::new(BIN).start();
     let ports = appliance.ports();
     for at in [ports.events, ports.api, ports.admin] {
         for (what, bytes) in MALFORMED {
@@ -271,12 +277,12 @@ fn malformed_requests_to_the_other_ports_are_refused_too() {
         }
     }
     assert!(appliance.is_running());
-    assert_eq!(Call::get("/readyz").send(ports.api).status, 200);
-    assert_eq!(Call::get("/readyz").send(ports.admin).status, 200);
+    assert_eq!(HttpCall::get("/readyz").send(ports.api).status, 200);
+    assert_eq!(HttpCall::get("/readyz").send(ports.admin).status, 200);
 }
 
 /// The refusal is a Status that says so.
-fn assert_status(response: &Response, codes: &[u16], what: &str) {
+fn assert_status(response: &HttpResponse, codes: &[u16], what: &str) {
     assert!(codes.contains(&response.status), "{what}: {response}");
     let status: Value = response.json();
     assert_eq!(status["kind"], "Status", "{what}");
@@ -292,18 +298,19 @@ fn assert_status(response: &Response, codes: &[u16], what: &str) {
 /// APP-19: every refusal is a Status, and leaves nothing behind.
 #[test]
 fn objects_that_make_no_sense_are_refused_and_not_stored() {
-    let appliance = Setup::new(BIN).hello_image("example.com/hello").start();
+    let appliance = ApplianceSetup::new(BIN).hello_image("example.com/hello").start();
     let services = "/apis/serving.knative.dev/v1/namespaces/default/services";
     let triggers = "/apis/eventing.knative.dev/v1/namespaces/default/triggers";
     let good = service("good", "example.com/hello", "world");
-    let json =
-        |target: &str, body: &str| Call::post(target).header("Content-Type", "application/json").body(body);
-    let yaml = |body: &str| Call::post(services).header("Content-Type", "application/yaml").body(body);
+    let json = |target: &str, body: &str| {
+        HttpCall::post(target).header("Content-Type", "application/json").body(body)
+    };
+    let yaml = |body: &str| HttpCall::post(services).header("Content-Type", "application/yaml").body(body);
     let changed = |pointer: &str, value: Value| {
         json(services, &kit::manifest::with(good.clone(), pointer, value).to_string())
     };
 
-    let calls: Vec<(&str, &[u16], Call)> = vec![
+    let calls: Vec<(&str, &[u16], HttpCall)> = vec![
         ("an unknown group", &[404], json("/apis/nonsense.dev/v1/namespaces/default/things", "{}")),
         ("an unknown kind", &[404], json("/apis/serving.knative.dev/v1/namespaces/default/things", "{}")),
         (
@@ -323,7 +330,7 @@ fn objects_that_make_no_sense_are_refused_and_not_stored() {
         (
             "an unknown media type",
             &[415],
-            Call::post(services).header("Content-Type", "text/x-nonsense").body("{}"),
+            HttpCall::post(services).header("Content-Type", "text/x-nonsense").body("{}"),
         ),
         ("no name", &[400, 422], changed("/metadata/name", json!(null))),
         ("a name with spaces", &[400, 422], changed("/metadata/name", json!("not a name"))),
@@ -349,7 +356,7 @@ fn objects_that_make_no_sense_are_refused_and_not_stored() {
             )
         }),
         ("a relative subscriber", &[400, 422], json(triggers, &trigger("t", "b", "/relative").to_string())),
-        ("a wrong method", &[405], Call::new("PUT", services).json(&good)),
+        ("a wrong method", &[405], HttpCall::new("PUT", services).json(&good)),
     ];
     for (what, codes, call) in calls {
         assert_status(&call.send(appliance.api().address()), codes, what);
@@ -363,7 +370,7 @@ fn objects_that_make_no_sense_are_refused_and_not_stored() {
 /// SRV-API-09: Revisions come from Configurations alone.
 #[test]
 fn nobody_posts_a_revision() {
-    let appliance = Setup::new(BIN).hello_image("example.com/hello").start();
+    let appliance = ApplianceSetup::new(BIN).hello_image("example.com/hello").start();
     let revision = json!({
         "apiVersion": "serving.knative.dev/v1", "kind": "Revision",
         "metadata": { "name": "r", "namespace": NAMESPACE },
@@ -375,12 +382,12 @@ fn nobody_posts_a_revision() {
 
 #[test]
 fn patches_that_make_no_sense_change_nothing() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     api.create(&broker("main"));
     let before = api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
     let patch = |content_type: &str, body: &str| {
-        Call::new("PATCH", &kit::Api::path("Broker", NAMESPACE, "main"))
+        HttpCall::new("PATCH", &kit::KitApi::path("Broker", NAMESPACE, "main"))
             .header("Content-Type", content_type)
             .body(body)
             .send(api.address())
@@ -405,10 +412,10 @@ fn patches_that_make_no_sense_change_nothing() {
 
 #[test]
 fn a_body_past_all_measure_is_refused() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                 Content-Length: 100000000\r\n\r\n";
-    let mut connection = Connection::open(appliance.api().address());
+    let mut connection = HttpConnection::open(appliance.api().address());
     connection.send(head.as_bytes());
     connection.send(&vec![b' '; 8 * 1024 * 1024]);
     let response = connection.try_receive(false);

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use kit::scene::{BROKER, ids, post, subscribe, with_broker};
-use kit::{Appliance, Call, Connection, Event, EventSink, PATIENCE, Response, Setup};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent,
+};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -15,22 +17,22 @@ fn whole(id: &str) -> Value {
     json!({ "specversion": "1.0", "id": id, "source": "/s", "type": "t" })
 }
 
-fn of_type(content_type: &str, body: impl Into<Vec<u8>>) -> Call {
-    Call::post(BROKER).header("Content-Type", content_type).body(body)
+fn of_type(content_type: &str, body: impl Into<Vec<u8>>) -> HttpCall {
+    HttpCall::post(BROKER).header("Content-Type", content_type).body(body)
 }
 
-fn batch(of: &Value) -> Call {
+fn batch(of: &Value) -> HttpCall {
     of_type(BATCH, of.to_string())
 }
 
-fn structured(change: impl FnOnce(&mut Value)) -> Call {
+fn structured(change: impl FnOnce(&mut Value)) -> HttpCall {
     let mut event = whole("kept");
     change(&mut event);
     of_type(JSON, event.to_string())
 }
 
-fn spelled(id: &str, extension: &str) -> Call {
-    Call::post(BROKER)
+fn spelled(id: &str, extension: &str) -> HttpCall {
+    HttpCall::post(BROKER)
         .header("ce-specversion", "1.0")
         .header("ce-id", id)
         .header("ce-source", "/s")
@@ -44,8 +46,8 @@ fn raw(line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     [format!("{line}\r\nHost: h\r\n{event}{headers}\r\n").as_bytes(), body].concat()
 }
 
-fn say(appliance: &Appliance, bytes: &[u8]) -> Response {
-    let mut connection = Connection::open(appliance.events());
+fn say(appliance: &Appliance, bytes: &[u8]) -> HttpResponse {
+    let mut connection = HttpConnection::open(appliance.events());
     connection.send(bytes);
     connection.receive()
 }
@@ -53,13 +55,13 @@ fn say(appliance: &Appliance, bytes: &[u8]) -> Response {
 /// An appliance with a subscriber that gets everything.
 fn house() -> (EventSink, Appliance) {
     let sink = EventSink::start();
-    let appliance = with_broker(&Setup::new(BIN));
+    let appliance = with_broker(&ApplianceSetup::new(BIN));
     subscribe(appliance.api(), "all", &sink.url(), &[]);
     (sink, appliance)
 }
 
 /// Sends them all: whose answer is 202 is delivered, and nobody else is. An answer that refuses says why.
-fn check(rows: Vec<(&str, Call, u16)>, delivered: &[&str]) {
+fn check(rows: Vec<(&str, HttpCall, u16)>, delivered: &[&str]) {
     let (sink, mut appliance) = house();
     for (what, call, status) in rows {
         let answer = call.send(appliance.events());
@@ -72,7 +74,7 @@ fn check(rows: Vec<(&str, Call, u16)>, delivered: &[&str]) {
 
 /// These in any order, each as often as it stands here.
 fn check_delivered(sink: &EventSink, appliance: &Appliance, wanted: &[&str]) {
-    post(appliance, &Event::new("last"));
+    post(appliance, &TestEvent::new("last"));
     let received =
         sink.wait_until(PATIENCE, |all| ids(all).contains(&"last".to_owned()) && all.len() > wanted.len());
     let mut received = ids(&received.unwrap());
@@ -115,14 +117,14 @@ fn a_batch_is_taken_whole_or_not_at_all() {
 #[test]
 fn the_content_type_says_how_an_event_is_carried() {
     let envelope = || whole("enveloped").to_string();
-    let signs = |call: Call| {
+    let signs = |call: HttpCall| {
         let signs = [("specversion", "1.0"), ("id", "by-headers"), ("source", "/s"), ("type", "t")];
         signs.iter().fold(call, |call, (name, value)| call.header(&format!("ce-{name}"), value))
     };
     check(
         vec![
             ("an envelope as plain JSON", of_type("application/json", envelope()), 400),
-            ("an envelope without a type", Call::post(BROKER).body(envelope()), 400),
+            ("an envelope without a type", HttpCall::post(BROKER).body(envelope()), 400),
             ("attributes and no envelope", signs(of_type(JSON, "data")), 400),
             ("both, by headers", signs(of_type("text/plain", envelope())), 202),
             ("both, in an envelope", signs(of_type(JSON, envelope())), 202),
@@ -315,13 +317,13 @@ fn an_event_is_what_its_request_says_and_not_its_trailers() {
         let answer = say(&appliance, &bytes);
         assert_eq!(answer.status, status, "{what}: {answer}");
     }
-    let mut patient = Connection::open(appliance.events());
+    let mut patient = HttpConnection::open(appliance.events());
     patient.send(&raw(&line, "Ce-Id: patient\r\nExpect: 100-continue\r\nContent-Length: 3\r\n", b""));
     assert_eq!(patient.receive_one(false).unwrap().status, 100);
     patient.send(b"abc");
     assert_eq!(patient.receive().status, 202);
     // Several events on one connection before any answer, and one that does not come whole.
-    let mut pipe = Connection::open(appliance.events());
+    let mut pipe = HttpConnection::open(appliance.events());
     for id in ["first", "second", "third"] {
         pipe.send(&raw(&line, &format!("Ce-Id: {id}\r\nContent-Length: 2\r\n"), b"ab"));
     }
@@ -355,7 +357,7 @@ fn an_event_is_what_its_request_says_and_not_its_trailers() {
 fn who_asks_first_is_told_what_is_possible() {
     let (_sink, appliance) = house();
     let ask = |path: &str| {
-        let call = Call::new("OPTIONS", path).header("WebHook-Request-Origin", "events.example.com");
+        let call = HttpCall::new("OPTIONS", path).header("WebHook-Request-Origin", "events.example.com");
         let call = call
             .header("WebHook-Request-Rate", "120")
             .header("WebHook-Request-Callback", "http://127.0.0.1:1/");

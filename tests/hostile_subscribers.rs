@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kit::manifest::NAMESPACE;
 use kit::scene::{SILENCE, ids, only, post, subscribe, with_broker};
-use kit::{Event, EventSink, PATIENCE, Request, Setup, wait};
+use kit::{ApplianceSetup, EventSink, HttpRequest, PATIENCE, TestEvent, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -66,7 +66,7 @@ fn serve(mut stream: TcpStream, asked: &Mutex<HashMap<String, usize>>, manners: 
     let mut held = Vec::new();
     loop {
         let request = loop {
-            if let Ok(Some((request, length))) = Request::parse(&held) {
+            if let Ok(Some((request, length))) = HttpRequest::parse(&held) {
                 held.drain(..length);
                 break request;
             }
@@ -184,7 +184,7 @@ fn whatever_a_subscriber_answers_each_event_ends_once() {
     let rows = rows();
     let manners = rows.iter().map(|(id, manner, _)| ((*id).to_owned(), manner.clone())).collect();
     let (ruffian, dead, replies) = (Ruffian::start(manners), EventSink::start(), EventSink::start());
-    let mut appliance = with_broker(&Setup::new(BIN));
+    let mut appliance = with_broker(&ApplianceSetup::new(BIN));
     let features = json!({ "data": { "delivery-retryafter": "enabled" } });
     appliance.api().patch("ConfigMap", "knative-eventing", "config-features", &features);
     wait::until(PATIENCE, "the feature", || {
@@ -201,7 +201,7 @@ fn whatever_a_subscriber_answers_each_event_ends_once() {
     subscribe(appliance.api(), "rough", &ruffian.url(), &[questions, ("/spec/delivery", delivery)]);
     subscribe(appliance.api(), "hear", &replies.url(), &[only(json!({ "type": "reply" }))]);
     for (id, ..) in &rows {
-        post(&appliance, &Event::new(id));
+        post(&appliance, &TestEvent::new(id));
     }
 
     wait::until(PATIENCE, "all to come to their ends", || {

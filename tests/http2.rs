@@ -10,10 +10,10 @@ use std::thread::{self, JoinHandle};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request};
 use kit::api::is_ready;
-use kit::http2::{Client, Instance, answer, run, send_all};
+use kit::http2::{H2Client, H2Server, answer, run, send_all};
 use kit::manifest::{NAMESPACE, greets, service};
-use kit::server::{Message, Reply, Server};
-use kit::{Appliance, Call, Connection, PATIENCE, Setup, Upstream, wait};
+use kit::server::{HandlerReply, ReceivedMessage, TestServer};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, PATIENCE, TestUpstream, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -23,13 +23,13 @@ const IMAGE: &str = "example.com/hello";
 const LARGE_BYTES: usize = 8 << 20;
 
 fn gateway(address: SocketAddr) -> Appliance {
-    Setup::new(BIN).route(HOST, address).flag("workers", "1").start()
+    ApplianceSetup::new(BIN).route(HOST, address).flag("workers", "1").start()
 }
 
 /// A gateway to an instance that speaks HTTP/2.
-fn gateway_h2c(instance: &Instance) -> Appliance {
+fn gateway_h2c(instance: &H2Server) -> Appliance {
     let rule = format!("{HOST}=h2c://{}", instance.address());
-    Setup::new(BIN).flag("route", &rule).flag("workers", "1").start()
+    ApplianceSetup::new(BIN).flag("route", &rule).flag("workers", "1").start()
 }
 
 fn request(method: Method, path: &str) -> Request<()> {
@@ -56,7 +56,7 @@ fn trailers(name: &'static str, value: &'static str) -> HeaderMap {
 /// SRV-REQ-03: every request on a connection is divided on its own.
 #[test]
 fn a_thousand_streams_of_one_connection_reach_both_revisions() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "one"));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
@@ -70,7 +70,7 @@ fn a_thousand_streams_of_one_connection_reach_both_revisions() {
     let url = ready["status"]["url"].as_str().unwrap_or_default().to_owned();
 
     let answers = run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let calls: Vec<_> = (0..1000)
             .map(|_| {
                 let (client, request) = (client.clone(), Request::get(&url).body(()).unwrap());
@@ -96,10 +96,10 @@ fn a_thousand_streams_of_one_connection_reach_both_revisions() {
 /// RT-HDR-01, RT-HDR-05: an HTTP/1 instance gets the request that was meant, with what a proxy adds.
 #[test]
 fn an_http1_instance_gets_the_request_as_it_was_meant() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(upstream.address());
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let mut asked = post("/a%2Fb/../c?x=1&x=2");
         for (name, value) in [("cookie", "a=1"), ("cookie", "b=2"), ("x-custom", "é"), ("te", "trailers")] {
             asked.headers_mut().append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
@@ -126,10 +126,10 @@ fn an_http1_instance_gets_the_request_as_it_was_meant() {
 
 #[test]
 fn answers_without_a_body_have_none_and_keep_their_length() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(upstream.address());
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         for code in [200, 204, 304, 404, 503] {
             let answer = client.call(get(&format!("/status?code={code}"))).await.unwrap();
             assert_eq!((answer.status, answer.body.len()), (code, 0));
@@ -175,7 +175,7 @@ fn trailers_and_interim_answers_pass_between_http2_and_http1() {
     let appliance = gateway(listener.local_addr().unwrap());
     let instance = http1_with_trailers(listener);
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let (mut response, mut stream) = client.begin(post("/"), false).await.unwrap();
         send_all(&mut stream, Bytes::from_static(b"hello"), false).await.unwrap();
         stream.send_trailers(trailers("x-check", "5")).unwrap();
@@ -194,28 +194,28 @@ fn trailers_and_interim_answers_pass_between_http2_and_http1() {
 
 #[test]
 fn large_bodies_pass_both_ways_at_once_to_both_kinds_of_instance() {
-    let (upstream, instance) = (Upstream::start("one"), Instance::start());
+    let (upstream, instance) = (TestUpstream::start("one"), H2Server::start());
     let body = large();
     for appliance in [gateway(upstream.address()), gateway_h2c(&instance)] {
         run(async {
-            let (client, _ended) = Client::open(appliance.http()).await;
+            let (client, _ended) = H2Client::open(appliance.http()).await;
             let answer = client.send(post("/mirror"), body.clone(), None).await.unwrap();
             assert!(answer.status == 200 && answer.body == body, "{} bytes", answer.body.len());
         });
     }
     // ... and from a client that speaks HTTP/1.
     let appliance = gateway_h2c(&instance);
-    let answer = Call::post("/mirror").host(HOST).body(body.to_vec()).send(appliance.http());
+    let answer = HttpCall::post("/mirror").host(HOST).body(body.to_vec()).send(appliance.http());
     assert!(answer.status == 200 && answer.chunked && answer.body == body, "{} bytes", answer.body.len());
 }
 
 /// One client that does not read holds back its own stream and nobody else's.
 #[test]
 fn a_stream_that_is_not_read_stops_only_itself() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(upstream.address());
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         // 40,000 of the connection's 65,535 bytes of window stay taken.
         let (stuck, _stream) = client.begin(get("/chunks?count=2&bytes=20000"), true).await.unwrap();
         let mut stuck = stuck.await.unwrap();
@@ -232,10 +232,10 @@ fn a_stream_that_is_not_read_stops_only_itself() {
 
 #[test]
 fn grpc_streams_both_ways_and_its_trailers_arrive() {
-    let instance = Instance::start();
+    let instance = H2Server::start();
     let appliance = gateway_h2c(&instance);
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let mut call = post("/mirror");
         call.headers_mut().insert("te", HeaderValue::from_static("trailers"));
         let (response, mut stream) = client.begin(call, false).await.unwrap();
@@ -269,10 +269,10 @@ fn grpc_streams_both_ways_and_its_trailers_arrive() {
 
 #[test]
 fn many_requests_share_one_connection_to_an_instance() {
-    let instance = Instance::start();
+    let instance = H2Server::start();
     let appliance = gateway_h2c(&instance);
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         client.call(get("/first")).await.unwrap();
         let calls: Vec<_> = (0..50)
             .map(|_| {
@@ -289,34 +289,34 @@ fn many_requests_share_one_connection_to_an_instance() {
 
 #[test]
 fn an_http1_client_reaches_an_instance_that_speaks_http2() {
-    let instance = Instance::start();
+    let instance = H2Server::start();
     let appliance = gateway_h2c(&instance);
-    let mut connection = Connection::open(appliance.http());
-    let whole = connection.call(&Call::get("/a?b=1").host(HOST).header("X-Y", "z"));
+    let mut connection = HttpConnection::open(appliance.http());
+    let whole = connection.call(&HttpCall::get("/a?b=1").host(HOST).header("X-Y", "z"));
     assert_eq!(whole.status, 200, "{whole}");
     let text = whole.text();
     for line in ["GET /a", &format!("authority: Some({HOST})"), "x-y: z", "x-forwarded-for: 127.0.0.1"] {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
-    let head = connection.call(&Call::new("HEAD", "/a").host(HOST));
+    let head = connection.call(&HttpCall::new("HEAD", "/a").host(HOST));
     assert_eq!((head.status, head.body.len()), (200, 0));
-    let mirrored = connection.call(&Call::post("/mirror").host(HOST).body("hello"));
+    let mirrored = connection.call(&HttpCall::post("/mirror").host(HOST).body("hello"));
     assert_eq!((mirrored.status, mirrored.chunked, mirrored.text().as_str()), (200, true, "hello"));
-    let empty = connection.call(&Call::post("/trailers-only").host(HOST));
+    let empty = connection.call(&HttpCall::post("/trailers-only").host(HOST));
     assert_eq!(
         (empty.status, empty.header("content-length"), empty.header("grpc-status")),
         (200, Some("0"), Some("7"))
     );
-    assert_eq!(connection.call(&Call::get("/again").host(HOST)).status, 200);
+    assert_eq!(connection.call(&HttpCall::get("/again").host(HOST)).status, 200);
     assert_eq!(instance.connections(), 1);
 }
 
 #[test]
 fn a_request_that_is_taken_back_is_taken_back_from_the_instance() {
-    let instance = Instance::start();
+    let instance = H2Server::start();
     let appliance = gateway_h2c(&instance);
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let (response, mut stream) = client.begin(get("/hang"), true).await.unwrap();
         while instance.requests() == 0 {
             tokio::task::yield_now().await;
@@ -333,11 +333,11 @@ fn a_request_that_is_taken_back_is_taken_back_from_the_instance() {
 /// APP-09: a stop finishes what was begun, tells the client, and exits 0.
 #[test]
 fn a_stop_says_goaway_and_finishes_open_streams() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let mut appliance = gateway(upstream.address());
     let pid = appliance.pid();
     let ended = run(async {
-        let (client, ended) = Client::open(appliance.http()).await;
+        let (client, ended) = H2Client::open(appliance.http()).await;
         let slow = client.clone();
         let slow = tokio::task::spawn_local(async move { slow.call(get("/delay?ms=1500")).await });
         while upstream.requests() == 0 {
@@ -356,7 +356,7 @@ fn a_stop_says_goaway_and_finishes_open_streams() {
 /// Both protocols on one port, whatever pieces their first bytes come in.
 #[test]
 fn the_first_bytes_decide_what_is_spoken() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(upstream.address());
     for method in ["GET", "POST", "PRI", "PRINT", "PATCH"] {
         let mut stream = TcpStream::connect(appliance.http()).unwrap();
@@ -383,12 +383,12 @@ fn the_first_bytes_decide_what_is_spoken() {
 /// An instance that goes away between two requests is asked again on a new connection.
 #[test]
 fn a_connection_that_an_instance_closed_is_replaced() {
-    let instance = Server::start(([127, 0, 0, 1], 0).into(), || {
-        |_| async { Reply::Send(Message { close: true, ..Message::new(200) }) }
+    let instance = TestServer::start(([127, 0, 0, 1], 0).into(), || {
+        |_| async { HandlerReply::Send(ReceivedMessage { close: true, ..ReceivedMessage::new(200) }) }
     });
     let appliance = gateway(instance.address());
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         for _ in 0..20 {
             assert_eq!(client.call(get("/")).await.unwrap().status, 200);
         }
@@ -399,10 +399,10 @@ fn a_connection_that_an_instance_closed_is_replaced() {
 /// A client that is still sending its request gets the answer that was given meanwhile, not a reset instead of it.
 #[test]
 fn a_refusal_is_not_swallowed_by_the_reset_behind_it() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(upstream.address());
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         for _ in 0..50 {
             let asked = Request::post("http://nobody.example.com/").body(()).unwrap();
             let (response, mut body) = client.begin(asked, false).await.unwrap();
@@ -425,8 +425,8 @@ fn program(name: &str) -> Option<Command> {
 /// Clients that everybody has: curl, and h2load with many streams on few connections.
 #[test]
 fn programs_of_others_are_served() {
-    let upstream = Upstream::start("one");
-    let appliance = Setup::new(BIN).route("*", upstream.address()).flag("workers", "2").start();
+    let upstream = TestUpstream::start("one");
+    let appliance = ApplianceSetup::new(BIN).route("*", upstream.address()).flag("workers", "2").start();
     let url = format!("http://{}/mirror", appliance.http());
     match program("curl") {
         Some(mut curl) => {

@@ -6,8 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use http::{HeaderValue, Request};
-use kit::http2::{Client, frame, get_block, opening, run};
-use kit::{Appliance, Call, PATIENCE, Setup, Upstream, wait};
+use kit::http2::{H2Client, frame, get_block, opening, run};
+use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
@@ -18,8 +18,8 @@ const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const ENHANCE_YOUR_CALM: u32 = 0xb;
 
-fn gateway(upstream: &Upstream) -> Appliance {
-    Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start()
+fn gateway(upstream: &TestUpstream) -> Appliance {
+    ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start()
 }
 
 /// Writes `parts` for as long as the other side takes them, while reading; the code of its GOAWAY if
@@ -71,7 +71,7 @@ fn goaway(mut read: &[u8]) -> Option<u32> {
 
 /// The sum of a counter's samples that have `label`.
 fn metric(appliance: &Appliance, name: &str, label: &str) -> u64 {
-    let text = Call::get("/metrics").send(appliance.admin()).text();
+    let text = HttpCall::get("/metrics").send(appliance.admin()).text();
     text.lines()
         .filter(|line| line.starts_with(name) && line.contains(label))
         .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
@@ -85,7 +85,7 @@ fn while_others_are_served(
 ) -> Option<u32> {
     let to = appliance.http();
     run(async {
-        let (client, _ended) = Client::open(to).await;
+        let (client, _ended) = H2Client::open(to).await;
         let call = || Request::get(format!("http://{HOST}/")).body(()).unwrap();
         let attack = tokio::task::spawn_blocking(move || attack(to, parts));
         let mut served = 0;
@@ -100,7 +100,7 @@ fn while_others_are_served(
 /// HTTP/2's cheap frames: each kind has an allowance, and who exceeds it is told to calm down.
 #[test]
 fn floods_of_cheap_frames_are_cut_and_counted_by_kind() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     let open = frame(HEADERS, END_HEADERS, 1, &get_block(HOST, "/mirror"));
     for (kind, first, flood) in [
@@ -126,7 +126,7 @@ fn floods_of_cheap_frames_are_cut_and_counted_by_kind() {
 /// The events listener cuts and counts floods as the proxy does.
 #[test]
 fn a_flood_on_the_events_listener_is_cut_and_counted() {
-    let appliance = Setup::new(BIN).flag("workers", "1").start();
+    let appliance = ApplianceSetup::new(BIN).flag("workers", "1").start();
     let code = attack(appliance.events(), std::iter::repeat_n(frame(0x6, 0, 0, &[7; 8]), 100_000));
     assert!(code.is_none_or(|code| code == ENHANCE_YOUR_CALM), "{code:?}");
     wait::until(PATIENCE, "the cut", || {
@@ -138,7 +138,7 @@ fn a_flood_on_the_events_listener_is_cut_and_counted() {
 /// number.
 #[test]
 fn rapid_resets_are_cut_before_they_reach_the_instance_in_number() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     let parts = (0..50_000_u32).map(|n| {
         let stream = 2 * n + 1;
@@ -158,7 +158,7 @@ fn rapid_resets_are_cut_before_they_reach_the_instance_in_number() {
 /// MadeYouReset (CVE-2025-8671): the client's own faults make us reset its streams.
 #[test]
 fn a_client_that_makes_us_reset_streams_is_cut() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     // A window update by nothing, which ends the connection, and one by too much, which ends the stream.
     for (more, counter, kind) in [
@@ -178,7 +178,7 @@ fn a_client_that_makes_us_reset_streams_is_cut() {
 /// CONTINUATION flood (CVE-2024-27316): a head without an end.
 #[test]
 fn a_head_without_end_is_cut() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     let full = [&[0x00, 0x01, b'a', 0x7f, 0x81, 0x01], [b'x'; 256].as_slice()].concat();
     for (cut, piece) in (1..).zip([vec![], full]) {
@@ -190,17 +190,17 @@ fn a_head_without_end_is_cut() {
         wait::until(PATIENCE, "the cut", || {
             (metric(&appliance, "sluicegate_http2_floods_total", "continuations") == cut).then_some(())
         });
-        assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+        assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
     }
 }
 
 /// An HPACK bomb, and plain large heads: refused by size, and the connection goes on.
 #[test]
 fn a_head_that_is_too_large_is_refused_alone() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let mut bomb = Request::get(format!("http://{HOST}/")).body(()).unwrap();
         let value = HeaderValue::from_str(&"v".repeat(3000)).unwrap();
         for _ in 0..30 {
@@ -223,7 +223,7 @@ fn a_head_that_is_too_large_is_refused_alone() {
 /// More streams than allowed are refused, not queued.
 #[test]
 fn a_connection_has_a_bounded_number_of_streams() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     let mut stream = TcpStream::connect(appliance.http()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -242,10 +242,10 @@ fn a_connection_has_a_bounded_number_of_streams() {
 /// What HTTP/1's parser refuses is refused here as well, stream by stream.
 #[test]
 fn ambiguous_requests_are_refused_on_their_own_stream() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         for (name, value, status) in
             [("host", "other.example.com", 400), ("content-length", "+1", 400), ("expect", "magic", 417)]
         {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
-use kit::http2::{Client, Instance, frame, get_block, opening, run};
-use kit::{Appliance, Call, PATIENCE, Setup, Upstream};
+use kit::http2::{H2Client, H2Server, frame, get_block, opening, run};
+use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream};
 use tokio::sync::mpsc;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -28,7 +28,7 @@ const WINDOW_BYTES: u64 = 128 * 1024;
 
 fn gateway(instance: SocketAddr) -> Appliance {
     let rule = format!("{HOST}=h2c://{instance}");
-    Setup::new(BIN).flag("route", &rule).flag("workers", "1").start()
+    ApplianceSetup::new(BIN).flag("route", &rule).flag("workers", "1").start()
 }
 
 fn request(path: &str) -> Request<()> {
@@ -46,10 +46,10 @@ fn deaf(to: SocketAddr, path: &str, requests: u32) -> TcpStream {
 /// Clients that do not read small messages (a stream of events, of gRPC) hold back their own streams, however many frames that is.
 #[test]
 fn unread_crumbs_of_one_client_are_no_flood_for_the_others() {
-    let instance = Instance::start();
+    let instance = H2Server::start();
     let appliance = gateway(instance.address());
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let mirror = Request::post(format!("http://{HOST}/mirror")).body(()).unwrap();
         let (response, mut stream) = client.begin(mirror, false).await.unwrap();
         let mut heard = response.await.unwrap().into_body();
@@ -122,7 +122,7 @@ fn answers_to_requests_that_were_taken_back_end_nobodys_connection() {
     let instance = late(listener, tell);
     let to = appliance.http();
     run(async {
-        let (client, _ended) = Client::open(to).await;
+        let (client, _ended) = H2Client::open(to).await;
         let (response, _) = client.begin(request("/first"), true).await.unwrap();
         heard.recv().await.unwrap();
         for _ in 0..LEAVERS {
@@ -157,7 +157,7 @@ fn an_answer_that_is_none_is_told_by_its_reason() {
                 }
             }
         });
-        let answer = Call::get("/").host(HOST).send(appliance.http());
+        let answer = HttpCall::get("/").host(HOST).send(appliance.http());
         assert_eq!(answer.status, 502);
         assert!(answer.text().contains(reason), "{}", answer.text());
         drop(appliance);
@@ -169,10 +169,10 @@ fn an_answer_that_is_none_is_told_by_its_reason() {
 #[test]
 fn a_burst_of_small_messages_is_no_flood() {
     const MESSAGES: usize = 8_000;
-    let upstream = Upstream::start("one");
-    let appliance = Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start();
+    let upstream = TestUpstream::start("one");
+    let appliance = ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start();
     run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let asked = Request::post(format!("http://{HOST}/")).body(()).unwrap();
         let (response, mut stream) = client.begin(asked, false).await.unwrap();
         for _ in 0..MESSAGES {

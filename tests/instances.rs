@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Api, Appliance, Call, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -65,7 +65,7 @@ impl Public {
         let files = TempDir::new().unwrap();
         let (tokens, socket) = (files.path().join("tokens"), files.path().join("api.sock"));
         std::fs::write(&tokens, "t0p,eve,1,\"\"\n").unwrap();
-        let setup = Setup::new(BIN)
+        let setup = ApplianceSetup::new(BIN)
             .flag("api", "0.0.0.0:0")
             .flag("api-tokens", &tokens.display().to_string())
             .flag("api-socket", &socket.display().to_string());
@@ -109,7 +109,7 @@ impl Public {
     fn greeting(&self, name: &str) -> String {
         wait::until(PATIENCE, &format!("{name} to answer"), || {
             let answer =
-                Call::get("/").host(&format!("{name}.default.localhost")).send(self.appliance.http());
+                HttpCall::get("/").host(&format!("{name}.default.localhost")).send(self.appliance.http());
             (answer.status == 200).then(|| answer.text())
         })
     }
@@ -196,7 +196,7 @@ fn operator_decides_about_commands_of_manifests() {
     by_probe["spec"]["template"]["spec"]["containers"][0]["readinessProbe"] =
         json!({ "exec": { "command": ["/bin/true"] } });
     for (rule, reason) in [("deny", "ProcessInstancesDenied"), ("allow-list", "InstancePolicyRequired")] {
-        let appliance = Setup::new(BIN).hello_image(IMAGE).flag("process-instances", rule).start();
+        let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("process-instances", rule).start();
         let api = appliance.api();
         for (manifest, name) in [(&own, "own"), (&by_command, "by-command"), (&by_probe, "by-probe")] {
             api.create(manifest);
@@ -204,7 +204,7 @@ fn operator_decides_about_commands_of_manifests() {
         }
         api.create(&service("mapped", IMAGE, "x"));
         api.wait_ready("Service", NAMESPACE, "mapped", PATIENCE);
-        let granted = Call::post(BINDINGS).json(&grant("process")).send(api.address());
+        let granted = HttpCall::post(BINDINGS).json(&grant("process")).send(api.address());
         assert_eq!(granted.status, 201, "{granted}");
         if rule == "allow-list" {
             api.wait_ready("Service", NAMESPACE, "own", PATIENCE);
@@ -213,7 +213,7 @@ fn operator_decides_about_commands_of_manifests() {
     }
 }
 
-fn wait_reason(api: Api, revision: &str, reason: &str) {
+fn wait_reason(api: KitApi, revision: &str, reason: &str) {
     api.wait_for("Revision", NAMESPACE, revision, PATIENCE, |found| {
         condition(found, "Ready").is_some_and(|ready| ready["reason"] == reason)
     });
@@ -227,7 +227,7 @@ fn root_instance_sees_nothing_of_the_appliance() {
     }
     let (program, files) = (Program::new(), TempDir::new().unwrap());
     let socket = files.path().join("api.sock").display().to_string();
-    let setup = Setup::new(BIN).flag("api-socket", &socket);
+    let setup = ApplianceSetup::new(BIN).flag("api-socket", &socket);
     let data = setup.data().display().to_string();
     let appliance = setup.start();
     let pid = appliance.pid();
@@ -243,7 +243,7 @@ fn root_instance_sees_nothing_of_the_appliance() {
         json!({ "exec": { "command": ["/bin/sh", "-c", format!("test ! -e {data}/api")] } });
     appliance.api().create(&manifest);
     appliance.api().wait_ready("Service", NAMESPACE, "curious", PATIENCE);
-    let said = Call::get("/").host("curious.default.localhost").send(appliance.http()).text();
+    let said = HttpCall::get("/").host("curious.default.localhost").send(appliance.http()).text();
     assert!(said.starts_with("Hello 0\n0\ntermination from"), "{said}");
     assert!(std::path::Path::new(&data).join("api").is_dir(), "it is there");
 }
@@ -251,7 +251,7 @@ fn root_instance_sees_nothing_of_the_appliance() {
 /// Credentials, objects and events are for the appliance's user alone, and nobody lists the instances.
 #[test]
 fn data_folder_is_for_its_owner() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     appliance.api().create(&service("hello", IMAGE, "x"));
     appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     let data = appliance.setup().data();

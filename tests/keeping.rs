@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use kit::manifest::{NAMESPACE, broker, channel, with};
 use kit::scene::{BROKER, delivery, post, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Answer, Appliance, Call, Event, EventSink, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 
-fn setup() -> Setup {
-    Setup::new(BIN).flag("workers", "1")
+fn setup() -> ApplianceSetup {
+    ApplianceSetup::new(BIN).flag("workers", "1")
 }
 
 /// The sum of all samples of a metric whose labels contain `label`.
 fn metric(appliance: &Appliance, name: &str, label: &str) -> u64 {
-    let text = Call::get("/metrics").send(appliance.admin()).text();
+    let text = HttpCall::get("/metrics").send(appliance.admin()).text();
     let of_it = text.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(label));
     of_it.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
@@ -35,12 +35,12 @@ fn durability_is_an_annotation_and_early_answers_are_counted() {
     let appliance = with_broker(&setup());
     let sink = EventSink::start();
     subscribe(appliance.api(), "all", &sink.url(), &[]);
-    post(&appliance, &Event::new("flushed"));
+    post(&appliance, &TestEvent::new("flushed"));
     assert_eq!(metric(&appliance, "sluicegate_stream_accepted_unflushed_total", BROKER), 0);
 
     annotate(&appliance, json!({"sluicegate.dev/durability": "interval:200"}));
     wait::until(PATIENCE, "an early answer", || {
-        post(&appliance, &Event::new("early"));
+        post(&appliance, &TestEvent::new("early"));
         (metric(&appliance, "sluicegate_stream_accepted_unflushed_total", BROKER) > 0).then_some(())
     });
     let received = sink.wait_for(2, PATIENCE);
@@ -64,7 +64,7 @@ fn a_namespace_beyond_its_quota_is_told_to_wait_and_recovers_by_itself() {
     subscribe(appliance.api(), "all", &format!("http://{address}/"), &[("/spec/delivery", options)]);
     let mut taken = 0;
     let refused = loop {
-        let response = Event::new(&taken.to_string())
+        let response = TestEvent::new(&taken.to_string())
             .data("text/plain", vec![b'x'; 4000])
             .binary(BROKER)
             .send(appliance.events());
@@ -78,10 +78,10 @@ fn a_namespace_beyond_its_quota_is_told_to_wait_and_recovers_by_itself() {
     assert!(refused.headers.get("retry-after").is_some() && refused.text().contains("namespace default"));
     assert_eq!(metric(&appliance, "sluicegate_stream_over_quota_total", BROKER), 1);
 
-    let sink = EventSink::start_at(address, |_| Answer::status(202));
+    let sink = EventSink::start_at(address, |_| SinkResponse::status(202));
     sink.wait_for(taken, PATIENCE);
     wait::until(PATIENCE, "a 202", || {
-        (Event::new("again").binary(BROKER).send(appliance.events()).status == 202).then_some(())
+        (TestEvent::new("again").binary(BROKER).send(appliance.events()).status == 202).then_some(())
     });
 }
 
@@ -89,7 +89,7 @@ fn a_namespace_beyond_its_quota_is_told_to_wait_and_recovers_by_itself() {
 #[test]
 fn retention_drops_the_oldest_and_says_so() {
     let appliance = with_broker(&setup());
-    let sink = EventSink::answering(|_| Answer::status(503));
+    let sink = EventSink::answering(|_| SinkResponse::status(503));
     subscribe(
         appliance.api(),
         "all",
@@ -99,7 +99,7 @@ fn retention_drops_the_oldest_and_says_so() {
     annotate(&appliance, json!({"sluicegate.dev/retention-bytes": "40k"}));
     let events: u64 = 60;
     for nth in 0..events {
-        post(&appliance, &Event::new(&nth.to_string()).data("text/plain", vec![b'x'; 2000]));
+        post(&appliance, &TestEvent::new(&nth.to_string()).data("text/plain", vec![b'x'; 2000]));
     }
     let by_retention =
         || metric(&appliance, "sluicegate_subscriber_dropped_by_total", "reason=\"retention\"");
@@ -124,17 +124,17 @@ fn segment(appliance: &Appliance) -> PathBuf {
 #[test]
 fn a_log_file_cut_short_does_not_kill_the_appliance() {
     let mut appliance = with_broker(&setup());
-    let (sink, dead) = (EventSink::answering(|_| Answer::status(503)), EventSink::start());
+    let (sink, dead) = (EventSink::answering(|_| SinkResponse::status(503)), EventSink::start());
     subscribe(appliance.api(), "all", &sink.url(), &[delivery(1000, &dead)]);
     for nth in 0..100 {
-        post(&appliance, &Event::new(&nth.to_string()).data("text/plain", vec![b'x'; 2000]));
+        post(&appliance, &TestEvent::new(&nth.to_string()).data("text/plain", vec![b'x'; 2000]));
     }
     OpenOptions::new().write(true).open(segment(&appliance)).unwrap().set_len(8192).unwrap();
 
     wait::until(PATIENCE, "readyz to say it", || {
-        (Call::get("/readyz").send(appliance.admin()).status == 503).then_some(())
+        (HttpCall::get("/readyz").send(appliance.admin()).status == 503).then_some(())
     });
-    let refused = Event::new("no").binary(BROKER).send(appliance.events());
+    let refused = TestEvent::new("no").binary(BROKER).send(appliance.events());
     assert_eq!(refused.status, 503, "{refused}");
     assert!(refused.text().contains("was cut from outside"), "{refused}");
     assert!(appliance.is_running() && appliance.api().get("Broker", NAMESPACE, "main").is_some());
@@ -147,6 +147,6 @@ fn a_log_file_cut_short_does_not_kill_the_appliance() {
     appliance.restart();
     appliance.api().wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
     wait::until(PATIENCE, "a 202", || {
-        (Event::new("after").binary(BROKER).send(appliance.events()).status == 202).then_some(())
+        (TestEvent::new("after").binary(BROKER).send(appliance.events()).status == 202).then_some(())
     });
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use kit::manifest::{NAMESPACE, trigger, with};
 use kit::scene::{BROKER, ids, only, with_broker};
 use kit::server::closed_address;
-use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, SinkResponse, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -21,9 +21,9 @@ const EACH_ROUND: usize = 60;
 /// A reply takes this long, so that a kill meets some.
 const THINKING: Duration = Duration::from_millis(20);
 
-type Book = Arc<Mutex<BTreeSet<String>>>;
+type BacklogRecords = Arc<Mutex<BTreeSet<String>>>;
 
-fn promised(book: &Book) -> BTreeSet<String> {
+fn promised(book: &BacklogRecords) -> BTreeSet<String> {
     book.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
@@ -36,12 +36,12 @@ fn subscribe(appliance: &Appliance, name: &str, url: &str, (at, filter): (&str, 
 }
 
 /// Posts until its connection breaks, and keeps the ids that were answered with 202.
-fn client(name: String, events: SocketAddr, book: Book) -> JoinHandle<()> {
+fn client(name: String, events: SocketAddr, book: BacklogRecords) -> JoinHandle<()> {
     thread::spawn(move || {
-        let mut connection = Connection::open(events);
+        let mut connection = HttpConnection::open(events);
         for n in 0.. {
             let id = format!("{name}-{n}");
-            let event = Event::new(&id).of_type("question").data("text/plain", vec![b'd'; n * 61 % 3000]);
+            let event = TestEvent::new(&id).of_type("question").data("text/plain", vec![b'd'; n * 61 % 3000]);
             match connection.try_call(&event.binary(BROKER)) {
                 Ok(response) if response.status == 202 => {
                     book.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
@@ -75,16 +75,16 @@ fn nothing_is_lost_with_a_backlog_and_replies_under_way() {
     let thinker = EventSink::answering(|event| {
         let id = format!("re-{}", event.id());
         let attributes = [("specversion", "1.0"), ("id", &*id), ("source", "/thinker"), ("type", "answer")];
-        Answer::event(200, &attributes, &json!({})).after(THINKING)
+        SinkResponse::event(200, &attributes, &json!({})).after(THINKING)
     });
-    let mut appliance = with_broker(&Setup::new(BIN).flag("workers", "2"));
+    let mut appliance = with_broker(&ApplianceSetup::new(BIN).flag("workers", "2"));
     let questions = || only(json!({ "type": "question" }));
     subscribe(&appliance, "here", &here.url(), questions());
     subscribe(&appliance, "away", &format!("http://{away}/"), questions());
     subscribe(&appliance, "thinker", &thinker.url(), questions());
     subscribe(&appliance, "hear", &hear.url(), only(json!({ "type": "answer" })));
 
-    let book = Book::default();
+    let book = BacklogRecords::default();
     for round in 0..ROUNDS {
         let start = |n| client(format!("{round}-{n}"), appliance.events(), Arc::clone(&book));
         let clients: Vec<_> = (0..CLIENTS).map(start).collect();
@@ -100,7 +100,7 @@ fn nothing_is_lost_with_a_backlog_and_replies_under_way() {
     let replies = promised.iter().map(|id| format!("re-{id}")).collect();
     assert_arrived(&here, &promised, "at the one that is there");
     assert_arrived(&hear, &replies, "replies");
-    let back = EventSink::start_at(away, |_| Answer::status(202));
+    let back = EventSink::start_at(away, |_| SinkResponse::status(202));
     assert_arrived(&back, &promised, "at the one that was away");
     println!("{ROUNDS} kills, {} promises, none lost", promised.len());
 }

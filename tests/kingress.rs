@@ -9,10 +9,10 @@ use std::thread;
 
 use http::Request;
 use kit::api::{condition, is_ready};
-use kit::http2::{Client, Instance, run};
+use kit::http2::{H2Client, H2Server, run};
 use kit::kingress::{backend, core_service, ingress, path, rule, split};
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Api, Appliance, Call, PATIENCE, Setup, Upstream};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, TestUpstream};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -20,16 +20,16 @@ const IMAGE: &str = "registry.example.com/hello:v1";
 const HOST: &str = "app.example.com";
 
 fn appliance() -> Appliance {
-    Setup::new(BIN).flag("private", "127.0.0.1:0").start()
+    ApplianceSetup::new(BIN).flag("private", "127.0.0.1:0").start()
 }
 
-fn serve(api: Api, object: &Value) -> Value {
+fn serve(api: KitApi, object: &Value) -> Value {
     api.create(object);
     api.wait_ready("Ingress", NAMESPACE, object["metadata"]["name"].as_str().unwrap(), PATIENCE)
 }
 
 /// What the upstream saw of a call.
-fn seen(appliance: &Appliance, call: Call) -> Value {
+fn seen(appliance: &Appliance, call: HttpCall) -> Value {
     let response = call.host(HOST).send(appliance.http());
     assert_eq!(response.status, 200, "{response}");
     response.json()
@@ -40,7 +40,7 @@ fn seen(appliance: &Appliance, call: Call) -> Value {
 fn path_and_headers_choose_the_backend() {
     let appliance = appliance();
     let names = ["root", "foo", "deep", "beta"];
-    let upstreams = names.map(Upstream::start);
+    let upstreams = names.map(TestUpstream::start);
     for (name, upstream) in names.iter().zip(&upstreams) {
         backend(appliance.api(), name, "http", &[upstream.address()]);
     }
@@ -57,14 +57,14 @@ fn path_and_headers_choose_the_backend() {
         ("/foo/deep/er", "deep"),
         ("/foo/deeper", "foo"),
     ] {
-        assert_eq!(seen(&appliance, Call::get(target))["name"], name, "{target}");
+        assert_eq!(seen(&appliance, HttpCall::get(target))["name"], name, "{target}");
     }
-    let ring = |value| seen(&appliance, Call::get("/").header("x-ring", value))["name"].clone();
+    let ring = |value| seen(&appliance, HttpCall::get("/").header("x-ring", value))["name"].clone();
     assert_eq!((ring("beta"), ring("Beta")), (json!("beta"), json!("root")));
 
     let only = ingress("only", json!([rule("only.example.com", &[path("/foo", "foo")])]));
     serve(appliance.api(), &only);
-    let other = Call::get("/bar").host("only.example.com").send(appliance.http());
+    let other = HttpCall::get("/bar").host("only.example.com").send(appliance.http());
     assert_eq!(other.status, 404, "{other}");
     assert!(other.text().contains("takes this path"), "{other}");
 }
@@ -73,7 +73,7 @@ fn path_and_headers_choose_the_backend() {
 #[test]
 fn splits_divide_requests_and_change_them() {
     let appliance = appliance();
-    let [one, two] = ["one", "two"].map(Upstream::start);
+    let [one, two] = ["one", "two"].map(TestUpstream::start);
     backend(appliance.api(), "one", "http", &[one.address()]);
     backend(appliance.api(), "two", "http", &[two.address()]);
     let second = with(split("two", 30), "/appendHeaders", json!({ "X-Who": "split", "X-Two": "2" }));
@@ -85,7 +85,7 @@ fn splits_divide_requests_and_change_them() {
 
     let mut counts = BTreeMap::<String, u32>::new();
     for _ in 0..1_000 {
-        let seen = seen(&appliance, Call::get("/").header("x-who", "client"));
+        let seen = seen(&appliance, HttpCall::get("/").header("x-who", "client"));
         let name = seen["name"].as_str().unwrap().to_owned();
         let headers = &seen["headers"];
         let expected = if name == "one" { ("path", None) } else { ("split", Some("2")) };
@@ -102,13 +102,13 @@ fn splits_divide_requests_and_change_them() {
 #[test]
 fn a_cluster_local_rule_is_for_the_private_listener() {
     let appliance = appliance();
-    let upstream = Upstream::start("inside");
+    let upstream = TestUpstream::start("inside");
     backend(appliance.api(), "inside", "http", &[upstream.address()]);
     let local =
         with(rule("in.ns.svc.cluster.local", &[path("", "inside")]), "/visibility", json!("ClusterLocal"));
     serve(appliance.api(), &ingress("both", json!([local, rule(HOST, &[path("", "inside")])])));
 
-    let status = |host: &str, to| Call::get("/").host(host).send(to).status;
+    let status = |host: &str, to| HttpCall::get("/").host(host).send(to).status;
     for host in ["in.ns.svc.cluster.local", "in.ns.svc", "in.ns"] {
         assert_eq!((status(host, appliance.http()), status(host, appliance.private())), (404, 200), "{host}");
     }
@@ -120,7 +120,7 @@ fn a_cluster_local_rule_is_for_the_private_listener() {
 #[test]
 fn a_cluster_local_rule_stays_inside_beside_a_public_one_of_its_host() {
     let appliance = appliance();
-    let [inside, public] = ["inside", "public"].map(Upstream::start);
+    let [inside, public] = ["inside", "public"].map(TestUpstream::start);
     for (name, upstream) in [("inside", &inside), ("public", &public)] {
         backend(appliance.api(), name, "http", &[upstream.address()]);
     }
@@ -148,7 +148,7 @@ fn a_cluster_local_rule_stays_inside_beside_a_public_one_of_its_host() {
         ("short.ns", "/secret", "404", "inside"),
     ] {
         let met = |to| {
-            let answer = Call::get(target).host(host).header("X-Ring", "beta").send(to);
+            let answer = HttpCall::get(target).host(host).header("X-Ring", "beta").send(to);
             match answer.status {
                 200 => answer.json()["name"].as_str().unwrap().to_owned(),
                 status => status.to_string(),
@@ -157,7 +157,7 @@ fn a_cluster_local_rule_stays_inside_beside_a_public_one_of_its_host() {
         let met = (met(appliance.http()), met(appliance.private()));
         assert_eq!((met.0.as_str(), met.1.as_str()), (outside, within), "{host}{target}");
     }
-    let shown = Call::get("/debug/routes?host=admin.example.com").send(appliance.admin()).json();
+    let shown = HttpCall::get("/debug/routes?host=admin.example.com").send(appliance.admin()).json();
     let ways = shown["routes"][0]["ways"].as_array().unwrap();
     let shown: Vec<_> = ways.iter().map(|way| (&way["path"], &way["private"])).collect();
     assert_eq!(shown, [(&json!("/admin"), &json!(true)), (&json!(""), &json!(false))]);
@@ -166,21 +166,22 @@ fn a_cluster_local_rule_stays_inside_beside_a_public_one_of_its_host() {
 /// X-KI-05, X-KI-06: requests of a Revision that was deleted were answered by whoever else the host had.
 #[test]
 fn requests_of_a_deleted_revision_are_nobody_elses() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("app", IMAGE, "first"));
     api.wait_ready("Service", NAMESPACE, "app", PATIENCE);
     // The newest one would be made again.
     api.patch("Service", NAMESPACE, "app", &greets(IMAGE, "second"));
     api.wait_ready("Revision", NAMESPACE, "app-00002", PATIENCE);
-    let other = Upstream::start("other");
+    let other = TestUpstream::start("other");
     backend(api, "other", "http", &[other.address()]);
     let shared = json!({ "path": "/shared", "splits": [split("app-00001", 90), split("other", 10)] });
     let tagged = with(path("", "app-00001"), "/headers", json!({ "X-Ring": { "exact": "beta" } }));
     let paths = [path("/admin", "app-00001"), shared, tagged, path("", "other")];
     serve(api, &ingress("of-one", json!([rule(HOST, &paths)])));
-    let call =
-        |target: &str, ring: &str| Call::get(target).host(HOST).header("X-Ring", ring).send(appliance.http());
+    let call = |target: &str, ring: &str| {
+        HttpCall::get(target).host(HOST).header("X-Ring", ring).send(appliance.http())
+    };
     assert_eq!((call("/admin", "").status, call("/", "beta").status), (200, 200));
     assert_eq!(other.requests(), 0);
 
@@ -201,11 +202,11 @@ fn requests_of_a_deleted_revision_are_nobody_elses() {
 #[test]
 fn a_probe_is_told_the_hash_of_what_is_routed() {
     let appliance = appliance();
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     backend(appliance.api(), "one", "http", &[upstream.address()]);
     serve(appliance.api(), &ingress("probed", json!([rule(HOST, &[path("/x", "one")])])));
     let probe = |target: &str, hash: Option<&str>| {
-        let call = Call::get(target).host(HOST).header("K-Network-Probe", "probe");
+        let call = HttpCall::get(target).host(HOST).header("K-Network-Probe", "probe");
         let call = hash.into_iter().fold(call, |call, hash| call.header("K-Network-Hash", hash));
         let response = call.send(appliance.http());
         (response.status, response.header("K-Network-Hash").map(str::to_owned))
@@ -224,7 +225,7 @@ fn a_probe_is_told_the_hash_of_what_is_routed() {
     appliance.api().wait_ready("Ingress", NAMESPACE, "probed", PATIENCE);
     let (status, second) = probe("/y", Some("override"));
     assert!(status == 200 && second != Some(first), "another spec has another hash");
-    let plain = seen(&appliance, Call::get("/x").header("K-Network-Hash", "from outside"));
+    let plain = seen(&appliance, HttpCall::get("/x").header("K-Network-Hash", "from outside"));
     assert_eq!(plain["headers"]["k-network-hash"], Value::Null);
 }
 
@@ -232,7 +233,7 @@ fn a_probe_is_told_the_hash_of_what_is_routed() {
 #[test]
 fn a_change_of_backend_fails_no_request() {
     let appliance = appliance();
-    let [one, two] = ["one", "two"].map(Upstream::start);
+    let [one, two] = ["one", "two"].map(TestUpstream::start);
     backend(appliance.api(), "one", "http", &[one.address()]);
     backend(appliance.api(), "two", "http", &[two.address()]);
     serve(appliance.api(), &ingress("turns", json!([rule(HOST, &[path("", "one")])])));
@@ -244,7 +245,7 @@ fn a_change_of_backend_fails_no_request() {
             thread::spawn(move || {
                 let mut answers = 0;
                 while !stop.load(SeqCst) {
-                    let response = Call::get("/").host(HOST).send(http);
+                    let response = HttpCall::get("/").host(HOST).send(http);
                     assert_eq!(response.status, 200, "{response}");
                     answers += 1;
                 }
@@ -259,7 +260,7 @@ fn a_change_of_backend_fails_no_request() {
         appliance.api().wait_ready("Ingress", NAMESPACE, "turns", PATIENCE);
         // APP-10, X-KI-17: ready means that every core has it.
         for _ in 0..5 {
-            assert_ne!(seen(&appliance, Call::get("/"))["name"], other, "turn {turn}");
+            assert_ne!(seen(&appliance, HttpCall::get("/"))["name"], other, "turn {turn}");
         }
     }
     stop.store(true, SeqCst);
@@ -285,7 +286,7 @@ fn the_status_tells_how_far_it_is_and_a_foreign_class_has_none() {
         })
     };
     says("ServiceNotFound");
-    let upstream = Upstream::start("late");
+    let upstream = TestUpstream::start("late");
     let port = json!([{ "name": "http", "port": 80 }]);
     core_service(
         api,
@@ -304,7 +305,7 @@ fn the_status_tells_how_far_it_is_and_a_foreign_class_has_none() {
     let ready = api.wait_ready("Ingress", NAMESPACE, "late", PATIENCE);
     assert_eq!(ready["status"]["publicLoadBalancer"]["ingress"][0]["ip"], "127.0.0.1");
     assert!(ready["status"]["privateLoadBalancer"]["ingress"][0]["domainInternal"].is_string());
-    assert_eq!(seen(&appliance, Call::get("/"))["name"], "late");
+    assert_eq!(seen(&appliance, HttpCall::get("/"))["name"], "late");
 
     // A second one for the same host waits until the first lets go.
     api.create(&ingress("second", rules));
@@ -313,22 +314,22 @@ fn the_status_tells_how_far_it_is_and_a_foreign_class_has_none() {
     });
     api.delete("Ingress", NAMESPACE, "late");
     api.wait_ready("Ingress", NAMESPACE, "second", PATIENCE);
-    assert_eq!(seen(&appliance, Call::get("/"))["name"], "late");
+    assert_eq!(seen(&appliance, HttpCall::get("/"))["name"], "late");
 
     let left = api.get("Ingress", NAMESPACE, "foreign").unwrap();
     assert_eq!(left["status"], Value::Null);
-    assert_eq!(Call::get("/").host("foreign.example.com").send(appliance.http()).status, 404);
+    assert_eq!(HttpCall::get("/").host("foreign.example.com").send(appliance.http()).status, 404);
 }
 
 /// X-KI-11, RT-PORT-08: a port called `h2c` is spoken to in HTTP/2, stream by stream.
 #[test]
 fn a_port_named_h2c_is_spoken_to_in_http2() {
     let appliance = appliance();
-    let instance = Instance::start();
+    let instance = H2Server::start();
     backend(appliance.api(), "grpc", "h2c", &[instance.address()]);
     serve(appliance.api(), &ingress("h2c", json!([rule(HOST, &[path("", "grpc")])])));
     let answer = run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         client.call(Request::get(format!("http://{HOST}/")).body(()).unwrap()).await.unwrap()
     });
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -339,11 +340,11 @@ fn a_port_named_h2c_is_spoken_to_in_http2() {
 #[test]
 fn a_port_named_http1_is_spoken_to_in_http1_only() {
     let appliance = appliance();
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     backend(appliance.api(), "plain", "http1", &[upstream.address()]);
     serve(appliance.api(), &ingress("http1", json!([rule(HOST, &[path("", "plain")])])));
     let answer = run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         client.call(Request::get(format!("http://{HOST}/")).body(()).unwrap()).await.unwrap()
     });
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -357,18 +358,18 @@ fn a_port_named_http1_is_spoken_to_in_http1_only() {
 #[test]
 fn a_restart_serves_what_was_served() {
     let mut appliance = appliance();
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     backend(appliance.api(), "one", "http", &[upstream.address()]);
     serve(appliance.api(), &ingress("stays", json!([rule(HOST, &[path("", "one")])])));
     appliance.restart();
-    assert_eq!(seen(&appliance, Call::get("/"))["name"], "one");
+    assert_eq!(seen(&appliance, HttpCall::get("/"))["name"], "one");
 }
 
 /// X-KI-08 as upstream's suite has it: a public host leads to the private listener, under another Host.
 #[test]
 fn a_rewritten_host_may_lead_to_our_private_listener() {
     let appliance = appliance();
-    let (api, upstream) = (appliance.api(), Upstream::start("one"));
+    let (api, upstream) = (appliance.api(), TestUpstream::start("one"));
     backend(api, "one", "http", &[upstream.address()]);
     let local = rule("in.ns.svc.cluster.local", &[path("", "one")]);
     let object = ingress("inner", json!([with(local, "/visibility", json!("ClusterLocal"))]));
@@ -379,7 +380,7 @@ fn a_rewritten_host_may_lead_to_our_private_listener() {
     core_service(api, &front);
     let outer = with(path("", "front"), "/rewriteHost", json!("in.ns.svc.cluster.local"));
     serve(api, &ingress("outer", json!([rule(HOST, &[outer])])));
-    let seen = seen(&appliance, Call::get("/"));
+    let seen = seen(&appliance, HttpCall::get("/"));
     assert_eq!((&seen["name"], &seen["headers"]["host"]), (&json!("one"), &json!("in.ns.svc.cluster.local")));
 }
 
@@ -387,8 +388,8 @@ fn a_rewritten_host_may_lead_to_our_private_listener() {
 #[test]
 fn a_backend_may_be_a_name_or_a_service_of_ours() {
     const IMAGE: &str = "example.com/hello";
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
-    let (api, upstream) = (appliance.api(), Upstream::start("named"));
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
+    let (api, upstream) = (appliance.api(), TestUpstream::start("named"));
     let named = |name: &str, to: &str, port: u16| {
         json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": NAMESPACE },
                 "spec": { "type": "ExternalName", "externalName": to,
@@ -397,12 +398,12 @@ fn a_backend_may_be_a_name_or_a_service_of_ours() {
     core_service(api, &named("outside", "localhost", upstream.address().port()));
     core_service(api, &named("own", "hello.default.svc.cluster.local", 80));
     serve(api, &ingress("outside", json!([rule(HOST, &[path("", "outside")])])));
-    assert_eq!(seen(&appliance, Call::get("/"))["name"], "named");
+    assert_eq!(seen(&appliance, HttpCall::get("/"))["name"], "named");
 
     api.create(&ingress("own", json!([rule("own.example.com", &[path("", "own")])])));
     api.create(&service("hello", IMAGE, "me"));
     api.wait_for("Ingress", NAMESPACE, "own", PATIENCE, is_ready);
-    let response = Call::get("/").host("own.example.com").send(appliance.http());
+    let response = HttpCall::get("/").host("own.example.com").send(appliance.http());
     assert_eq!(response.status, 200, "{response}");
     assert!(response.text().contains("me"), "{response}");
 }
@@ -411,7 +412,7 @@ fn a_backend_may_be_a_name_or_a_service_of_ours() {
 #[test]
 fn the_listeners_are_services_by_the_names_that_a_status_has() {
     let mut appliance = appliance();
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     backend(appliance.api(), "one", "http", &[upstream.address()]);
     let object = serve(appliance.api(), &ingress("app", json!([rule(HOST, &[path("", "one")])])));
     for restarted in [false, true] {
@@ -425,7 +426,7 @@ fn the_listeners_are_services_by_the_names_that_a_status_has() {
             let (name, namespace) =
                 called.strip_suffix(".svc.cluster.local").unwrap().split_once('.').unwrap();
             let path = format!("/api/v1/namespaces/{namespace}/services/{name}");
-            let service = Call::get(&path).send(appliance.api().address()).json();
+            let service = HttpCall::get(&path).send(appliance.api().address()).json();
             assert_eq!(service["spec"]["type"], "LoadBalancer");
             assert_eq!(service["spec"]["ports"][0]["port"], listener.port(), "{restarted}");
             assert_eq!(service["status"]["loadBalancer"]["ingress"][0]["ip"], listener.ip().to_string());

@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use kit::{Appliance, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, PATIENCE, wait};
 use tempfile::TempDir;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -80,7 +80,7 @@ impl Desk {
             println!("skipped: there is no kubectl from 1.{oldest} on, but {known:?}");
             return None;
         }
-        let appliance = Setup::new(BINARY).hello_image("test/hello").start();
+        let appliance = ApplianceSetup::new(BINARY).hello_image("test/hello").start();
         let home = TempDir::new().unwrap();
         let config = Command::new(BINARY)
             .args(["kubeconfig", "--api", &appliance.api().address().to_string()])

@@ -5,7 +5,7 @@
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
 use kit::scene::{SILENCE, accepted, ids};
-use kit::{Api, Appliance, Event, EventSink, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, KitApi, PATIENCE, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -18,7 +18,7 @@ fn feature(appliance: &Appliance, name: &str, word: &str) {
     appliance.api().patch("ConfigMap", EVENTING, "config-features", &data);
 }
 
-fn namespace(api: Api, name: &str) {
+fn namespace(api: KitApi, name: &str) {
     api.create(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
 }
 
@@ -41,7 +41,7 @@ fn reaching_subscription(name: &str, sink: &EventSink) -> Value {
 }
 
 /// A user who may write everything in `default`, and nothing elsewhere.
-fn neighbour(api: Api) -> Api {
+fn neighbour(api: KitApi) -> KitApi {
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": { "name": "neighbour", "namespace": NAMESPACE },
@@ -53,7 +53,7 @@ fn neighbour(api: Api) -> Api {
 }
 
 /// Lets the neighbour subscribe to what is elsewhere, by upstream's role.
-fn let_in(api: Api) {
+fn let_in(api: KitApi) {
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": { "name": "neighbour", "namespace": OTHER },
@@ -69,7 +69,7 @@ fn let_in(api: Api) {
 /// whoever may `knsubscribe` there; a feature that goes off again ends it.
 #[test]
 fn events_cross_namespaces_only_where_operator_and_owner_let_them() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let (api, of_trigger, of_subscription) = (appliance.api(), EventSink::start(), EventSink::start());
     namespace(api, OTHER);
     for (kind, object) in [("Broker", broker("main")), ("Channel", channel("main"))] {
@@ -102,7 +102,7 @@ fn events_cross_namespaces_only_where_operator_and_owner_let_them() {
     for (path, id) in
         [("/brokers/elsewhere/main", "1"), ("/brokers/default/main", "2"), ("/channels/elsewhere/main", "3")]
     {
-        accepted(&Event::new(id).binary(path), &appliance);
+        accepted(&TestEvent::new(id).binary(path), &appliance);
     }
     assert_eq!(ids(&of_trigger.wait_for(1, PATIENCE)), ["1"]);
     assert_eq!(ids(&of_subscription.wait_for(1, PATIENCE)), ["3"]);
@@ -110,7 +110,7 @@ fn events_cross_namespaces_only_where_operator_and_owner_let_them() {
     feature(&appliance, "cross-namespace-event-links", "disabled");
     api.wait_for("Trigger", NAMESPACE, "reader", PATIENCE, |object| !kit::api::is_ready(object));
     api.wait_for("Subscription", NAMESPACE, "listener", PATIENCE, |object| !kit::api::is_ready(object));
-    accepted(&Event::new("4").binary("/brokers/elsewhere/main"), &appliance);
+    accepted(&TestEvent::new("4").binary("/brokers/elsewhere/main"), &appliance);
     wait::rest(SILENCE);
     assert_eq!(ids(&of_trigger.received()), ["1"]);
 }
@@ -118,7 +118,7 @@ fn events_cross_namespaces_only_where_operator_and_owner_let_them() {
 /// X-FEA-01: a reference may say the group alone, for a channel and for whatever is sent to.
 #[test]
 fn a_reference_by_group_means_the_version_that_is_served() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let (api, sink) = (appliance.api(), EventSink::start());
     for name in ["main", "second"] {
         api.create(&channel(name));
@@ -140,7 +140,7 @@ fn a_reference_by_group_means_the_version_that_is_served() {
     let stored = api.create(&subscription("last", "second", &sink.url()));
     assert_eq!(stored["spec"]["channel"].get("group"), None);
     api.wait_ready("Subscription", NAMESPACE, "last", PATIENCE);
-    accepted(&Event::new("1").binary("/channels/default/main"), &appliance);
+    accepted(&TestEvent::new("1").binary("/channels/default/main"), &appliance);
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
 
     let nobody = json!({ "ref": { "group": "nobody.example", "kind": "Thing", "name": "x" } });
@@ -155,7 +155,7 @@ fn a_reference_by_group_means_the_version_that_is_served() {
 /// X-FEA-02: the operator gives URLs to objects of a kind that has no address.
 #[test]
 fn a_kind_without_an_address_is_reached_by_the_operators_url() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let (api, sink) = (appliance.api(), EventSink::start());
     let to = json!({ "ref": { "apiVersion": "v1", "kind": "ConfigMap", "name": "box" } });
     api.create(&broker("main"));
@@ -180,7 +180,7 @@ fn a_kind_without_an_address_is_reached_by_the_operators_url() {
     feature(&appliance, "kreference-mapping", "enabled");
     let ready = api.wait_ready("Trigger", NAMESPACE, "boxed", PATIENCE);
     assert_eq!(ready["status"]["subscriberUri"], format!("{}default/box", sink.url()));
-    accepted(&Event::new("1").binary("/brokers/default/main"), &appliance);
+    accepted(&TestEvent::new("1").binary("/brokers/default/main"), &appliance);
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
 
     feature(&appliance, "kreference-mapping", "disabled");

@@ -4,9 +4,9 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use kit::http2::{self, Client};
+use kit::http2::{self, H2Client};
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, Call, Connection, PATIENCE, Setup, Upstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, PATIENCE, TestUpstream, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -15,7 +15,7 @@ const IMAGE: &str = "example.com/hello";
 const NEVER: &str = "example.com/never";
 
 fn shown(appliance: &Appliance, path: &str) -> Value {
-    let answer = Call::get(path).send(appliance.admin());
+    let answer = HttpCall::get(path).send(appliance.admin());
     assert_eq!(answer.status, 200, "{answer}");
     answer.json()
 }
@@ -30,8 +30,8 @@ fn in_state(appliance: &Appliance, state: &str) -> Value {
 
 #[test]
 fn open_connections_are_shown_with_what_they_do() {
-    let (upstream, silent) = (Upstream::start("one"), TcpListener::bind(("127.0.0.1", 0)).unwrap());
-    let appliance = Setup::new(BIN)
+    let (upstream, silent) = (TestUpstream::start("one"), TcpListener::bind(("127.0.0.1", 0)).unwrap());
+    let appliance = ApplianceSetup::new(BIN)
         .route(HOST, upstream.address())
         .route("silent.example.com", silent.local_addr().unwrap())
         .flag("workers", "2")
@@ -39,9 +39,9 @@ fn open_connections_are_shown_with_what_they_do() {
         .start();
     assert_eq!(shown(&appliance, "/debug/connections")["open"], 0);
 
-    let mut idle = Connection::open(appliance.private());
+    let mut idle = HttpConnection::open(appliance.private());
     for _ in 0..3 {
-        assert_eq!(idle.call(&Call::get("/").host(HOST)).status, 200);
+        assert_eq!(idle.call(&HttpCall::get("/").host(HOST)).status, 200);
     }
     let one = in_state(&appliance, "idle");
     assert_eq!((&one["requests"], &one["streams"]), (&json!(3), &json!(0)), "{one}");
@@ -49,13 +49,13 @@ fn open_connections_are_shown_with_what_they_do() {
     assert!(one["received_bytes"].as_u64() > Some(100) && one["sent_bytes"].as_u64() > Some(300), "{one}");
     assert!(one["peer"].as_str().unwrap().parse::<SocketAddr>().is_ok() && one["core"].as_u64() < Some(2));
 
-    let mut waits = Connection::open(appliance.http());
-    waits.send(&Call::get("/").host("silent.example.com").to_bytes(appliance.http()));
+    let mut waits = HttpConnection::open(appliance.http());
+    waits.send(&HttpCall::get("/").host("silent.example.com").to_bytes(appliance.http()));
     let one = in_state(&appliance, "serving");
     assert_eq!((&one["requests"], &one["streams"], &one["listener"]), (&json!(1), &json!(1), &json!("http")));
 
     http2::run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let begin = |host: &str| {
             let request = http::Request::get(format!("http://{host}/")).body(()).unwrap();
             let client = client.clone();
@@ -82,13 +82,13 @@ fn open_connections_are_shown_with_what_they_do() {
     wait::until(PATIENCE, "everybody to be gone", || {
         (shown(&appliance, "/debug/connections")["open"] == 0).then_some(())
     });
-    assert_eq!(Call::get("/debug/connections?limit=x").send(appliance.admin()).status, 400);
+    assert_eq!(HttpCall::get("/debug/connections?limit=x").send(appliance.admin()).status, 400);
 }
 
 #[test]
 fn routes_are_shown_as_the_cores_have_them() {
-    let upstream = Upstream::start("one");
-    let appliance = Setup::new(BIN)
+    let upstream = TestUpstream::start("one");
+    let appliance = ApplianceSetup::new(BIN)
         .hello_image(IMAGE)
         .route(HOST, upstream.address())
         .flag("route", &format!("*.wild.example.com=h2c://{}", upstream.address()))
@@ -120,7 +120,7 @@ fn routes_are_shown_as_the_cores_have_them() {
 }
 
 /// A Service without an instance, whatever its image.
-fn asleep(setup: Setup, image: &str) -> Appliance {
+fn asleep(setup: ApplianceSetup, image: &str) -> Appliance {
     let appliance = setup.hello_image(IMAGE).flag("image", &format!("{NEVER}=sleep 600")).start();
     let api = appliance.api();
     let allowed = json!({ "data": { "allow-zero-initial-scale": "true" } });
@@ -146,14 +146,14 @@ fn phases(header: &str) -> Vec<(String, f64)> {
 /// ones are told nothing.
 #[test]
 fn a_cold_request_is_told_what_it_waited_for() {
-    let appliance = asleep(Setup::new(BIN), IMAGE);
-    let cold = Call::get("/").host(COLD).send(appliance.http());
+    let appliance = asleep(ApplianceSetup::new(BIN), IMAGE);
+    let cold = HttpCall::get("/").host(COLD).send(appliance.http());
     assert_eq!(cold.status, 200, "{cold}");
     let told = phases(cold.header("server-timing").unwrap());
     let names: Vec<_> = told.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["queue", "spawn", "listen", "first-byte"], "{cold}");
     assert!(told[0].1 > 0.0 && told[0].1 >= told[2].1, "the listening lies within the queue: {told:?}");
-    let warm = Call::get("/").host(COLD).send(appliance.http());
+    let warm = HttpCall::get("/").host(COLD).send(appliance.http());
     assert_eq!((warm.status, warm.header("server-timing")), (200, None));
     for phase in ["queue", "spawn", "listen", "first-byte"] {
         let label = format!("phase=\"{phase}\"");
@@ -164,10 +164,12 @@ fn a_cold_request_is_told_what_it_waited_for() {
 /// ... by HTTP/2 too; and with the setting off nobody is told, but it is counted.
 #[test]
 fn http2_clients_are_told_as_well_and_nobody_is_if_that_is_off() {
-    for (setup, is_told) in [(Setup::new(BIN), true), (Setup::new(BIN).flag("server-timing", "off"), false)] {
+    for (setup, is_told) in
+        [(ApplianceSetup::new(BIN), true), (ApplianceSetup::new(BIN).flag("server-timing", "off"), false)]
+    {
         let appliance = asleep(setup, IMAGE);
         http2::run(async {
-            let (client, _ended) = Client::open(appliance.http()).await;
+            let (client, _ended) = H2Client::open(appliance.http()).await;
             let request = || http::Request::get(format!("http://{COLD}/")).body(()).unwrap();
             let cold = client.call(request()).await.unwrap();
             let told = cold.headers.get("server-timing").map(|value| value.to_str().unwrap().to_owned());
@@ -181,9 +183,9 @@ fn http2_clients_are_told_as_well_and_nobody_is_if_that_is_off() {
 
 #[test]
 fn who_waits_for_an_instance_is_shown_waiting() {
-    let appliance = asleep(Setup::new(BIN), NEVER);
-    let mut waits = Connection::open(appliance.http());
-    waits.send(&Call::get("/").host(COLD).to_bytes(appliance.http()));
+    let appliance = asleep(ApplianceSetup::new(BIN), NEVER);
+    let mut waits = HttpConnection::open(appliance.http());
+    waits.send(&HttpCall::get("/").host(COLD).to_bytes(appliance.http()));
     let one = in_state(&appliance, "waiting");
     assert_eq!((&one["requests"], &one["protocol"]), (&json!(1), &json!("HTTP/1.1")), "{one}");
     let backend =

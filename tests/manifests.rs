@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Api, Appliance, Call, PATIENCE, Setup};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -38,11 +38,11 @@ fn greeting(appliance: &Appliance, manifest: &Value) -> String {
     let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
     api.create(manifest);
     api.wait_ready("Service", NAMESPACE, name, PATIENCE);
-    Call::get("/").host(&format!("{name}.{NAMESPACE}.localhost")).send(appliance.http()).text()
+    HttpCall::get("/").host(&format!("{name}.{NAMESPACE}.localhost")).send(appliance.http()).text()
 }
 
 /// ConfigMaps `settings` and `plain`; the kit has no Secrets, so the path is spelled out.
-fn create_sources(api: Api) {
+fn create_sources(api: KitApi) {
     for (kind, body) in [
         ("configmaps", json!({ "kind": "ConfigMap", "data": { "colour": "red", "size": "9" } })),
         ("secrets", json!({ "kind": "Secret", "stringData": { "token": "t0p" } })),
@@ -50,8 +50,9 @@ fn create_sources(api: Api) {
         let mut object = body;
         object["apiVersion"] = json!("v1");
         object["metadata"] = json!({ "name": "settings", "namespace": NAMESPACE });
-        let made =
-            Call::post(&format!("/api/v1/namespaces/{NAMESPACE}/{kind}")).json(&object).send(api.address());
+        let made = HttpCall::post(&format!("/api/v1/namespaces/{NAMESPACE}/{kind}"))
+            .json(&object)
+            .send(api.address());
         assert_eq!(made.status, 201, "{made}");
     }
 }
@@ -59,7 +60,7 @@ fn create_sources(api: Api) {
 /// SRV-CON-05, SRV-CON-06, SRV-CON-21, SRV-CON-22, SRV-CON-23, SRV-CON-26, SRV-CON-37, SRV-CON-38: variables out of objects.
 #[test]
 fn an_instance_has_the_variables_of_its_objects() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     create_sources(appliance.api());
     let mut manifest = looking("vars", "echo $ONE-$KEY-$P_size-$token-${NONE-unset}");
     container(&mut manifest)["env"] = json!([
@@ -79,7 +80,7 @@ fn an_instance_has_the_variables_of_its_objects() {
 /// wants them, and not to be written to.
 #[test]
 fn an_instance_has_the_files_of_its_volumes() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     create_sources(appliance.api());
     let place = if is_root() { "/sluicegate-test" } else { "$SLUICEGATE_VOLUMES" };
     let look = format!(
@@ -107,7 +108,7 @@ fn an_instance_has_the_files_of_its_volumes() {
 /// SRV-REV-10, SRV-VOL-08: a token of the Revision's account, for whom the volume says, as soon as there is the account.
 #[test]
 fn an_instance_has_the_token_of_its_account() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let folder = if is_root() { "/sluicegate-test" } else { "$SLUICEGATE_VOLUMES/account" };
     let mut manifest = looking("token", &format!("cat {folder}/token"));
@@ -135,16 +136,18 @@ fn an_instance_has_the_token_of_its_account() {
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "teller", "namespace": NAMESPACE },
     });
     let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts");
-    assert_eq!(Call::post(&path).json(&account).send(api.address()).status, 201);
+    assert_eq!(HttpCall::post(&path).json(&account).send(api.address()).status, 201);
     api.wait_ready("Service", NAMESPACE, "token", PATIENCE);
-    let said = Call::get("/").host(&format!("token.{NAMESPACE}.localhost")).send(appliance.http()).text();
+    let said = HttpCall::get("/").host(&format!("token.{NAMESPACE}.localhost")).send(appliance.http()).text();
     let token = said.split_whitespace().nth(1).unwrap();
     let review = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
         "spec": { "token": token, "audiences": ["shop"] },
     });
-    let told =
-        Call::post("/apis/authentication.k8s.io/v1/tokenreviews").json(&review).send(api.address()).json();
+    let told = HttpCall::post("/apis/authentication.k8s.io/v1/tokenreviews")
+        .json(&review)
+        .send(api.address())
+        .json();
     assert_eq!(told["status"]["authenticated"], true, "{told}");
     assert_eq!(told["status"]["user"]["username"], format!("system:serviceaccount:{NAMESPACE}:teller"));
     assert_eq!(told["status"]["audiences"], json!(["shop"]));
@@ -157,7 +160,7 @@ fn an_instance_runs_where_and_as_whom_its_manifest_says() {
         eprintln!("skipped: another user is root's to give");
         return;
     }
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let mut manifest = looking(
         "who",
         "echo $(pwd) $(id -u):$(id -g) $(echo ok > /tmp/sluicegate-$$ && cat /tmp/sluicegate-$$; rm -f /tmp/sluicegate-$$)",
@@ -181,7 +184,7 @@ fn an_instance_has_the_power_and_the_memory_of_its_manifest() {
     if !is_root() {
         return eprintln!("skipped: an instance that is not root has none of root's power");
     }
-    let setup = Setup::new(BIN);
+    let setup = ApplianceSetup::new(BIN);
     let place = setup.data().parent().unwrap().display().to_string();
     let appliance = setup.start();
     let api = appliance.api();
@@ -203,7 +206,7 @@ fn an_instance_has_the_power_and_the_memory_of_its_manifest() {
     let pods = api.list_selected("Pod", NAMESPACE, "serving.knative.dev/service=none");
     let name = pods[0]["metadata"]["name"].as_str().unwrap();
     let log =
-        Call::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address()).text();
+        HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address()).text();
     assert!(log.contains("listening on") && !log.contains("sluicegate: "), "{log}");
 
     let more = with_capabilities("more", json!({ "drop": ["ALL"], "add": ["SYS_CHROOT"] }));
@@ -221,7 +224,7 @@ fn an_instance_is_the_operators_user_if_its_manifest_names_none() {
     if !is_root() {
         return eprintln!("skipped: nobody but root runs programs as others");
     }
-    let appliance = Setup::new(BIN).flag("instance-user", "65532").start();
+    let appliance = ApplianceSetup::new(BIN).flag("instance-user", "65532").start();
     let said = greeting(&appliance, &looking("usual", "id -u; id -g"));
     assert!(said.starts_with("Hello 65532\n65532 from"), "{said}");
     let mut named = looking("named", "id -u");
@@ -233,7 +236,7 @@ fn an_instance_is_the_operators_user_if_its_manifest_names_none() {
 /// RT-USER-05: whoever may not be had fails the Revision, in the condition of the container.
 #[test]
 fn an_identity_that_is_not_allowed_fails_the_revision() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let mut manifest = looking("root", "echo x");
     // Root is asked never to be root; anybody else is asked to be root.
     container(&mut manifest)["securityContext"] =
@@ -269,7 +272,7 @@ fn replace(folder: &std::path::Path, name: &str, text: &str) {
 /// told with file and line and stops no other; what changes is applied, and what goes is deleted.
 #[test]
 fn a_folder_of_manifests_is_applied_followed_and_pruned() {
-    let setup = Setup::new(BIN);
+    let setup = ApplianceSetup::new(BIN);
     let folder = setup.write_file("apps", "").with_file_name("manifests");
     std::fs::create_dir(&folder).unwrap();
     let broken = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Bad_Name}\n";
@@ -283,7 +286,7 @@ fn a_folder_of_manifests_is_applied_followed_and_pruned() {
     appliance.wait_says("a.yaml:11: ConfigMap Bad_Name: ");
     appliance.wait_says("c.yaml:");
     let failed = |n: u32| {
-        let metrics = Call::get("/metrics").send(appliance.admin()).text();
+        let metrics = HttpCall::get("/metrics").send(appliance.admin()).text();
         let line = metrics.lines().find(|line| line.starts_with("sluicegate_manifests_failed"));
         line.is_some_and(|line| line.ends_with(&format!(" {n}")))
     };
@@ -319,7 +322,7 @@ fn a_folder_of_manifests_is_applied_followed_and_pruned() {
 /// may be defined in the same file, behind its objects.
 #[test]
 fn children_stay_and_kinds_of_ones_own_may_be_defined_beside_their_objects() {
-    let setup = Setup::new(BIN).hello_image("example.com/hello");
+    let setup = ApplianceSetup::new(BIN).hello_image("example.com/hello");
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": "cups.example.com" },
@@ -339,7 +342,7 @@ fn children_stay_and_kinds_of_ones_own_may_be_defined_beside_their_objects() {
     let file = setup.write_file("all.yaml", &text);
     let mut appliance = setup.clone().flag("manifests", &file.display().to_string()).start();
     let cup = "/apis/example.com/v1/namespaces/default/cups/a";
-    assert_eq!(Call::get(cup).send(appliance.api().address()).json()["size"], 1);
+    assert_eq!(HttpCall::get(cup).send(appliance.api().address()).json()["size"], 1);
     appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     let uid = |appliance: &Appliance| {
         appliance.api().get("Configuration", NAMESPACE, "hello").map(|found| found["metadata"]["uid"].clone())
@@ -352,6 +355,6 @@ fn children_stay_and_kinds_of_ones_own_may_be_defined_beside_their_objects() {
     std::fs::remove_file(file).unwrap();
     appliance.api().wait_gone("Service", NAMESPACE, "hello", PATIENCE);
     kit::wait::until(PATIENCE, "the kind to be gone", || {
-        (Call::get(cup).send(appliance.api().address()).status == 404).then_some(())
+        (HttpCall::get(cup).send(appliance.api().address()).status == 404).then_some(())
     });
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kit::api::is_ready;
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Appliance, Call, PATIENCE, Response, Setup, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpResponse, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -19,7 +19,7 @@ const IDLE_PATIENCE: Duration = Duration::from_secs(90);
 
 /// Revisions `hello-00001` and `hello-00002` with this traffic and these annotations of the Service.
 fn two(annotations: Value, traffic: Value) -> Appliance {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "one"));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
@@ -48,13 +48,13 @@ fn with_next() -> Value {
     ])
 }
 
-fn ask(appliance: &Appliance, header: (&str, &str)) -> Response {
-    let response = Call::get("/").host(HOST).header(header.0, header.1).send(appliance.http());
+fn ask(appliance: &Appliance, header: (&str, &str)) -> HttpResponse {
+    let response = HttpCall::get("/").host(HOST).header(header.0, header.1).send(appliance.http());
     assert_eq!(response.status, 200, "{response}");
     response
 }
 
-fn revision(response: &Response) -> String {
+fn revision(response: &HttpResponse) -> String {
     response.text().trim().rsplit(' ').next().unwrap_or_default().to_owned()
 }
 
@@ -108,7 +108,7 @@ fn a_header_chooses_a_revision() {
 fn a_mirror_wakes_its_revision_and_compares_its_answers() {
     let appliance = two(json!({ "sluicegate.dev/mirror": "next" }), with_next());
     for n in 0..10 {
-        let call = Call::new("POST", &format!("/echo?{n}")).host(HOST).body("x".repeat(2000));
+        let call = HttpCall::new("POST", &format!("/echo?{n}")).host(HOST).body("x".repeat(2000));
         let response = call.send(appliance.http());
         assert_eq!((response.status, response.body.len()), (200, 2000), "{response}");
     }
@@ -122,7 +122,7 @@ fn a_mirror_wakes_its_revision_and_compares_its_answers() {
 /// A frozen instance is there again for the next request: the same process, and no start.
 #[test]
 fn a_frozen_instance_thaws_for_the_next_request() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let annotation = |name: &str| format!("/spec/template/metadata/annotations/{}", name.replace('/', "~1"));
     let mut manifest = service("hello", IMAGE, "world");
@@ -138,7 +138,7 @@ fn a_frozen_instance_thaws_for_the_next_request() {
     api.create(&manifest);
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     let mark = || {
-        let env = Call::get("/env").host(HOST).send(appliance.http());
+        let env = HttpCall::get("/env").host(HOST).send(appliance.http());
         assert_eq!(env.status, 200, "{env}");
         env.json()["SLUICEGATE_INSTANCE"].as_str().unwrap().to_owned()
     };
@@ -183,10 +183,10 @@ fn with_all_of_it_a_service_is_what_it_is_without() {
     });
     let answers: BTreeSet<_> = (0..20).map(|_| revision(&ask(&appliance, ("X-None", "1")))).collect();
     assert_eq!(answers, ["hello-00001".to_owned()].into());
-    let tagged = Call::get("/").host("next-hello.default.localhost").send(appliance.http());
+    let tagged = HttpCall::get("/").host("next-hello.default.localhost").send(appliance.http());
     assert_eq!((tagged.status, revision(&tagged).as_str()), (200, "hello-00002"));
     api.delete("Service", NAMESPACE, "hello");
     wait::until(PATIENCE, "the host to be nobody's", || {
-        (Call::get("/").host(HOST).send(appliance.http()).status == 404).then_some(())
+        (HttpCall::get("/").host(HOST).send(appliance.http()).status == 404).then_some(())
     });
 }

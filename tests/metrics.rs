@@ -3,7 +3,7 @@
 
 use kit::manifest::{NAMESPACE, channel, service, subscription, with};
 use kit::scene::{accepted, post, subscribe, with_broker};
-use kit::{Answer, Appliance, Call, Event, EventSink, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -21,7 +21,7 @@ fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
 }
 
 fn metrics(appliance: &Appliance) -> String {
-    Call::get("/metrics").send(appliance.admin()).text()
+    HttpCall::get("/metrics").send(appliance.admin()).text()
 }
 
 /// Waits until the line has this value.
@@ -36,22 +36,22 @@ fn comes_to(appliance: &Appliance, name: &str, labels: &[(&str, &str)], wanted: 
 /// X-OBS-01: what a Broker takes in, what its Triggers and a channel's Subscriptions are sent, each attempt by itself.
 #[test]
 fn events_are_measured_by_upstreams_names() {
-    let appliance = with_broker(&Setup::new(BIN).flag("workers", "2"));
+    let appliance = with_broker(&ApplianceSetup::new(BIN).flag("workers", "2"));
     let busy = EventSink::answering(|received| match received.header("ce-id") {
-        Some("1") => Answer::status(503),
-        _ => Answer::status(202),
+        Some("1") => SinkResponse::status(503),
+        _ => SinkResponse::status(202),
     });
     let once_more = json!({ "retry": 1, "backoffPolicy": "linear", "backoffDelay": "PT0.01S" });
     subscribe(appliance.api(), "t", &busy.url(), &[("/spec/delivery", once_more)]);
     for id in ["1", "2"] {
-        post(&appliance, &Event::new(id));
+        post(&appliance, &TestEvent::new(id));
     }
     let api = appliance.api();
     let sink = EventSink::start();
     api.create(&channel("c"));
     api.create(&subscription("s", "c", &sink.url()));
     api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
-    accepted(&Event::new("3").binary("/channels/default/c"), &appliance);
+    accepted(&TestEvent::new("3").binary("/channels/default/c"), &appliance);
 
     comes_to(&appliance, "sluicegate_abandoned_total", &[], 0.0); // nothing was deleted
     const COUNT: &str = "kn_eventing_dispatch_duration_seconds_count";
@@ -96,7 +96,7 @@ fn events_are_measured_by_upstreams_names() {
 /// X-OBS-02, X-OBS-03, X-QP-12: a Revision's requests by status and tag, its instances and what the scaler makes of it.
 #[test]
 fn revisions_are_measured_by_upstreams_names() {
-    let appliance = Setup::new(BIN).flag("workers", "2").hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).flag("workers", "2").hello_image(IMAGE).start();
     let api = appliance.api();
     api.patch(
         "ConfigMap",
@@ -118,7 +118,7 @@ fn revisions_are_measured_by_upstreams_names() {
         api.wait_ready("Service", NAMESPACE, name, PATIENCE);
     }
     for (host, tag) in [("hello", ""), ("hello", "next"), ("hello", "nobody"), ("next-hello", "")] {
-        let call = Call::get("/").host(&format!("{host}.default.localhost"));
+        let call = HttpCall::get("/").host(&format!("{host}.default.localhost"));
         let call = if tag.is_empty() { call } else { call.header("Knative-Serving-Tag", tag) };
         assert_eq!(call.send(appliance.http()).status, 200);
     }

@@ -5,7 +5,7 @@
 use std::thread;
 
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, Call, PATIENCE, Setup, Upstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -13,7 +13,10 @@ const HELLO: &str = "example.com/hello";
 const CALLER: &str = "example.com/caller";
 
 fn appliance() -> Appliance {
-    Setup::new(BIN).hello_image(HELLO).flag("image", &format!("{CALLER}={BIN} example caller")).start()
+    ApplianceSetup::new(BIN)
+        .hello_image(HELLO)
+        .flag("image", &format!("{CALLER}={BIN} example caller"))
+        .start()
 }
 
 fn deploy(appliance: &Appliance, manifest: &Value) -> String {
@@ -39,7 +42,7 @@ fn caller(appliance: &Appliance, urls: &[String]) -> Option<String> {
 /// What its calls came to, line by line.
 fn calls(appliance: &Appliance, urls: &[String]) -> Option<Vec<String>> {
     let host = caller(appliance, urls)?;
-    let text = Call::get("/").host(&host).send(appliance.http()).text();
+    let text = HttpCall::get("/").host(&host).send(appliance.http()).text();
     Some(text.lines().map(str::to_owned).collect())
 }
 
@@ -74,7 +77,7 @@ fn an_instance_reaches_other_services_by_name() {
     assert!(!said[5].contains(" 200 ") && said.len() == 7, "{said:?}");
     assert_eq!(said[6], format!("{} 200 Hello early from sleeper-00001", urls[6]));
     for host in ["hidden.default", "hidden.default.svc.cluster.local", "hidden"] {
-        assert_eq!(Call::get("/").host(host).send(appliance.http()).status, 404, "{host}");
+        assert_eq!(HttpCall::get("/").host(host).send(appliance.http()).status, 404, "{host}");
     }
 }
 
@@ -91,14 +94,14 @@ fn an_instance_meets_tls_at_the_usual_port() {
 #[test]
 fn an_instance_reaches_a_core_service_by_name() {
     let appliance = appliance();
-    let database = Upstream::start("database");
+    let database = TestUpstream::start("database");
     let address = database.address();
     let api = appliance.api();
     let meta = |name: &str| json!({ "name": name, "namespace": NAMESPACE, "labels": { "kubernetes.io/service-name": "db" } });
     let port = json!([{ "name": "http", "port": address.port() }]);
     let db =
         json!({ "apiVersion": "v1", "kind": "Service", "metadata": meta("db"), "spec": { "ports": port } });
-    let made = Call::post("/api/v1/namespaces/default/services").json(&db).send(api.address());
+    let made = HttpCall::post("/api/v1/namespaces/default/services").json(&db).send(api.address());
     assert_eq!(made.status, 201, "{}", made.text());
     api.create(&json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": meta("db-1"),
@@ -121,7 +124,7 @@ fn who_is_still_answering_may_call_others_to_the_end() {
     let urls = ["http://hidden.default/slow?ms=1500", "http://hidden.default/"].map(str::to_owned);
     let Some(host) = caller(&appliance, &urls) else { return };
     let address = appliance.http();
-    let asking = thread::spawn(move || Call::get("/").host(&host).send(address).text());
+    let asking = thread::spawn(move || HttpCall::get("/").host(&host).send(address).text());
     wait::until(PATIENCE, "the first call", || {
         (appliance.metric("sluicegate_backend_requests_total", "hidden") > 0).then_some(())
     });

@@ -6,7 +6,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
 use kit::scene::{BROKER, SILENCE, ids};
-use kit::{Answer, Api, Appliance, Call, Event, EventSink, PATIENCE, Received, Response, Setup, wait};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpResponse, KitApi, PATIENCE, ReceivedRequest,
+    SinkResponse, TestEvent, wait,
+};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -20,7 +23,7 @@ fn features(appliance: &Appliance, words: &Value) {
 
 /// An appliance that asks, with a Broker `main`.
 fn house(mode: &str) -> Appliance {
-    let appliance = Setup::new(BIN).flag("workers", "2").start();
+    let appliance = ApplianceSetup::new(BIN).flag("workers", "2").start();
     features(&appliance, &json!({ "authentication-oidc": "enabled", "default-authorization-mode": mode }));
     appliance.api().create(&broker("main"));
     asking(appliance.api(), "Broker", "main");
@@ -28,30 +31,30 @@ fn house(mode: &str) -> Appliance {
 }
 
 /// Waits until the object is ready and its address names an audience.
-fn asking(api: Api, kind: &str, name: &str) -> Value {
+fn asking(api: KitApi, kind: &str, name: &str) -> Value {
     api.wait_for(kind, NAMESPACE, name, PATIENCE, |object| {
         kit::api::is_ready(object) && object["status"]["address"]["audience"].is_string()
     })
 }
 
-fn account(api: Api, namespace: &str, name: &str) {
+fn account(api: KitApi, namespace: &str, name: &str) {
     let metadata = json!({ "name": name, "namespace": namespace });
     api.create(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }));
 }
 
-fn token(api: Api, namespace: &str, name: &str, audience: &str) -> String {
+fn token(api: KitApi, namespace: &str, name: &str, audience: &str) -> String {
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
         "spec": { "audiences": [audience], "expirationSeconds": 3600 },
     });
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
-    let answer = Call::post(&path).json(&request).send(api.address());
+    let answer = HttpCall::post(&path).json(&request).send(api.address());
     assert_eq!(answer.status, 201, "{answer}");
     answer.json()["status"]["token"].as_str().unwrap().to_owned()
 }
 
-fn send(appliance: &Appliance, path: &str, id: &str, token: &str) -> Response {
-    let mut call = Event::new(id).binary(path);
+fn send(appliance: &Appliance, path: &str, id: &str, token: &str) -> HttpResponse {
+    let mut call = TestEvent::new(id).binary(path);
     if !token.is_empty() {
         call = call.header("Authorization", &format!("Bearer {token}"));
     }
@@ -137,12 +140,12 @@ fn senders_have_to_say_who_they_are() {
         let challenge = answer.headers.get("www-authenticate");
         assert_eq!(challenge.is_some_and(|text| text.starts_with("Bearer ")), status == 401, "{answer}");
     }
-    let unread = Call::post(BROKER).body("no event").send(appliance.events());
+    let unread = HttpCall::post(BROKER).body("no event").send(appliance.events());
     assert_eq!(unread.status, 401, "who it is comes before what it says");
-    assert_eq!(Call::new("OPTIONS", BROKER).send(appliance.events()).status, 200);
+    assert_eq!(HttpCall::new("OPTIONS", BROKER).send(appliance.events()).status, 200);
     assert_eq!(send(&appliance, "/brokers/default/none", "1", "").status, 404);
     sink.wait_until(PATIENCE, |all| all.iter().any(|one| one.id() == "known")).unwrap();
-    let known = |all: &[Received]| all.iter().filter(|one| one.id() == "known").count();
+    let known = |all: &[ReceivedRequest]| all.iter().filter(|one| one.id() == "known").count();
     let twice = sink.wait_until(SILENCE, |all| known(all) > 1);
     assert!(twice.is_err(), "what was refused came through");
     assert!(appliance.metric("sluicegate_stream_unauthorized_total", BROKER) >= 5);
@@ -152,7 +155,7 @@ fn senders_have_to_say_who_they_are() {
 /// it protects, and refused while nobody is asked.
 #[test]
 fn a_policy_says_who_may_send_what() {
-    let off = Setup::new(BIN).start();
+    let off = ApplianceSetup::new(BIN).start();
     let refused = off.api().try_create(&policy("p", json!({ "from": [{ "sub": "*" }] })));
     assert!(refused.status == 422 && refused.text().contains("authentication-oidc"), "{refused}");
     drop(off);
@@ -206,7 +209,7 @@ fn deliveries_show_who_sends_them() {
     let appliance = house("deny-all");
     let api = appliance.api();
     let (sink, end, dead) =
-        (EventSink::start(), EventSink::start(), EventSink::answering(|_| Answer::status(202)));
+        (EventSink::start(), EventSink::start(), EventSink::answering(|_| SinkResponse::status(202)));
     api.create(&broker("second"));
     asking(api, "Broker", "second");
     let audience = json!({ "uri": sink.url(), "audience": "my-sink" });
@@ -260,7 +263,7 @@ fn deliveries_show_who_sends_them() {
     let said = claims(&token);
     assert_eq!(said["sub"], "system:serviceaccount:default:shown-oidc-eventing.knative.dev-trigger");
     assert_eq!(said["aud"], json!(["my-sink"]));
-    let keys = Call::get("/openid/v1/jwks").send(api.address()).json();
+    let keys = HttpCall::get("/openid/v1/jwks").send(api.address()).json();
     let head = token.split('.').next().unwrap();
     let head: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(head).unwrap()).unwrap();
     assert_eq!((&head["kid"], &head["alg"]), (&keys["keys"][0]["kid"], &json!("ES256")));
@@ -284,7 +287,7 @@ fn channels_and_flows_let_their_own_parts_in() {
         EventSink::answering(move |event| {
             let id = format!("{}-{name}", event.id());
             let attributes = [("specversion", "1.0"), ("id", &id), ("source", "/kit"), ("type", "kit.test")];
-            Answer::event(200, &attributes, &json!({}))
+            SinkResponse::event(200, &attributes, &json!({}))
         })
     };
     let (first, second, last) = (step("a"), step("b"), EventSink::start());
@@ -355,8 +358,8 @@ fn a_lost_subscriber_is_shown_the_same_account_after_a_restart() {
     let class = "/metadata/annotations/eventing.knative.dev~1broker.class";
     api.create(&with(broker("foreign"), class, json!("Foreign")));
     let status = json!({ "status": { "address": { "url": sink.url(), "audience": "my-sink" } } });
-    let path = format!("{}/status", Api::path("Broker", NAMESPACE, "foreign"));
-    let patch = Call::new("PATCH", &path).header("Content-Type", "application/merge-patch+json");
+    let path = format!("{}/status", KitApi::path("Broker", NAMESPACE, "foreign"));
+    let patch = HttpCall::new("PATCH", &path).header("Content-Type", "application/merge-patch+json");
     let answer = patch.body(status.to_string()).send(api.address());
     assert_eq!(answer.status, 200, "{answer}");
     let to =
@@ -403,7 +406,7 @@ fn a_follower_asks_who_comes_and_shows_who_it_is() {
         .output()
         .unwrap();
     assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
-    let setup = Setup::new(BIN).flag("workers", "1");
+    let setup = ApplianceSetup::new(BIN).flag("workers", "1");
     let kubeconfig = setup.write_file("kubeconfig", &String::from_utf8(printed.stdout).unwrap());
     let follower = setup.flag("kubeconfig", &kubeconfig.display().to_string()).start();
     comes_to(&follower, BROKER, &robot, 202);
@@ -424,7 +427,11 @@ fn a_reply_passes_no_door() {
     let step = EventSink::answering(|event| {
         let attributes =
             [("specversion", "1.0"), ("id", "answer"), ("source", "/kit"), ("type", "kit.answer")];
-        if event.id() == "answer" { Answer::status(202) } else { Answer::event(200, &attributes, &json!({})) }
+        if event.id() == "answer" {
+            SinkResponse::status(202)
+        } else {
+            SinkResponse::event(200, &attributes, &json!({}))
+        }
     });
     api.create(&trigger("t", "main", &step.url()));
     api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);

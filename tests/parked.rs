@@ -4,7 +4,7 @@ use std::fs;
 use std::thread::scope;
 
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Call, PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, HttpCall, PATIENCE, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -15,7 +15,7 @@ const PARKED: usize = 24;
 /// of the access log is that of the queue. The instance starts when all of them wait.
 #[test]
 fn parked_requests_of_a_core_are_answered_in_the_order_in_which_they_came() {
-    let setup = Setup::new(BIN).flag("workers", "1").flag("access-log", "json");
+    let setup = ApplianceSetup::new(BIN).flag("workers", "1").flag("access-log", "json");
     let log = setup.write_file("access.log", "");
     let gate = log.with_file_name("gate");
     let script = format!("until test -e {}; do sleep 0.05; done\nexec {BIN} example hello\n", gate.display());
@@ -33,7 +33,7 @@ fn parked_requests_of_a_core_are_answered_in_the_order_in_which_they_came() {
     api.create(&late);
     api.wait_ready("Service", NAMESPACE, "late", PATIENCE);
 
-    let call = |n: usize| Call::get(&format!("/parked-{n}-")).host("late.default.localhost");
+    let call = |n: usize| HttpCall::get(&format!("/parked-{n}-")).host("late.default.localhost");
     let (to, mut waiting) = (appliance.http(), 0);
     scope(|scope| {
         for n in 0..PARKED {

@@ -13,10 +13,13 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use kit::flakey::{Fault, Flakey};
+use kit::faulty_block_device::{BlockFault, FaultyBlockDevice};
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Answer, Appliance, Connection, Event, EventSink, PATIENCE, Received, Setup, wait};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent,
+    wait,
+};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -73,8 +76,8 @@ fn freeze_frame(image: &Path, copy: &Path) {
     assert!(done, "the kernel went on writing");
 }
 
-fn ids(received: &[Received]) -> BTreeSet<String> {
-    received.iter().map(Received::id).collect()
+fn ids(received: &[ReceivedRequest]) -> BTreeSet<String> {
+    received.iter().map(ReceivedRequest::id).collect()
 }
 
 /// An appliance on this folder, and clients that note what it promised.
@@ -94,7 +97,7 @@ impl Scene {
         subscribe(appliance.api(), "all", &format!("http://{away}/"), &[("/spec/delivery", patient)]);
         let promised = Arc::new(Mutex::new(BTreeSet::new()));
         let clients = (0..CLIENTS).map(|client| {
-            let (connection, promised) = (Connection::open(appliance.events()), Arc::clone(&promised));
+            let (connection, promised) = (HttpConnection::open(appliance.events()), Arc::clone(&promised));
             thread::spawn(move || publish(connection, client, &promised))
         });
         let clients = clients.collect();
@@ -114,14 +117,14 @@ impl Scene {
     }
 }
 
-fn setup(data: &Path) -> Setup {
-    Setup::new(BIN).flag("workers", "1").flag("data", &data.to_string_lossy())
+fn setup(data: &Path) -> ApplianceSetup {
+    ApplianceSetup::new(BIN).flag("workers", "1").flag("data", &data.to_string_lossy())
 }
 
-fn publish(mut connection: Connection, client: usize, promised: &Mutex<BTreeSet<String>>) {
+fn publish(mut connection: HttpConnection, client: usize, promised: &Mutex<BTreeSet<String>>) {
     for nth in 0.. {
         let id = format!("{client}-{nth}");
-        let event = Event::new(&id).data("text/plain", vec![b'd'; (nth * 997) % 9000]);
+        let event = TestEvent::new(&id).data("text/plain", vec![b'd'; (nth * 997) % 9000]);
         match connection.try_call(&event.binary(BROKER)) {
             Ok(response) if response.status == 202 => promised.lock().unwrap().insert(id),
             _ => return,
@@ -133,7 +136,7 @@ fn publish(mut connection: Connection, client: usize, promised: &Mutex<BTreeSet<
 fn deliver_all(data: &Path, away: SocketAddr, promised: &BTreeSet<String>) {
     let verified = Command::new(BIN).args(["wal", "verify"]).arg(data).output().unwrap();
     assert!(verified.status.success(), "{verified:?}");
-    let sink = EventSink::start_at(away, |_| Answer::status(202));
+    let sink = EventSink::start_at(away, |_| SinkResponse::status(202));
     let _again = setup(data).start();
     let all = sink.wait_until(PATIENCE, |received| ids(received).is_superset(promised));
     if let Err(received) = all {
@@ -175,8 +178,9 @@ fn what_was_acknowledged_is_on_the_disk_when_the_power_goes() {
 fn what_was_acknowledged_survives_a_disk_that_forgets_from_one_moment_on() {
     let mounts = Mounts { folder: TempDir::new().unwrap() };
     let image = mounts.path("image");
-    let Some(disk) = make_image(&image).then(|| Flakey::make(&image, DISK_MIB * MIB)).flatten() else {
-        eprintln!("skipped: {}", Flakey::MISSING);
+    let Some(disk) = make_image(&image).then(|| FaultyBlockDevice::make(&image, DISK_MIB * MIB)).flatten()
+    else {
+        eprintln!("skipped: {}", FaultyBlockDevice::MISSING);
         return;
     };
     let at = mounts.path("before");
@@ -186,7 +190,7 @@ fn what_was_acknowledged_survives_a_disk_that_forgets_from_one_moment_on() {
 
     let scene = Scene::start(&at.join("data"));
     let promised = scene.promises();
-    disk.fail(Fault::DropWrites);
+    disk.fail(BlockFault::DropWrites);
     let away = scene.kill();
     assert!(run(Command::new("umount").arg(&at)), "what is still to be written goes nowhere");
     disk.mend();

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use kit::api::is_ready;
-use kit::load::{Plan, run};
+use kit::load::{LoadPlan, run};
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Call, PATIENCE, Setup};
+use kit::{ApplianceSetup, HttpCall, PATIENCE};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -18,7 +18,7 @@ const REQUESTS_PER_RUN: u64 = 400;
 /// SRV-CFG-10, APP-39: over twenty updates every request is answered with 200.
 #[test]
 fn no_request_fails_over_twenty_updates() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let scale = "/spec/template/metadata/annotations/autoscaling.knative.dev~1min-scale";
     api.create(&with(service("hello", IMAGE, "0"), scale, json!("2")));
@@ -26,9 +26,9 @@ fn no_request_fails_over_twenty_updates() {
     let host = ready["status"]["url"].as_str().unwrap_or_default().trim_start_matches("http://").to_owned();
 
     let over = Arc::new(AtomicBool::new(false));
-    let plan = Plan {
+    let plan = LoadPlan {
         target: appliance.http(),
-        call: Call::get("/slow?ms=2").host(&host),
+        call: HttpCall::get("/slow?ms=2").host(&host),
         connections: 8,
         requests: REQUESTS_PER_RUN,
     };
@@ -52,7 +52,7 @@ fn no_request_fails_over_twenty_updates() {
         api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
             is_ready(service) && service["status"]["latestReadyRevisionName"] == wanted.as_str()
         });
-        let said = Call::get("/").host(&host).send(appliance.http());
+        let said = HttpCall::get("/").host(&host).send(appliance.http());
         assert_eq!(
             said.text().trim(),
             format!("Hello {update} from {wanted}"),

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use kit::api::is_ready;
-use kit::event::Event;
+use kit::event::TestEvent;
 use kit::manifest::{NAMESPACE, broker, greets, service, trigger, with};
-use kit::{Appliance, Call, PATIENCE, Setup, Upstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -19,8 +19,8 @@ fn hidden(appliance: &Appliance) {
 /// A wildcard takes every name right below it, a name of its own comes first, `*` takes the rest.
 #[test]
 fn a_wildcard_host_takes_one_label() {
-    let [own, wild, any] = ["own", "wild", "any"].map(Upstream::start);
-    let appliance = Setup::new(BIN)
+    let [own, wild, any] = ["own", "wild", "any"].map(TestUpstream::start);
+    let appliance = ApplianceSetup::new(BIN)
         .route("own.example.com", own.address())
         .route("*.example.com", wild.address())
         .route("*", any.address())
@@ -31,7 +31,7 @@ fn a_wildcard_host_takes_one_label() {
         ("a.other.example.com", "any"),
         ("example.com", "any"),
     ] {
-        assert_eq!(Call::get("/").host(host).send(appliance.http()).json()["name"], name, "{host}");
+        assert_eq!(HttpCall::get("/").host(host).send(appliance.http()).json()["name"], name, "{host}");
     }
 }
 
@@ -39,44 +39,45 @@ fn a_wildcard_host_takes_one_label() {
 /// alone too.
 #[test]
 fn a_cluster_local_service_is_reached_by_the_private_listener_only() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).flag("private", "127.0.0.1:0").start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("private", "127.0.0.1:0").start();
     hidden(&appliance);
     let ready = appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     assert_eq!(ready["status"]["url"], format!("http://{LOCAL}"));
     assert_eq!(ready["status"]["address"]["url"], format!("http://{LOCAL}"));
 
     for host in [LOCAL, "hello.default.svc", "hello.default"] {
-        let status = |to| Call::get("/").host(host).send(to).status;
+        let status = |to| HttpCall::get("/").host(host).send(to).status;
         assert_eq!((status(appliance.http()), status(appliance.private())), (404, 200), "{host}");
     }
-    assert_eq!(Call::get("/").host("hello.default.localhost").send(appliance.private()).status, 404);
+    assert_eq!(HttpCall::get("/").host("hello.default.localhost").send(appliance.private()).status, 404);
 
     // It comes out when the label goes.
     let label = json!({ "metadata": { "labels": { "networking.knative.dev/visibility": null } } });
     appliance.api().patch("Service", NAMESPACE, "hello", &label);
     wait::until(PATIENCE, "the public host", || {
-        (Call::get("/").host("hello.default.localhost").send(appliance.http()).status == 200).then_some(())
+        (HttpCall::get("/").host("hello.default.localhost").send(appliance.http()).status == 200)
+            .then_some(())
     });
     for host in [LOCAL, "hello.default.svc", "hello.default"] {
-        let status = |to| Call::get("/").host(host).send(to).status;
+        let status = |to| HttpCall::get("/").host(host).send(to).status;
         assert_eq!((status(appliance.http()), status(appliance.private())), (404, 200), "{host}");
     }
-    assert_eq!(Call::get("/").host("hello.default.localhost").send(appliance.private()).status, 200);
+    assert_eq!(HttpCall::get("/").host("hello.default.localhost").send(appliance.private()).status, 200);
 }
 
 /// Where there is one door, all names lead through it.
 #[test]
 fn a_public_service_is_reached_by_its_name_inside_where_there_is_no_private_listener() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     appliance.api().create(&service("hello", IMAGE, "x"));
     appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
-    assert_eq!(Call::get("/").host(LOCAL).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host(LOCAL).send(appliance.http()).status, 200);
 }
 
 /// X-RTE-05, EV-DLV-01: what the public may not reach, events of our own do.
 #[test]
 fn events_reach_a_cluster_local_service() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     hidden(&appliance);
     let api = appliance.api();
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
@@ -85,10 +86,10 @@ fn events_reach_a_cluster_local_service() {
         json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } });
     api.create(&with(trigger("t", "b", ""), "/spec/subscriber", to_it));
     api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
-    let accepted = Event::new("1").binary("/brokers/default/b").send(appliance.events());
+    let accepted = TestEvent::new("1").binary("/brokers/default/b").send(appliance.events());
     assert_eq!(accepted.status, 202, "{accepted}");
     wait::until(PATIENCE, "the delivery", || {
-        let metrics = Call::get("/metrics").send(appliance.admin()).text();
+        let metrics = HttpCall::get("/metrics").send(appliance.admin()).text();
         let mut lines = metrics.lines();
         lines.find(|line| line.contains("subscriber_delivered") && line.ends_with(" 1")).map(drop)
     });
@@ -98,7 +99,7 @@ fn events_reach_a_cluster_local_service() {
 /// nothing.
 #[test]
 fn a_tag_header_asks_for_a_tag_once_it_is_turned_on() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "one"));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
@@ -113,7 +114,7 @@ fn a_tag_header_asks_for_a_tag_once_it_is_turned_on() {
     api.patch("Service", NAMESPACE, "hello", &json!({ "spec": { "traffic": traffic } }));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     let revision = |tag: &str| {
-        let call = Call::get("/").host("hello.default.localhost").header("Knative-Serving-Tag", tag);
+        let call = HttpCall::get("/").host("hello.default.localhost").header("Knative-Serving-Tag", tag);
         let response = call.send(appliance.http());
         assert_eq!(response.status, 200, "{response}");
         response.text().trim().rsplit(' ').next().unwrap_or_default().to_owned()
@@ -123,7 +124,7 @@ fn a_tag_header_asks_for_a_tag_once_it_is_turned_on() {
     let data = json!({ "tag-header-based-routing": "Enabled" });
     let map = "/api/v1/namespaces/knative-serving/configmaps";
     let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config-features" }, "data": data });
-    if Call::post(map).json(&object).send(api.address()).status == 409 {
+    if HttpCall::post(map).json(&object).send(api.address()).status == 409 {
         api.patch("ConfigMap", "knative-serving", "config-features", &json!({ "data": data }));
     }
     wait::until(PATIENCE, "the feature", || (revision("next") == "hello-00002").then_some(()));

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use kit::{PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, PATIENCE, wait};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 
@@ -78,7 +78,7 @@ fn a_disk_that_eats_what_it_was_given_is_found_out() {
 
 #[test]
 fn a_folder_in_which_an_appliance_lives_is_left_alone() {
-    let appliance = Setup::new(BIN).flag("workers", "1").start();
+    let appliance = ApplianceSetup::new(BIN).flag("workers", "1").start();
     let data = appliance.setup().data();
     let before = fs::read_dir(&data).unwrap().count();
     let output = selftest(&data, &["--seconds", "1"]).output().unwrap();

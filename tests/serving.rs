@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kit::api::{condition, is_ready};
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Api, Appliance, Call, Connection, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, KitApi, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -17,11 +17,11 @@ const IMAGE: &str = "example.com/hello";
 const IDLE_PATIENCE: Duration = Duration::from_secs(90);
 
 fn appliance() -> Appliance {
-    Setup::new(BIN).hello_image(IMAGE).start()
+    ApplianceSetup::new(BIN).hello_image(IMAGE).start()
 }
 
 /// Creates the Service and waits until it is Ready.
-fn deploy(api: Api, manifest: &Value) -> Value {
+fn deploy(api: KitApi, manifest: &Value) -> Value {
     let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
     api.create(manifest);
     api.wait_ready("Service", NAMESPACE, name, PATIENCE)
@@ -43,7 +43,7 @@ fn tag_host(service: &Value, tag: &str) -> String {
     host(&target.unwrap_or_else(|| panic!("no target {tag} in {targets:?}"))["url"])
 }
 
-fn revision_names(api: Api, service: &str) -> Vec<String> {
+fn revision_names(api: KitApi, service: &str) -> Vec<String> {
     let revisions =
         api.list_selected("Revision", NAMESPACE, &format!("serving.knative.dev/service={service}"));
     let mut names: Vec<_> =
@@ -63,10 +63,10 @@ fn answered_by(text: &str) -> String {
 
 /// Sends `count` requests over one connection, and counts who answered.
 fn answers(appliance: &Appliance, host: &str, count: u32) -> BTreeMap<String, u32> {
-    let mut connection = Connection::open(appliance.http());
+    let mut connection = HttpConnection::open(appliance.http());
     let mut answers = BTreeMap::new();
     for _ in 0..count {
-        let response = connection.call(&Call::get("/").host(host).header("Cookie", "same=client"));
+        let response = connection.call(&HttpCall::get("/").host(host).header("Cookie", "same=client"));
         assert_eq!(response.status, 200, "{response}");
         *answers.entry(answered_by(&response.text())).or_default() += 1;
     }
@@ -104,7 +104,7 @@ fn a_created_service_becomes_ready_and_answers_at_its_url() {
     for kind in ["ConfigurationsReady", "RoutesReady", "Ready"] {
         assert_eq!(condition(&ready, kind).map(|c| &c["status"]), Some(&json!("True")), "{kind}");
     }
-    let response = Call::get("/").host(&host(&ready["status"]["url"])).send(appliance.http());
+    let response = HttpCall::get("/").host(&host(&ready["status"]["url"])).send(appliance.http());
     assert_eq!((response.status, response.text().trim()), (200, "Hello world from hello-00001"));
 
     let configuration = api.get("Configuration", NAMESPACE, "hello").expect("a child of the Service");
@@ -119,7 +119,7 @@ fn a_created_service_becomes_ready_and_answers_at_its_url() {
         assert_eq!(owners.len(), 1, "{kind}");
         assert_eq!((&owners[0]["uid"], &owners[0]["controller"]), (&owner["metadata"]["uid"], &json!(true)));
     }
-    let unknown = Call::get(&Api::path("Service", NAMESPACE, "unknown")).send(api.address());
+    let unknown = HttpCall::get(&KitApi::path("Service", NAMESPACE, "unknown")).send(api.address());
     assert_eq!((unknown.status, unknown.json()["reason"].as_str()), (404, Some("NotFound")));
 }
 
@@ -130,15 +130,15 @@ fn a_service_answers_at_its_internal_address_too() {
     let ready = deploy(appliance.api(), &service("hello", IMAGE, "world"));
     let internal = host(&ready["status"]["address"]["url"]);
     assert!(internal.starts_with("hello.default.svc"), "{internal}");
-    assert_eq!(Call::get("/").host(&internal).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host(&internal).send(appliance.http()).status, 200);
 }
 
 /// RT-ENV-01, RT-ENV-02, RT-ENV-03, RT-ENV-04: what an instance is told.
 #[test]
 fn an_instance_knows_its_port_its_names_and_its_own_variables_only() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).env("SECRET_OF_THE_HOST", "1").start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).env("SECRET_OF_THE_HOST", "1").start();
     let ready = deploy(appliance.api(), &service("hello", IMAGE, "world"));
-    let env = Call::get("/env").host(&host(&ready["status"]["url"])).send(appliance.http()).json();
+    let env = HttpCall::get("/env").host(&host(&ready["status"]["url"])).send(appliance.http()).json();
     for (name, value) in [
         ("K_SERVICE", "hello"),
         ("K_CONFIGURATION", "hello"),
@@ -158,7 +158,7 @@ fn an_instance_knows_its_port_its_names_and_its_own_variables_only() {
 /// RT-ENV-01, RT-PORT-03, SRV-CON-49: the developer's port is the instance's, however many there are; without one it is the default.
 #[test]
 fn every_instance_has_its_container_port() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let port_of = |name: &str, port: Option<u16>| {
         let mut manifest = service(name, IMAGE, "world");
         if let Some(port) = port {
@@ -166,7 +166,8 @@ fn every_instance_has_its_container_port() {
             manifest["spec"]["template"]["spec"]["containers"][0]["ports"] = ports;
         }
         let ready = deploy(appliance.api(), &manifest);
-        Call::get("/env").host(&host(&ready["status"]["url"])).send(appliance.http()).json()["PORT"].clone()
+        HttpCall::get("/env").host(&host(&ready["status"]["url"])).send(appliance.http()).json()["PORT"]
+            .clone()
     };
     let told =
         [("one", Some(3000)), ("two", Some(3000)), ("three", None)].map(|(name, port)| port_of(name, port));
@@ -179,20 +180,20 @@ fn every_instance_has_its_container_port() {
 
 #[test]
 fn a_manifest_can_name_its_own_command() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let manifest = service("hello", "example.com/not-mapped", "annotation");
     let class = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1class";
     let mut manifest = with(manifest, class, json!("process"));
     manifest["spec"]["template"]["spec"]["containers"][0]["command"] = json!([BIN]);
     manifest["spec"]["template"]["spec"]["containers"][0]["args"] = json!(["example", "hello"]);
     let ready = deploy(appliance.api(), &manifest);
-    let response = Call::get("/").host(&host(&ready["status"]["url"])).send(appliance.http());
+    let response = HttpCall::get("/").host(&host(&ready["status"]["url"])).send(appliance.http());
     assert_eq!(response.text().trim(), "Hello annotation from hello-00001");
 }
 
 #[test]
 fn an_image_that_nothing_can_run_is_not_ready_and_says_why() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     api.create(&service("hello", "example.com/not-mapped", "nobody"));
     let failed = api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
@@ -212,7 +213,7 @@ fn an_image_that_nothing_can_run_is_not_ready_and_says_why() {
 /// RT-LIFE-07, RT-PROBE-08: the developer reads why it failed without looking for a log.
 #[test]
 fn a_process_that_exits_makes_the_revision_fail_with_its_last_words() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let manifest = service("broken", "example.com/broken", "nobody");
     let class = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1class";
     let mut manifest = with(manifest, class, json!("process"));
@@ -296,10 +297,10 @@ fn an_update_makes_one_revision_and_fails_no_request() {
     let stop = Arc::new(AtomicBool::new(false));
     let (stopped, http, url_of_client) = (Arc::clone(&stop), appliance.http(), url.clone());
     let client = thread::spawn(move || {
-        let mut connection = Connection::open(http);
+        let mut connection = HttpConnection::open(http);
         let mut answers = BTreeMap::<String, u32>::new();
         while !stopped.load(SeqCst) {
-            let response = connection.call(&Call::get("/").host(&url_of_client));
+            let response = connection.call(&HttpCall::get("/").host(&url_of_client));
             assert_eq!(response.status, 200, "{response}");
             *answers.entry(answered_by(&response.text())).or_default() += 1;
         }
@@ -327,7 +328,7 @@ fn the_same_template_twice_makes_no_second_revision() {
     let appliance = appliance();
     let api = appliance.api();
     let ready = deploy(api, &service("hello", IMAGE, "one"));
-    let put = Call::new("PUT", &Api::path("Service", NAMESPACE, "hello"));
+    let put = HttpCall::new("PUT", &KitApi::path("Service", NAMESPACE, "hello"));
     let same = put.json(&api.get("Service", NAMESPACE, "hello").expect("it was created")).send(api.address());
     assert_eq!(
         (same.status, &same.json()["metadata"]["generation"]),
@@ -358,7 +359,7 @@ fn a_sleeping_service_answers_every_request_that_wakes_it() {
         let callers: Vec<_> = (0..100)
             .map(|_| {
                 let (http, url) = (appliance.http(), url.clone());
-                thread::spawn(move || Call::get("/").host(&url).send(http))
+                thread::spawn(move || HttpCall::get("/").host(&url).send(http))
             })
             .collect();
         for caller in callers {
@@ -376,7 +377,8 @@ fn a_long_request_outlives_the_idle_window() {
     let appliance = appliance();
     let window = "/spec/template/metadata/annotations/autoscaling.knative.dev~1window";
     let ready = deploy(appliance.api(), &with(service("hello", IMAGE, "busy"), window, json!("6s")));
-    let response = Call::get("/slow?ms=12000").host(&host(&ready["status"]["url"])).send(appliance.http());
+    let response =
+        HttpCall::get("/slow?ms=12000").host(&host(&ready["status"]["url"])).send(appliance.http());
     assert_eq!(response.status, 200, "{response}");
 }
 
@@ -387,9 +389,9 @@ fn a_request_past_its_deadline_is_a_504() {
     let manifest = with(service("hello", IMAGE, "slow"), "/spec/template/spec/timeoutSeconds", json!(1));
     let ready = deploy(appliance.api(), &manifest);
     let url = host(&ready["status"]["url"]);
-    let response = Call::get("/slow?ms=10000").host(&url).send(appliance.http());
+    let response = HttpCall::get("/slow?ms=10000").host(&url).send(appliance.http());
     assert_eq!((response.status, response.text().trim()), (504, "request timeout"));
-    assert_eq!(Call::get("/").host(&url).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host(&url).send(appliance.http()).status, 200);
 }
 
 /// SRV-API-04, SRV-OWN-04: what a Service owned goes with it.
@@ -404,7 +406,7 @@ fn a_deleted_service_takes_its_children_and_its_host_along() {
         wait::until(PATIENCE, kind, || api.list(kind, NAMESPACE).is_empty().then_some(()));
     }
     wait::until(PATIENCE, "the host to be unknown", || {
-        (Call::get("/").host(&url).send(appliance.http()).status == 404).then_some(())
+        (HttpCall::get("/").host(&url).send(appliance.http()).status == 404).then_some(())
     });
     wait::until(PATIENCE, "the instance to end", || {
         instances_of(&appliance, "hello-00001").is_empty().then_some(())
@@ -419,7 +421,7 @@ fn after_a_crash_the_first_request_is_answered() {
     let url = host(&before["status"]["url"]);
     for round in 0..3 {
         appliance.restart_on_same_ports();
-        let response = Call::get("/").host(&url).send(appliance.http());
+        let response = HttpCall::get("/").host(&url).send(appliance.http());
         assert_eq!(response.status, 200, "round {round}: {response}");
         assert_eq!(response.text().trim(), "Hello again from hello-00001");
     }

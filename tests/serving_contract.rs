@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kit::api::{condition, is_ready};
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Appliance, Call, PATIENCE, Setup};
+use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -22,7 +22,7 @@ fn host(object: &Value) -> String {
 }
 
 fn greeter(appliance: &Appliance, host: &str) -> String {
-    let response = Call::get("/").host(host).send(appliance.http());
+    let response = HttpCall::get("/").host(host).send(appliance.http());
     assert_eq!(response.status, 200, "{response}");
     response.text().trim().rsplit(' ').next().unwrap().to_owned()
 }
@@ -30,7 +30,7 @@ fn greeter(appliance: &Appliance, host: &str) -> String {
 /// SRV-CON-12: nothing reaches an instance before its readiness probe passes, and then it does.
 #[test]
 fn an_instance_is_asked_nothing_before_its_readiness_probe_passes() {
-    let setup = Setup::new(BIN).hello_image(IMAGE);
+    let setup = ApplianceSetup::new(BIN).hello_image(IMAGE);
     let gate = setup.write_file("gate", "").with_file_name("open");
     let appliance = setup.start();
     let api = appliance.api();
@@ -43,7 +43,7 @@ fn an_instance_is_asked_nothing_before_its_readiness_probe_passes() {
             && service["status"]["url"].is_string()
     });
     assert!(!is_ready(&waiting));
-    let early = Call::get("/").host(&host(&waiting)).send(appliance.http());
+    let early = HttpCall::get("/").host(&host(&waiting)).send(appliance.http());
     assert_ne!(early.status, 200, "{early}");
 
     std::fs::write(&gate, "").unwrap();
@@ -55,7 +55,7 @@ fn an_instance_is_asked_nothing_before_its_readiness_probe_passes() {
 /// until it is.
 #[test]
 fn a_revision_names_its_service_account() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let of = |account: &str| {
         with(service("hello", IMAGE, "world"), &format!("{POD}/serviceAccountName"), json!(account))
@@ -82,7 +82,7 @@ fn a_revision_names_its_service_account() {
 /// while the other is warm.
 #[test]
 fn a_cold_start_does_not_move_requests_to_the_warm_revision() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let sleepy =
         with(service("hello", IMAGE, "cold"), ANNOTATIONS, json!({ "autoscaling.knative.dev/window": "6s" }));
@@ -102,7 +102,7 @@ fn a_cold_start_does_not_move_requests_to_the_warm_revision() {
     let callers: Vec<_> = (0..200)
         .map(|_| {
             let (http, host) = (appliance.http(), host(&ready));
-            thread::spawn(move || Call::get("/").host(&host).send(http))
+            thread::spawn(move || HttpCall::get("/").host(&host).send(http))
         })
         .collect();
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
@@ -119,7 +119,7 @@ fn a_cold_start_does_not_move_requests_to_the_warm_revision() {
 /// SRV-ROUTE-04: a Revision that is sent to may be deleted. The Route says so, and nobody is sent elsewhere in its place.
 #[test]
 fn a_revision_that_is_sent_to_may_be_deleted() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "one"));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
@@ -134,7 +134,7 @@ fn a_revision_that_is_sent_to_may_be_deleted() {
         condition(route, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
     assert_eq!(condition(&route, "Ready").unwrap()["reason"], "RevisionMissing");
-    assert_eq!(Call::get("/").host("hello.default.localhost").send(appliance.http()).status, 503);
+    assert_eq!(HttpCall::get("/").host("hello.default.localhost").send(appliance.http()).status, 503);
     let latest = json!({ "spec": { "traffic": [{ "latestRevision": true, "percent": 100 }] } });
     api.patch("Service", NAMESPACE, "hello", &latest);
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);

@@ -2,20 +2,20 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Api, Call, PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const IMAGE: &str = "example.com/hello";
 
-fn configure(api: Api, map: &str, data: Value) {
+fn configure(api: KitApi, map: &str, data: Value) {
     api.patch("ConfigMap", "knative-serving", map, &json!({ "data": data }));
 }
 
 /// SRV-REV-03: changed defaults fill what comes after them, limits refuse it, and who is there stays as it was.
 #[test]
 fn changed_defaults_are_for_those_who_come_later() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("before", IMAGE, "x"));
     api.wait_ready("Service", NAMESPACE, "before", PATIENCE);
@@ -48,7 +48,7 @@ fn changed_defaults_are_for_those_who_come_later() {
 /// RT-PROBE-08: a start may take as long as `config-deployment` says, unless its template says something else.
 #[test]
 fn a_start_may_take_as_long_as_the_operator_says() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     configure(api, "config-deployment", json!({ "progress-deadline": "1s" }));
     let never_ready = |name: &str| {
@@ -72,7 +72,7 @@ fn a_start_may_take_as_long_as_the_operator_says() {
 /// SRV-REQ-06: the domain of a Route follows its labels and the operator's templates, and its URL answers.
 #[test]
 fn a_configured_domain_is_where_the_service_answers() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     configure(api, "config-domain", json!({ "prod.example.com": "selector:\n  tier: prod\n" }));
     configure(api, "config-network", json!({ "domain-template": "{{.Name}}-{{.Namespace}}.{{.Domain}}" }));
@@ -82,14 +82,14 @@ fn a_configured_domain_is_where_the_service_answers() {
         let ready = api.wait_ready("Service", NAMESPACE, name, PATIENCE);
         let url = ready["status"]["url"].as_str().unwrap_or_default();
         assert!(url.starts_with(&format!("http://{host}")), "{url}");
-        assert_eq!(Call::get("/").host(host).send(appliance.http()).status, 200, "{host}");
+        assert_eq!(HttpCall::get("/").host(host).send(appliance.http()).status, 200, "{host}");
     }
 }
 
 /// X-RTE-10, X-RTE-11: with a duration the new version begins with one percent and ends with all.
 #[test]
 fn a_rollout_with_a_duration_moves_by_steps() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let duration = "/metadata/annotations/serving.knative.dev~1rollout-duration";
     api.create(&with(service("hello", IMAGE, "one"), duration, json!("6s")));
@@ -118,7 +118,7 @@ fn a_rollout_with_a_duration_moves_by_steps() {
             seen.extend(shares.last());
         }
         // Nobody is answered anything but a greeting meanwhile.
-        assert_eq!(Call::get("/").host("hello.default.localhost").send(appliance.http()).status, 200);
+        assert_eq!(HttpCall::get("/").host("hello.default.localhost").send(appliance.http()).status, 200);
         (shares == [100] && route["status"]["traffic"][0]["revisionName"] == "hello-00002").then_some(())
     });
     assert!(seen.len() >= 3 && seen.is_sorted(), "by steps and never back: {seen:?}");
@@ -128,7 +128,7 @@ fn a_rollout_with_a_duration_moves_by_steps() {
 /// SRV-REV-17: where a Revision's status says, there is what its instances wrote, and stays when they are gone.
 #[test]
 fn the_log_of_a_revision_is_where_its_status_says() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let template = format!("http://{}/sluicegate/logs/${{REVISION_UID}}", api.address());
     configure(api, "config-observability", json!({ "logging.revision-url-template": template }));
@@ -138,7 +138,7 @@ fn the_log_of_a_revision_is_where_its_status_says() {
         let revision = api.get("Revision", NAMESPACE, "hello-00001").expect("it is there");
         let url = revision["status"]["logUrl"].as_str().expect("a template makes one").to_owned();
         let path = url.strip_prefix(&format!("http://{}", api.address())).expect("the template's beginning");
-        let answer = Call::get(&format!("{path}{query}")).send(api.address());
+        let answer = HttpCall::get(&format!("{path}{query}")).send(api.address());
         assert_eq!(answer.status, 200, "{answer}");
         answer.text()
     };
@@ -152,7 +152,7 @@ fn the_log_of_a_revision_is_where_its_status_says() {
     let pod = api.list("Pod", NAMESPACE).remove(0);
     api.delete("Pod", NAMESPACE, pod["metadata"]["name"].as_str().unwrap_or_default());
     let both = wait::until(PATIENCE, "the words of both", || {
-        let answer = Call::get("/").host("hello.default.localhost").send(appliance.http());
+        let answer = HttpCall::get("/").host("hello.default.localhost").send(appliance.http());
         assert_eq!(answer.status, 200, "{answer}");
         is_heard(2)
     });
@@ -170,7 +170,7 @@ fn who_speaks_http2_is_spoken_to_in_http2_if_the_operator_wants_it() {
         "{IMAGE}/gate=sh -c 'exec {BIN} run --workers 1 --access-log json --http 127.0.0.1:$PORT --private 127.0.0.1:0 \
          --events 127.0.0.1:0 --api 127.0.0.1:0 --admin 127.0.0.1:0 --data \"$DATA\"'"
     );
-    let setup = Setup::new(BIN).hello_image(IMAGE).flag("image", &gate);
+    let setup = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("image", &gate);
     let data = setup.data();
     let appliance = setup.start();
     let api = appliance.api();
@@ -181,14 +181,14 @@ fn who_speaks_http2_is_spoken_to_in_http2_if_the_operator_wants_it() {
         api.create(&with(service(service_name, IMAGE, ""), "/spec/template/spec/containers", container));
         api.wait_ready("Service", NAMESPACE, service_name, PATIENCE);
         let host = format!("{service_name}.default.localhost");
-        assert_eq!(Call::get("/seen").host(&host).send(appliance.http()).status, 404, "it has no routes");
+        assert_eq!(HttpCall::get("/seen").host(&host).send(appliance.http()).status, 404, "it has no routes");
         wait::until(PATIENCE, "the program's line about the request", || {
             let pods = api.list("Pod", NAMESPACE);
             let name = pods.iter().find_map(|pod| {
                 pod["metadata"]["name"].as_str().filter(|name| name.starts_with(service_name))
             })?;
             let log =
-                Call::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address());
+                HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address());
             let line: Value = log.text().lines().find_map(|line| {
                 serde_json::from_str(line).ok().filter(|line: &Value| line["path"] == "/seen")
             })?;
@@ -202,6 +202,6 @@ fn who_speaks_http2_is_spoken_to_in_http2_if_the_operator_wants_it() {
 
     api.create(&service("old", IMAGE, "you"));
     api.wait_ready("Service", NAMESPACE, "old", PATIENCE);
-    let answer = Call::get("/").host("old.default.localhost").send(appliance.http());
+    let answer = HttpCall::get("/").host("old.default.localhost").send(appliance.http());
     assert_eq!(answer.text(), "Hello you from old-00001\n");
 }

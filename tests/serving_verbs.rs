@@ -2,7 +2,7 @@
 
 use kit::api::is_ready;
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Api, Appliance, Call, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -10,7 +10,7 @@ const IMAGE: &str = "example.com/hello";
 const SERVING: &str = "serving.knative.dev/v1";
 
 fn appliance() -> Appliance {
-    Setup::new(BIN).hello_image(IMAGE).start()
+    ApplianceSetup::new(BIN).hello_image(IMAGE).start()
 }
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {
@@ -21,21 +21,21 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
 }
 
 /// Reads, changes and replaces; once more if a status came between.
-fn replace(api: Api, kind: &str, name: &str, edit: impl Fn(&mut Value)) -> Value {
-    let path = Api::path(kind, NAMESPACE, name);
+fn replace(api: KitApi, kind: &str, name: &str, edit: impl Fn(&mut Value)) -> Value {
+    let path = KitApi::path(kind, NAMESPACE, name);
     wait::until(PATIENCE, "the replacement", || {
-        let mut object = api.send(Call::get(&path)).json();
+        let mut object = api.send(HttpCall::get(&path)).json();
         edit(&mut object);
-        let answer = api.send(Call::new("PUT", &path).json(&object));
+        let answer = api.send(HttpCall::new("PUT", &path).json(&object));
         assert!([200, 409].contains(&answer.status), "{answer}");
         (answer.status == 200).then(|| answer.json())
     })
 }
 
 /// Everything that a watch from the beginning tells, until the server ends it.
-fn watched(api: Api, kind: &str) -> Vec<(String, String)> {
-    let path = format!("{}?watch=1&timeoutSeconds=1", Api::path(kind, NAMESPACE, ""));
-    let response = Call::get(&path).send(api.address());
+fn watched(api: KitApi, kind: &str) -> Vec<(String, String)> {
+    let path = format!("{}?watch=1&timeoutSeconds=1", KitApi::path(kind, NAMESPACE, ""));
+    let response = HttpCall::get(&path).send(api.address());
     assert_eq!(response.status, 200, "{response}");
     let text = response.text();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -61,7 +61,7 @@ fn routes_and_configurations_take_every_verb() {
         let created = api.create(&object(kind, "one", first));
         api.create(&object(kind, "two", created["spec"].clone()));
         assert_eq!(api.get(kind, NAMESPACE, "one").unwrap()["metadata"]["uid"], created["metadata"]["uid"]);
-        let list = Call::get(&Api::path(kind, NAMESPACE, "")).send(api.address()).json();
+        let list = HttpCall::get(&KitApi::path(kind, NAMESPACE, "")).send(api.address()).json();
         assert_eq!(list["kind"], format!("{kind}List"));
         assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
 
@@ -76,13 +76,13 @@ fn routes_and_configurations_take_every_verb() {
     for kind in ["Route", "Configuration"] {
         api.delete(kind, NAMESPACE, "one");
         api.wait_gone(kind, NAMESPACE, "one", PATIENCE);
-        let path = format!("{}?labelSelector=made-by=this-test", Api::path(kind, NAMESPACE, ""));
-        let swept = Call::new("DELETE", &path).send(api.address());
+        let path = format!("{}?labelSelector=made-by=this-test", KitApi::path(kind, NAMESPACE, ""));
+        let swept = HttpCall::new("DELETE", &path).send(api.address());
         assert_eq!(swept.status, 200, "{swept}");
         wait::until(PATIENCE, kind, || api.list(kind, NAMESPACE).is_empty().then_some(()));
     }
 
-    let served = Call::get(&format!("/apis/{SERVING}")).send(api.address()).json();
+    let served = HttpCall::get(&format!("/apis/{SERVING}")).send(api.address()).json();
     for plural in ["services", "routes", "configurations"] {
         let resource = served["resources"].as_array().into_iter().flatten().find(|r| r["name"] == plural);
         let verbs = resource.map(|r| r["verbs"].to_string()).unwrap_or_default();
@@ -134,9 +134,9 @@ fn revisions_are_looked_at_and_deleted_but_not_made() {
     }
     let path = format!(
         "{}?labelSelector=serving.knative.dev/configurationGeneration=2",
-        Api::path("Revision", NAMESPACE, "")
+        KitApi::path("Revision", NAMESPACE, "")
     );
-    assert_eq!(Call::new("DELETE", &path).send(api.address()).status, 200);
+    assert_eq!(HttpCall::new("DELETE", &path).send(api.address()).status, 200);
     api.wait_gone("Revision", NAMESPACE, "hello-00002", PATIENCE);
     assert!(api.get("Revision", NAMESPACE, "hello-00003").is_some());
 }
@@ -148,7 +148,7 @@ fn the_developers_verbs_are_enough() {
     let appliance = appliance();
     let api = developer(&appliance);
     let host = "hello.default.localhost";
-    let greeting = || Call::get("/").host(host).send(appliance.http()).text();
+    let greeting = || HttpCall::get("/").host(host).send(appliance.http()).text();
     api.create(&service("hello", IMAGE, "one"));
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     let change = |edit: &dyn Fn(&mut Value)| {
@@ -168,21 +168,21 @@ fn the_developers_verbs_are_enough() {
     api.delete("Service", NAMESPACE, "hello");
     api.wait_gone("Service", NAMESPACE, "hello", PATIENCE);
 
-    let status = |call: Call| api.send(call).status;
-    let service = Api::path("Service", NAMESPACE, "hello");
-    assert_eq!(status(Call::new("PATCH", &service).json(&json!({}))), 403, "not among the verbs");
+    let status = |call: HttpCall| api.send(call).status;
+    let service = KitApi::path("Service", NAMESPACE, "hello");
+    assert_eq!(status(HttpCall::new("PATCH", &service).json(&json!({}))), 403, "not among the verbs");
     for path in [
-        Api::path("Service", "other", ""),
-        Api::path("ConfigMap", NAMESPACE, ""),
+        KitApi::path("Service", "other", ""),
+        KitApi::path("ConfigMap", NAMESPACE, ""),
         "/api/v1/namespaces".to_owned(),
         "/apis/serving.knative.dev/v1/services".to_owned(),
     ] {
-        assert_eq!(status(Call::get(&path)), 403, "{path}");
+        assert_eq!(status(HttpCall::get(&path)), 403, "{path}");
     }
 }
 
 /// Somebody who has the illustrative developer role in one namespace, and nothing else.
-fn developer(appliance: &Appliance) -> Api {
+fn developer(appliance: &Appliance) -> KitApi {
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let group = "rbac.authorization.k8s.io";
     let rule = |resources: Value, verbs: Value| json!({ "apiGroups": ["serving.knative.dev"], "resources": resources, "verbs": verbs });
@@ -197,7 +197,7 @@ fn developer(appliance: &Appliance) -> Api {
         "subjects": [{ "apiGroup": group, "kind": "User", "name": "dev" }],
     });
     for (plural, object) in [("roles", role), ("rolebindings", binding)] {
-        let made = Call::post(&format!("{rbac}/{plural}")).json(&object).send(appliance.api().address());
+        let made = HttpCall::post(&format!("{rbac}/{plural}")).json(&object).send(appliance.api().address());
         assert_eq!(made.status, 201, "{made}");
     }
     appliance.api().as_user("dev")

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use kit::manifest::{NAMESPACE, trigger, with};
 use kit::scene::{BROKER, with_broker};
-use kit::server::{self, Message, Reply, Server, closed_address};
-use kit::{Appliance, Event, PATIENCE, Pulse, Setup, wait};
+use kit::server::{self, HandlerReply, ReceivedMessage, TestServer, closed_address};
+use kit::{Appliance, ApplianceSetup, OpenLoopLoad, PATIENCE, TestEvent, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -27,18 +27,18 @@ const LOOK: Duration = Duration::from_millis(200);
 const TEMPERS: [&str; 7] = ["fast", "slow", "dead", "flapping", "replying", "throttling", "hear"];
 
 /// A subscriber that counts: the appliance's memory is what is watched, not this process's.
-struct Subscriber {
-    server: Server,
+struct SoakSubscriber {
+    server: TestServer,
     taken: Arc<AtomicU64>,
 }
 
-impl Subscriber {
+impl SoakSubscriber {
     /// `answer` is given how many requests came before, and says how long to wait and what then.
-    fn start(answer: impl Fn(u64) -> (Duration, Message) + Send + Copy + 'static) -> Self {
+    fn start(answer: impl Fn(u64) -> (Duration, ReceivedMessage) + Send + Copy + 'static) -> Self {
         let taken = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&taken);
         let asked = Arc::new(AtomicU64::new(0));
-        let server = Server::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
+        let server = TestServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
             move |_| {
                 let (wait, message) = answer(asked.fetch_add(1, SeqCst));
                 let count = Arc::clone(&count);
@@ -49,7 +49,7 @@ impl Subscriber {
                     if message.status < 300 {
                         count.fetch_add(1, SeqCst);
                     }
-                    Reply::Send(message)
+                    HandlerReply::Send(message)
                 }
             }
         });
@@ -65,30 +65,30 @@ impl Subscriber {
     }
 }
 
-fn status(code: u16) -> (Duration, Message) {
-    (Duration::ZERO, Message::new(code))
+fn status(code: u16) -> (Duration, ReceivedMessage) {
+    (Duration::ZERO, ReceivedMessage::new(code))
 }
 
 /// Two seconds well, two seconds not.
-fn flapping(_: u64) -> (Duration, Message) {
-    let is_well = (Duration::from_nanos(kit::pulse::clock()).as_secs() / 2).is_multiple_of(2);
+fn flapping(_: u64) -> (Duration, ReceivedMessage) {
+    let is_well = (Duration::from_nanos(kit::open_loop::clock()).as_secs() / 2).is_multiple_of(2);
     status(if is_well { 202 } else { 503 })
 }
 
-fn replying(nth: u64) -> (Duration, Message) {
+fn replying(nth: u64) -> (Duration, ReceivedMessage) {
     let head = [("Ce-Specversion", "1.0"), ("Ce-Source", "/soak"), ("Ce-Type", "reply")];
-    let plain = Message::new(200).header("Ce-Id", &nth.to_string());
+    let plain = ReceivedMessage::new(200).header("Ce-Id", &nth.to_string());
     (Duration::ZERO, head.iter().fold(plain, |message, (name, value)| message.header(name, value)))
 }
 
-fn throttling(nth: u64) -> (Duration, Message) {
+fn throttling(nth: u64) -> (Duration, ReceivedMessage) {
     match nth % 20 {
-        0 => (Duration::ZERO, Message::new(429).header("Retry-After", "1")),
+        0 => (Duration::ZERO, ReceivedMessage::new(429).header("Retry-After", "1")),
         _ => status(202),
     }
 }
 
-fn subscribe(appliance: &Appliance, name: &str, url: &str, ty: &str, letters: &Subscriber) {
+fn subscribe(appliance: &Appliance, name: &str, url: &str, ty: &str, letters: &SoakSubscriber) {
     let retries = if name == "dead" { 1 } else { 200 };
     let mut options = json!({
         "retry": retries, "backoffPolicy": "linear", "backoffDelay": "PT0.3S",
@@ -115,17 +115,17 @@ fn memory(appliance: &Appliance) -> u64 {
 }
 
 fn soak(span: Duration) {
-    let letters = Subscriber::start(|_| status(202));
+    let letters = SoakSubscriber::start(|_| status(202));
     let subscribers = [
-        Subscriber::start(|_| status(202)),
-        Subscriber::start(|_| (Duration::from_millis(100), Message::new(202))),
-        Subscriber::start(flapping),
-        Subscriber::start(replying),
-        Subscriber::start(throttling),
-        Subscriber::start(|_| status(202)),
+        SoakSubscriber::start(|_| status(202)),
+        SoakSubscriber::start(|_| (Duration::from_millis(100), ReceivedMessage::new(202))),
+        SoakSubscriber::start(flapping),
+        SoakSubscriber::start(replying),
+        SoakSubscriber::start(throttling),
+        SoakSubscriber::start(|_| status(202)),
     ];
     let [fast, slow, flaps, replies, throttles, hear] = subscribers;
-    let appliance = with_broker(&Setup::new(BIN).flag("workers", "2"));
+    let appliance = with_broker(&ApplianceSetup::new(BIN).flag("workers", "2"));
     let features = json!({ "data": { "delivery-retryafter": "enabled" } });
     appliance.api().patch("ConfigMap", "knative-eventing", "config-features", &features);
     let nobody = format!("http://{}/", closed_address());
@@ -135,8 +135,8 @@ fn soak(span: Duration) {
         subscribe(&appliance, name, url, ty, &letters);
     }
 
-    let event = Event::new("soak").data("application/octet-stream", vec![b'x'; 512]);
-    let pulse = Pulse::at_rate(appliance.events(), &event.binary(BROKER), 16, EVENTS_PER_SECOND);
+    let event = TestEvent::new("soak").data("application/octet-stream", vec![b'x'; 512]);
+    let pulse = OpenLoopLoad::at_rate(appliance.events(), &event.binary(BROKER), 16, EVENTS_PER_SECOND);
     let samples = watch(&appliance, span);
     let unanswered = (pulse.refused(), pulse.broken());
     let published = pulse.stop();

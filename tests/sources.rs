@@ -3,7 +3,7 @@
 
 use kit::api::{condition, is_ready};
 use kit::manifest::{NAMESPACE, broker, greets, service, with};
-use kit::{Api, Appliance, Call, Event, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -21,15 +21,15 @@ fn ping(name: &str, sink: &Value) -> Value {
 }
 
 /// What all instances of the Service have said.
-fn said(api: Api, service: &str) -> String {
-    let pods = Call::get(&format!(
+fn said(api: KitApi, service: &str) -> String {
+    let pods = HttpCall::get(&format!(
         "/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=serving.knative.dev/service={service}"
     ));
     let pods = api.send(pods).json();
     let names = pods["items"].as_array().into_iter().flatten().map(|pod| &pod["metadata"]["name"]);
     let log = |name: &Value| {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}/log", name.as_str().unwrap());
-        api.send(Call::get(&path)).text()
+        api.send(HttpCall::get(&path)).text()
     };
     names.map(log).collect()
 }
@@ -38,7 +38,7 @@ fn said(api: Api, service: &str) -> String {
 /// is no listener for callers inside.
 #[test]
 fn a_ping_source_reaches_a_service_by_its_reference() {
-    let appliance = Setup::new(BIN).flag("image", &format!("{IMAGE}={BIN} example sink")).start();
+    let appliance = ApplianceSetup::new(BIN).flag("image", &format!("{IMAGE}={BIN} example sink")).start();
     let api = appliance.api();
     let visibility = "/metadata/labels/networking.knative.dev~1visibility";
     api.create(&with(service("inner", IMAGE, "x"), visibility, json!("cluster-local")));
@@ -56,7 +56,7 @@ fn a_ping_source_reaches_a_service_by_its_reference() {
 /// source; it goes when the source sends elsewhere, or goes itself.
 #[test]
 fn what_a_source_sends_to_a_broker_is_found_as_an_event_type() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     api.create(&broker("main"));
     let to_broker = json!({ "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" });
@@ -103,7 +103,7 @@ fn binding(name: &str, subject: &Value, sink: &Value) -> Value {
 fn until_told(appliance: &Appliance, service: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
     let host = format!("{service}.{NAMESPACE}.localhost");
     wait::until(PATIENCE, what, || {
-        let answer = Call::get("/env").host(&host).send(appliance.http());
+        let answer = HttpCall::get("/env").host(&host).send(appliance.http());
         let told = (answer.status == 200).then(|| answer.json());
         told.filter(|told| fits(told))
     })
@@ -113,7 +113,7 @@ fn until_told(appliance: &Appliance, service: &str, what: &str, fits: impl Fn(&V
 /// their author writes and what is told beside it do not get in each other's way.
 #[test]
 fn a_binding_tells_programs_where_to_send() {
-    let appliance = Setup::new(BIN).hello_image(HELLO).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(HELLO).start();
     let api = appliance.api();
     api.create(&broker("main"));
     api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
@@ -134,7 +134,7 @@ fn a_binding_tells_programs_where_to_send() {
     assert_eq!(overrides["extensions"], json!({ "left": "here" }));
     assert_eq!(told["TARGET"], "world");
     let path = sink.split_once("://").unwrap().1.split_once('/').unwrap().1;
-    let event = Event::new("1").of_type("t").binary(&format!("/{path}"));
+    let event = TestEvent::new("1").of_type("t").binary(&format!("/{path}"));
     assert_eq!(event.send(appliance.events()).status, 202, "{sink}");
     assert_eq!(until_told(&appliance, "other", "an answer", |_| true)["K_SINK"], Value::Null);
 
@@ -168,7 +168,7 @@ fn a_binding_tells_programs_where_to_send() {
 /// X-SRC-04: where a namespace is labelled so, nobody is told anything, neither by admission nor later.
 #[test]
 fn a_namespace_can_be_kept_from_being_bound() {
-    let appliance = Setup::new(BIN).hello_image(HELLO).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(HELLO).start();
     let api = appliance.api();
     let label = |value: Value| json!({ "metadata": { "labels": { "bindings.knative.dev/exclude": value } } });
     api.patch("Namespace", "", NAMESPACE, &label(json!("true")));
@@ -199,7 +199,7 @@ fn a_namespace_can_be_kept_from_being_bound() {
 /// Revision on.
 #[test]
 fn a_binding_says_why_nobody_is_told() {
-    let appliance = Setup::new(BIN).hello_image(HELLO).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(HELLO).start();
     let api = appliance.api();
     let sink = json!({ "uri": "http://sink.example.com/" });
     let subject =

@@ -4,9 +4,9 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use kit::http2::{self, Client};
-use kit::server::{Message, Reply, Server, closed_address};
-use kit::{Appliance, Call, PATIENCE, Setup, Upstream, wait};
+use kit::http2::{self, H2Client};
+use kit::server::{HandlerReply, ReceivedMessage, TestServer, closed_address};
+use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -17,34 +17,34 @@ const PARENT: &str = "b7ad6b7169203331";
 type Documents = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// A collector: keeps what it gets, with the path it came to; refuses the first `refusals` requests for the moment.
-fn collector(refusals: usize) -> (Server, Documents) {
+fn collector(refusals: usize) -> (TestServer, Documents) {
     collector_refusing(refusals, 503)
 }
 
-fn collector_refusing(refusals: usize, with: u16) -> (Server, Documents) {
+fn collector_refusing(refusals: usize, with: u16) -> (TestServer, Documents) {
     let documents = Documents::default();
     let (kept, left) = (Arc::clone(&documents), Arc::new(Mutex::new(refusals)));
-    let server = Server::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
-        move |request: kit::Request| {
+    let server = TestServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
+        move |request: kit::HttpRequest| {
             let (kept, left) = (Arc::clone(&kept), Arc::clone(&left));
             async move {
                 let mut left = left.lock().unwrap();
                 if *left > 0 {
                     *left -= 1;
-                    return Reply::Send(Message::new(with));
+                    return HandlerReply::Send(ReceivedMessage::new(with));
                 }
                 let document = serde_json::from_slice(&request.body).unwrap();
                 kept.lock().unwrap().push((request.path().to_owned(), document));
-                Reply::Send(Message::new(200).body("{}"))
+                HandlerReply::Send(ReceivedMessage::new(200).body("{}"))
             }
         }
     });
     (server, documents)
 }
 
-fn gateway(upstream: &Upstream, collector: SocketAddr) -> Appliance {
+fn gateway(upstream: &TestUpstream, collector: SocketAddr) -> Appliance {
     let url = format!("http://{collector}/v1/traces");
-    Setup::new(BIN).route(HOST, upstream.address()).flag("otlp", &url).start()
+    ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("otlp", &url).start()
 }
 
 /// All spans, once there are `count`.
@@ -73,19 +73,19 @@ fn attribute(span: &Value, name: &str) -> Option<String> {
 #[test]
 fn a_request_leaves_a_span_between_its_client_and_its_instance() {
     let (server, documents) = collector(0);
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream, server.address());
     let parent = format!("00-{TRACE}-{PARENT}-01");
-    let answer = Call::get("/a/b?c=d").host(HOST).header("traceparent", &parent).send(appliance.http());
+    let answer = HttpCall::get("/a/b?c=d").host(HOST).header("traceparent", &parent).send(appliance.http());
     let told = answer.json()["headers"]["traceparent"].as_str().unwrap().to_owned();
-    let fresh = Call::post("/x").host(HOST).body("x").send(appliance.http());
+    let fresh = HttpCall::post("/x").host(HOST).body("x").send(appliance.http());
     let begun = fresh.json()["headers"]["traceparent"].as_str().unwrap().to_owned();
     // Not to be recorded, and so it passes as it came.
     let unsampled = format!("00-{TRACE}-{PARENT}-00");
-    Call::get("/quiet").host(HOST).header("traceparent", &unsampled).send(appliance.http());
-    Call::get("/lost").host("nobody.example.com").header("traceparent", &parent).send(appliance.http());
+    HttpCall::get("/quiet").host(HOST).header("traceparent", &unsampled).send(appliance.http());
+    HttpCall::get("/lost").host("nobody.example.com").header("traceparent", &parent).send(appliance.http());
     http2::run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let request = http::Request::get(format!("http://{HOST}/two")).body(()).unwrap();
         assert_eq!(client.call(request).await.unwrap().status, 200);
     });
@@ -132,15 +132,15 @@ fn a_request_leaves_a_span_between_its_client_and_its_instance() {
 /// A collector that is away for a moment gets them all the same; one that stays away costs spans and no request.
 #[test]
 fn a_collector_that_is_away_costs_no_request() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let (server, documents) = collector(1);
     let appliance = gateway(&upstream, server.address());
-    assert_eq!(Call::get("/once").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/once").host(HOST).send(appliance.http()).status, 200);
     assert_eq!(spans(&documents, 1).len(), 1);
 
     let appliance = gateway(&upstream, closed_address());
     for _ in 0..50 {
-        assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+        assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
     }
     wait::until(PATIENCE, "a count of what was lost", || {
         (appliance.metric("sluicegate_spans_failed_total", "") > 0).then_some(())
@@ -153,14 +153,14 @@ fn a_collector_that_is_away_costs_no_request() {
 /// By the protocol what is refused like this is never taken: it is lost at once, and what comes after it is sent.
 #[test]
 fn what_a_collector_refuses_for_good_is_not_sent_again() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let (server, documents) = collector_refusing(1, 400);
     let appliance = gateway(&upstream, server.address());
-    assert_eq!(Call::get("/refused").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/refused").host(HOST).send(appliance.http()).status, 200);
     wait::until(PATIENCE, "the refusal", || {
         (appliance.metric("sluicegate_spans_failed_total", "") == 1).then_some(())
     });
-    assert_eq!(Call::get("/taken").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/taken").host(HOST).send(appliance.http()).status, 200);
     let all = spans(&documents, 1);
     assert_eq!(all.len(), 1);
     assert_eq!(attribute(&all[0], "url.path").as_deref(), Some("/taken"));
@@ -169,14 +169,14 @@ fn what_a_collector_refuses_for_good_is_not_sent_again() {
 /// What was answered before a stop is sent before the end.
 #[test]
 fn a_stop_sends_what_is_left() {
-    let (upstream, (server, documents)) = (Upstream::start("one"), collector(0));
+    let (upstream, (server, documents)) = (TestUpstream::start("one"), collector(0));
     let mut appliance = gateway(&upstream, server.address());
     for _ in 0..20 {
-        assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+        assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
     }
     assert_eq!(appliance.terminate().code(), Some(0));
     assert_eq!(spans(&documents, 20).len(), 20);
-    let refusal = Setup::new(BIN).flag("otlp", "127.0.0.1:4318").refused();
+    let refusal = ApplianceSetup::new(BIN).flag("otlp", "127.0.0.1:4318").refused();
     assert!(refusal.code == Some(2) && refusal.stderr.contains("otlp"), "{refusal}");
 }
 
@@ -186,11 +186,11 @@ fn a_silent_collector_does_not_hold_the_end_up() {
     /// Eight batches: more than patience has, at five seconds each.
     const REQUESTS: usize = 4_096;
     let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let mut appliance = gateway(&upstream, silent.local_addr().unwrap());
-    let mut connection = kit::Connection::open(appliance.http());
+    let mut connection = kit::HttpConnection::open(appliance.http());
     for _ in 0..REQUESTS {
-        assert_eq!(connection.call(&Call::get("/").host(HOST)).status, 200);
+        assert_eq!(connection.call(&HttpCall::get("/").host(HOST)).status, 200);
     }
     assert_eq!(appliance.terminate().code(), Some(0));
 }

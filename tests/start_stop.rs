@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use kit::manifest::{NAMESPACE, broker, service};
-use kit::{Api, Appliance, Call, Connection, PATIENCE, Setup, Upstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, KitApi, PATIENCE, TestUpstream, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -17,37 +17,37 @@ const HOST: &str = "app.example.com";
 
 #[test]
 fn the_ready_line_names_four_ports_that_answer() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let ports = appliance.ports();
     let all = [ports.http, ports.events, ports.api, ports.admin];
     let different: BTreeSet<_> = all.iter().map(SocketAddr::port).filter(|port| *port != 0).collect();
     assert_eq!(different.len(), 4, "{ports:?}");
 
-    let status = |at, target: &str| Call::get(target).send(at).status;
+    let status = |at, target: &str| HttpCall::get(target).send(at).status;
     assert_eq!(status(ports.http, "/"), 404);
-    assert_eq!(Call::post("/brokers/default/none").body("{}").send(ports.events).status, 404);
+    assert_eq!(HttpCall::post("/brokers/default/none").body("{}").send(ports.events).status, 404);
     for target in ["/healthz", "/readyz", "/version"] {
         assert_eq!(status(ports.api, target), 200, "api {target}");
     }
     for target in ["/healthz", "/readyz"] {
         assert_eq!(status(ports.admin, target), 200, "admin {target}");
     }
-    let metrics = Call::get("/metrics").send(ports.admin);
+    let metrics = HttpCall::get("/metrics").send(ports.admin);
     assert_eq!(metrics.status, 200);
     assert!(metrics.text().contains("# TYPE sluicegate_"), "{metrics}");
 }
 
 #[test]
 fn sigterm_ends_it_with_0() {
-    assert_eq!(Setup::new(BIN).start().terminate().code(), Some(0));
+    assert_eq!(ApplianceSetup::new(BIN).start().terminate().code(), Some(0));
 }
 
 #[test]
 fn sigterm_lets_requests_in_flight_finish() {
-    let upstream = Upstream::start("one");
-    let mut appliance = Setup::new(BIN).route(HOST, upstream.address()).start();
+    let upstream = TestUpstream::start("one");
+    let mut appliance = ApplianceSetup::new(BIN).route(HOST, upstream.address()).start();
     let http = appliance.http();
-    let request = thread::spawn(move || Call::get("/delay?ms=500").host(HOST).send(http).status);
+    let request = thread::spawn(move || HttpCall::get("/delay?ms=500").host(HOST).send(http).status);
     wait::until(PATIENCE, "the request to arrive", || (upstream.requests() == 1).then_some(()));
 
     assert_eq!(appliance.terminate().code(), Some(0));
@@ -56,15 +56,15 @@ fn sigterm_lets_requests_in_flight_finish() {
 
 #[test]
 fn a_second_sigint_does_not_wait_for_requests() {
-    let upstream = Upstream::start("one");
-    let mut appliance = Setup::new(BIN).route(HOST, upstream.address()).start();
+    let upstream = TestUpstream::start("one");
+    let mut appliance = ApplianceSetup::new(BIN).route(HOST, upstream.address()).start();
     let http = appliance.http();
-    let request = thread::spawn(move || Call::get("/delay?ms=20000").host(HOST).try_send(http));
+    let request = thread::spawn(move || HttpCall::get("/delay?ms=20000").host(HOST).try_send(http));
     wait::until(PATIENCE, "the request to arrive", || (upstream.requests() == 1).then_some(()));
 
     appliance.interrupt();
     wait::until(PATIENCE, "the first signal to close the port", || {
-        Connection::try_open(http).is_err().then_some(())
+        HttpConnection::try_open(http).is_err().then_some(())
     });
     assert!(appliance.is_running(), "the request in flight holds the first signal's end");
     appliance.interrupt();
@@ -75,7 +75,7 @@ fn a_second_sigint_does_not_wait_for_requests() {
 /// APP-39: objects, uids and versions are there again, after a tidy end and after none.
 #[test]
 fn a_second_start_on_the_same_data_finds_everything_as_it_was() {
-    let mut appliance = Setup::new(BIN).start();
+    let mut appliance = ApplianceSetup::new(BIN).start();
     appliance.api().create(&broker("kept"));
     let before = appliance.api().wait_ready("Broker", NAMESPACE, "kept", PATIENCE);
 
@@ -100,7 +100,7 @@ fn version(object: &Value) -> u64 {
 
 #[test]
 fn a_folder_belongs_to_one_process_at_a_time() {
-    let setup = Setup::new(BIN);
+    let setup = ApplianceSetup::new(BIN);
     let mut first = setup.start();
     let refusal = setup.refused();
     assert!(!matches!(refusal.code, Some(0) | None), "{refusal}");
@@ -108,7 +108,7 @@ fn a_folder_belongs_to_one_process_at_a_time() {
     assert!(!refusal.stderr.contains("panicked"), "{refusal}");
 
     assert!(first.is_running());
-    assert_eq!(Call::get("/readyz").send(first.admin()).status, 200);
+    assert_eq!(HttpCall::get("/readyz").send(first.admin()).status, 200);
     first.kill();
     setup.start(); // what a dead process held is free
 }
@@ -129,7 +129,7 @@ fn a_bad_value_is_one_line_that_names_it_and_exit_2() {
         ("manifests", "/does/not/exist.yaml"),
         ("nonsense", "1"),
     ] {
-        let setup = Setup::new(BIN).flag(flag, value);
+        let setup = ApplianceSetup::new(BIN).flag(flag, value);
         let refusal = setup.refused();
         assert_one_line(&refusal.stderr, flag);
         assert_eq!(refusal.code, Some(2), "--{flag} {value}: {refusal}");
@@ -148,7 +148,7 @@ fn a_bad_key_or_value_in_the_config_file_is_named() {
     for (text, named) in
         [("nonsense = 1", "nonsense"), ("workers = \"many\"", "workers"), ("route = [\"x\"]", "route")]
     {
-        let setup = Setup::new(BIN);
+        let setup = ApplianceSetup::new(BIN);
         let file = setup.write_file("config.toml", text);
         let refusal = setup.clone().flag("config", &file.to_string_lossy()).refused();
         assert_eq!(refusal.code, Some(2), "{text}: {refusal}");
@@ -158,14 +158,14 @@ fn a_bad_key_or_value_in_the_config_file_is_named() {
 
 #[test]
 fn a_bad_value_in_the_environment_is_named() {
-    let refusal = Setup::new(BIN).env("SLUICEGATE_WORKERS", "many").refused();
+    let refusal = ApplianceSetup::new(BIN).env("SLUICEGATE_WORKERS", "many").refused();
     assert_eq!(refusal.code, Some(2), "{refusal}");
     assert_one_line(&refusal.stderr, "workers");
 }
 
 #[test]
 fn a_variable_that_is_empty_is_none() {
-    let setup = Setup::new(BIN)
+    let setup = ApplianceSetup::new(BIN)
         .env("SLUICEGATE_HTTPS", "")
         .env("SLUICEGATE_ROUTE", "")
         .env("SLUICEGATE_LOG_BYTES", "");
@@ -174,16 +174,16 @@ fn a_variable_that_is_empty_is_none() {
 
 #[test]
 fn a_mistake_is_told_with_what_was_probably_meant_and_where_help_is() {
-    let refusal = Setup::new(BIN).flag("htps", "127.0.0.1:0").refused();
+    let refusal = ApplianceSetup::new(BIN).flag("htps", "127.0.0.1:0").refused();
     assert_one_line(&refusal.stderr, "'--https'");
     assert!(refusal.stderr.contains("`sluicegate run --help`"), "{refusal}");
-    let refusal = Setup::new(BIN).flag("admin", "localhost:9090").refused();
+    let refusal = ApplianceSetup::new(BIN).flag("admin", "localhost:9090").refused();
     assert!(refusal.stderr.contains("like 127.0.0.1:8080"), "{refusal}");
 }
 
 #[test]
 fn a_flag_beats_the_environment_which_beats_the_file() {
-    let setup = Setup::new(BIN).hello_image("example.com/hello");
+    let setup = ApplianceSetup::new(BIN).hello_image("example.com/hello");
     let file = setup.write_file("config.toml", "domain = \"file.test\"\n").to_string_lossy().into_owned();
     let with_file = setup.flag("config", &file);
     for (setup, domain) in [
@@ -199,7 +199,7 @@ fn a_flag_beats_the_environment_which_beats_the_file() {
 }
 
 /// The end of the host in a Service's URL, without the port.
-fn domain_in_use(api: Api) -> String {
+fn domain_in_use(api: KitApi) -> String {
     api.create(&service("hello", "example.com/hello", "domain"));
     let service =
         api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| service["status"]["url"].is_string());
@@ -211,7 +211,7 @@ fn domain_in_use(api: Api) -> String {
 /// APP-03: the README's own command names its program as a shell would find it, and instances look elsewhere.
 #[test]
 fn a_program_on_the_appliances_own_path_is_an_image() {
-    let setup = Setup::new(BIN);
+    let setup = ApplianceSetup::new(BIN);
     let folder = setup.data().parent().unwrap().join("programs");
     std::fs::create_dir(&folder).unwrap();
     std::os::unix::fs::symlink(BIN, folder.join("greeter")).unwrap();
@@ -221,7 +221,7 @@ fn a_program_on_the_appliances_own_path_is_an_image() {
     let appliance = setup.start();
     appliance.api().create(&service("hello", "example.com/hello", "World"));
     appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
-    let answer = Call::get("/").host("hello.default.localhost").send(appliance.http());
+    let answer = HttpCall::get("/").host("hello.default.localhost").send(appliance.http());
     assert!(answer.text().starts_with("Hello World"), "{answer}");
 }
 
@@ -229,7 +229,7 @@ fn a_program_on_the_appliances_own_path_is_an_image() {
 #[test]
 fn a_start_that_waits_for_a_silent_cluster_can_be_ended() {
     let cluster = TcpListener::bind("127.0.0.1:0").unwrap();
-    let setup = Setup::new(BIN);
+    let setup = ApplianceSetup::new(BIN);
     let file = setup.write_file(
         "kubeconfig",
         &format!(
@@ -262,7 +262,7 @@ impl Drop for Killed {
 #[test]
 fn too_few_descriptors_are_told() {
     for few in ["12", "20", "40"] {
-        let setup = Setup::new(BIN);
+        let setup = ApplianceSetup::new(BIN);
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -n $0; exec \"$@\"", few, BIN]).args(setup.command().get_args());
         let ended = shell.output().unwrap();
@@ -275,7 +275,7 @@ fn too_few_descriptors_are_told() {
 /// Other servers open their logs anew, or start a successor, at these.
 #[test]
 fn signals_that_mean_nothing_here_do_not_end_it() {
-    let mut appliance = Setup::new(BIN).start();
+    let mut appliance = ApplianceSetup::new(BIN).start();
     for signal in [Signal::USR1, Signal::USR2] {
         let pid = i32::try_from(appliance.pid()).ok().and_then(Pid::from_raw).unwrap();
         kill_process(pid, signal).unwrap();
@@ -288,7 +288,7 @@ fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     for flag in ["http", "events", "api", "admin"] {
-        let refusal = Setup::new(BIN).flag(flag, &address.to_string()).refused();
+        let refusal = ApplianceSetup::new(BIN).flag(flag, &address.to_string()).refused();
         assert!(!matches!(refusal.code, Some(0) | None), "--{flag}: {refusal}");
         assert!(refusal.stderr.contains(&address.to_string()), "--{flag}: {refusal}");
         assert!(!refusal.stderr.contains("panicked"), "--{flag}: {refusal}");
@@ -322,7 +322,7 @@ fn version_says_which_it_is() {
 /// APP-38: an API without credentials must not be reachable from other hosts.
 #[test]
 fn the_api_on_a_public_address_is_refused() {
-    let refusal = Setup::new(BIN).flag("api", "0.0.0.0:0").refused();
+    let refusal = ApplianceSetup::new(BIN).flag("api", "0.0.0.0:0").refused();
     assert!(!matches!(refusal.code, Some(0) | None), "{refusal}");
     assert!(refusal.stderr.contains("0.0.0.0"), "{refusal}");
 }
@@ -333,7 +333,7 @@ fn a_listener_may_move_to_the_other_family_of_addresses() {
     if TcpListener::bind("[::1]:0").is_err() {
         return; // a host without IPv6
     }
-    let mut appliance = Setup::new(BIN).hello_image("example.com/hello").start();
+    let mut appliance = ApplianceSetup::new(BIN).hello_image("example.com/hello").start();
     appliance.api().create(&service("hello", "example.com/hello", "World"));
     appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     assert_eq!(appliance.terminate().code(), Some(0));
@@ -341,7 +341,7 @@ fn a_listener_may_move_to_the_other_family_of_addresses() {
     for (namespace, slice) in [("knative-serving", "activator-service"), (NAMESPACE, "hello-00001-public")] {
         let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{slice}");
         wait::until(PATIENCE, slice, || {
-            let found = moved.api().send(Call::get(&path)).json();
+            let found = moved.api().send(HttpCall::get(&path)).json();
             (found["addressType"] == "IPv6" && found["endpoints"][0]["addresses"][0] == "::1").then_some(())
         });
     }
@@ -350,12 +350,12 @@ fn a_listener_may_move_to_the_other_family_of_addresses() {
 
 #[test]
 fn it_runs_on_one_worker_and_on_more_than_there_are_cores() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     for workers in ["1", "5"] {
         let mut appliance: Appliance =
-            Setup::new(BIN).flag("workers", workers).route(HOST, upstream.address()).start();
+            ApplianceSetup::new(BIN).flag("workers", workers).route(HOST, upstream.address()).start();
         for _ in 0..20 {
-            assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200, "{workers} workers");
+            assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200, "{workers} workers");
         }
         assert_eq!(appliance.terminate().code(), Some(0), "{workers} workers");
     }

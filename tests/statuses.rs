@@ -8,7 +8,7 @@ use std::time::Duration;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
 use kit::scene::{accepted, delivery};
-use kit::{Api, Appliance, Call, Event, EventSink, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, PATIENCE, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -31,7 +31,7 @@ fn made(kind: &str, name: &str, spec: Value) -> Value {
 }
 
 /// One of each kind, with nothing in its spec that is not asked for.
-fn one_of_each(api: Api, sink: &EventSink) {
+fn one_of_each(api: KitApi, sink: &EventSink) {
     let to = json!({ "uri": sink.url() });
     for object in [
         broker("main"),
@@ -57,7 +57,7 @@ fn name_of(kind: &str) -> &'static str {
 
 fn house() -> (EventSink, Appliance) {
     let sink = EventSink::start();
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     one_of_each(appliance.api(), &sink);
     (sink, appliance)
 }
@@ -116,7 +116,7 @@ fn the_least_of_each_kind_becomes_ready_with_conditions() {
 /// COND-06, COND-17, EV-ADR-05, EV-ADR-06, EV-SUB-08, EV-SUB-09: what cannot work says of which object and why.
 #[test]
 fn what_cannot_work_says_why() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let missing = json!({ "ref": { "apiVersion": "v1", "kind": "Service", "name": "nowhere" } });
     api.create(&broker("main"));
@@ -142,9 +142,9 @@ fn what_cannot_work_says_why() {
 /// EV-API-01, EV-API-02, EV-API-06: where the kinds are, and what can be done with them.
 #[test]
 fn discovery_lists_the_kinds_with_their_verbs() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     for (version, kind, plural) in KINDS {
-        let list = Call::get(&format!("/apis/{version}")).send(appliance.api().address()).json();
+        let list = HttpCall::get(&format!("/apis/{version}")).send(appliance.api().address()).json();
         let resources = list["resources"].as_array().unwrap();
         let find = |name: &str| resources.iter().find(|one| one["name"] == name);
         let found = find(plural).unwrap_or_else(|| panic!("no {plural} in {list:#}"));
@@ -161,7 +161,7 @@ fn discovery_lists_the_kinds_with_their_verbs() {
 #[test]
 fn six_verbs_are_enough() {
     let (sink, dead) = (EventSink::start(), EventSink::start());
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let config = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "options" });
     let metadata = json!({ "name": "options", "namespace": NAMESPACE });
@@ -175,10 +175,10 @@ fn six_verbs_are_enough() {
     let ready = api.wait_ready("Trigger", NAMESPACE, "one", PATIENCE);
 
     // Update: status is not the client's.
-    let path = Api::path("Trigger", NAMESPACE, "one");
+    let path = KitApi::path("Trigger", NAMESPACE, "one");
     let mut changed = with(ready, "/spec/subscriber", json!({ "uri": sink.url() }));
     changed["status"] = json!({ "subscriberUri": "http://forged/" });
-    let put = Call::new("PUT", &path).json(&changed).send(api.address());
+    let put = HttpCall::new("PUT", &path).json(&changed).send(api.address());
     assert_eq!(put.status, 200, "{put}");
     let ready = api.wait_ready("Trigger", NAMESPACE, "one", PATIENCE);
     assert_eq!(ready["status"]["subscriberUri"], sink.url());
@@ -188,7 +188,7 @@ fn six_verbs_are_enough() {
     let ready = api.wait_ready("Trigger", NAMESPACE, "one", PATIENCE);
     assert_eq!(ready["status"]["deadLetterSinkUri"], dead.url());
     assert_eq!(api.list("Trigger", NAMESPACE).len(), 1);
-    accepted(&Event::new("1").binary("/brokers/default/main"), &appliance);
+    accepted(&TestEvent::new("1").binary("/brokers/default/main"), &appliance);
     sink.wait_for(1, PATIENCE);
 
     api.delete("Trigger", NAMESPACE, "one");
@@ -201,7 +201,7 @@ fn six_verbs_are_enough() {
 /// field's path.
 #[test]
 fn a_refusal_names_the_field() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let reference = json!({ "apiVersion": "v1", "kind": "Service", "name": "s" });
     let without = |field: &str| {
         let mut less = reference.clone();
@@ -285,9 +285,9 @@ fn addresses_and_resolved_uris_are_told() {
 /// EV-OBJ-45, EV-OBJ-46: a channel lists its subscribers as they were resolved, and says of each how it is.
 #[test]
 fn a_channel_lists_its_subscribers() {
-    let sink = EventSink::answering(|_| kit::Answer::status(400));
+    let sink = EventSink::answering(|_| kit::SinkResponse::status(400));
     let dead = EventSink::start();
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     for name in ["main", "letters"] {
         api.create(&channel(name));
@@ -317,7 +317,7 @@ fn a_channel_lists_its_subscribers() {
     // The dead letter goes to the channel that was named, and on from there.
     api.create(&subscription("dead", "letters", &dead.url()));
     api.wait_ready("Subscription", NAMESPACE, "dead", PATIENCE);
-    accepted(&Event::new("1").binary("/channels/default/main"), &appliance);
+    accepted(&TestEvent::new("1").binary("/channels/default/main"), &appliance);
     assert_eq!(dead.wait_for(1, PATIENCE)[0].attribute("knativeerrorcode").as_deref(), Some("400"));
 }
 
@@ -325,11 +325,11 @@ fn a_channel_lists_its_subscribers() {
 #[test]
 fn an_absent_filter_and_an_empty_value() {
     let (all, some) = (EventSink::start(), EventSink::start());
-    let appliance = kit::scene::with_broker(&Setup::new(BIN));
+    let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN));
     kit::scene::subscribe(appliance.api(), "all", &all.url(), &[]);
     kit::scene::subscribe(appliance.api(), "some", &some.url(), &[kit::scene::only(json!({ "ext": "" }))]);
-    kit::scene::post(&appliance, &Event::new("without"));
-    kit::scene::post(&appliance, &Event::new("with").with("ext", "anything"));
+    kit::scene::post(&appliance, &TestEvent::new("without"));
+    kit::scene::post(&appliance, &TestEvent::new("with").with("ext", "anything"));
     all.wait_for(2, PATIENCE);
     assert_eq!(kit::scene::ids(&some.wait_for(1, PATIENCE)), ["with"]);
     wait::nothing(kit::scene::SILENCE, "the other one", || (some.received().len() > 1).then_some(()));
@@ -339,7 +339,7 @@ fn an_absent_filter_and_an_empty_value() {
 #[test]
 fn events_go_where_the_status_says() {
     let sink = EventSink::start();
-    let appliance = kit::scene::with_broker(&Setup::new(BIN));
+    let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN));
     let url = format!("{}in/here?x=1", sink.url());
     let ready = kit::scene::subscribe(appliance.api(), "t", &url, &[]);
     assert_eq!(ready["status"]["subscriberUri"], url.as_str());
@@ -347,8 +347,8 @@ fn events_go_where_the_status_says() {
     appliance.api().create(&subscription("s", "main", &url));
     let ready = appliance.api().wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
     assert_eq!(ready["status"]["physicalSubscription"]["subscriberUri"], url.as_str());
-    kit::scene::post(&appliance, &Event::new("1"));
-    accepted(&Event::new("2").binary("/channels/default/main"), &appliance);
+    kit::scene::post(&appliance, &TestEvent::new("1"));
+    accepted(&TestEvent::new("2").binary("/channels/default/main"), &appliance);
     for received in sink.wait_for(2, PATIENCE) {
         assert_eq!(received.request.target, "/in/here?x=1");
         assert_eq!(received.header("prefer"), Some("reply"));
@@ -358,8 +358,8 @@ fn events_go_where_the_status_says() {
 /// DP-ACK-08: an event that does not arrive is not waited for without end.
 #[test]
 fn a_stalled_event_is_given_up() {
-    let appliance = kit::scene::with_broker(&Setup::new(BIN));
-    let mut connection = kit::Connection::open(appliance.events());
+    let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN));
+    let mut connection = kit::HttpConnection::open(appliance.events());
     connection.patience(Duration::from_secs(90));
     connection.send(b"POST /brokers/default/main HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nce-id: 1\r\n");
     connection.send(b"ce-source: /s\r\nce-type: t\r\nce-specversion: 1.0\r\n\r\nhalf");
@@ -376,13 +376,13 @@ fn a_stalled_event_is_given_up() {
 #[test]
 fn an_ordered_trigger_gets_its_events_in_order() {
     let sink = EventSink::answering(|event| {
-        kit::Answer::status(if event.attempt == 1 && event.id().ends_with('7') { 503 } else { 202 })
+        kit::SinkResponse::status(if event.attempt == 1 && event.id().ends_with('7') { 503 } else { 202 })
     });
-    let appliance = kit::scene::with_broker(&Setup::new(BIN).flag("workers", "3"));
+    let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN).flag("workers", "3"));
     let order = ("/metadata/annotations/kafka.eventing.knative.dev~1delivery.order", json!("ordered"));
     kit::scene::subscribe(appliance.api(), "t", &sink.url(), &[order]);
     for n in 0..60 {
-        kit::scene::post(&appliance, &Event::new(&n.to_string())); // a connection each
+        kit::scene::post(&appliance, &TestEvent::new(&n.to_string())); // a connection each
     }
     let ids: Vec<u32> =
         sink.wait_for(66, PATIENCE).iter().map(|received| received.id().parse().unwrap()).collect();
@@ -402,10 +402,10 @@ fn the_documentation_names_limits_and_keys() {
 #[test]
 fn a_core_service_is_a_destination() {
     let (first, second) = (EventSink::start(), EventSink::start());
-    let appliance = kit::scene::with_broker(&Setup::new(BIN));
+    let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN));
     let core = |method: &str, plural: &str, name: &str, body: Value| {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/{plural}{name}");
-        let answer = Call::new(method, &path).json(&body).send(appliance.api().address());
+        let answer = HttpCall::new(method, &path).json(&body).send(appliance.api().address());
         assert!(matches!(answer.status, 200 | 201), "{answer}");
         answer.json()
     };
@@ -420,14 +420,14 @@ fn a_core_service_is_a_destination() {
     let ready =
         kit::scene::subscribe(appliance.api(), "t", "http://unused/", &[("/spec/subscriber", reference)]);
     assert_eq!(ready["status"]["subscriberUri"], "http://core.default.svc.cluster.local/in");
-    kit::scene::post(&appliance, &Event::new("1"));
+    kit::scene::post(&appliance, &TestEvent::new("1"));
     assert_eq!(first.wait_for(1, PATIENCE)[0].request.target, "/in");
 
     let mut moved = made;
     moved["subsets"] = endpoints(&second);
     core("PUT", "endpoints", "/core", moved);
     wait::until(PATIENCE, "an event at the new place", || {
-        kit::scene::post(&appliance, &Event::new("2"));
+        kit::scene::post(&appliance, &TestEvent::new("2"));
         (!second.received().is_empty()).then_some(())
     });
 }
@@ -435,7 +435,8 @@ fn a_core_service_is_a_destination() {
 /// A listener on all addresses of the host is told by one that leads to it, in the clear and by TLS.
 #[test]
 fn an_address_that_stands_for_all_is_not_told() {
-    let appliance = Setup::new(BIN).flag("events", "0.0.0.0:0").flag("events-https", "0.0.0.0:0").start();
+    let appliance =
+        ApplianceSetup::new(BIN).flag("events", "0.0.0.0:0").flag("events-https", "0.0.0.0:0").start();
     let api = appliance.api();
     let both = json!({ "data": { "transport-encryption": "permissive" } });
     api.patch("ConfigMap", "knative-eventing", "config-features", &both);
@@ -451,7 +452,7 @@ fn an_address_that_stands_for_all_is_not_told() {
             let at: std::net::SocketAddr = rest.strip_suffix(path).unwrap().parse().unwrap();
             assert!(!at.ip().is_unspecified(), "{kind}: {url}");
             if scheme == "http" {
-                assert_eq!(Event::new("1").binary(path).send(at).status, 202, "{kind}: {url}");
+                assert_eq!(TestEvent::new("1").binary(path).send(at).status, 202, "{kind}: {url}");
             }
         }
     }

@@ -12,9 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use kit::crowd::{Crowd, keep_alive, one_by_one, streams};
+use kit::background_clients::{BackgroundClients, keep_alive, one_by_one, streams};
 use kit::manifest::{NAMESPACE, broker, service, trigger};
-use kit::{Appliance, Call, Connection, Event, EventSink, PATIENCE, Setup, Upstream, wait};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, TestEvent, TestUpstream, wait,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -23,16 +25,16 @@ const HOST: &str = "app.example.com";
 /// No connection is refused and no request fails, twice in a row, whatever the client speaks.
 #[test]
 fn requests_go_on_while_one_process_follows_another() {
-    let upstream = Upstream::start("one");
-    let mut current = Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "2").start();
+    let upstream = TestUpstream::start("one");
+    let mut current = ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("workers", "2").start();
     let to = current.http();
-    let mut crowd = Crowd::new();
-    let get = |_| Call::get("/").host(HOST);
+    let mut crowd = BackgroundClients::new();
+    let get = |_| HttpCall::get("/").host(HOST);
     crowd.add(keep_alive(to, get, 200, Duration::ZERO));
     crowd.add(keep_alive(to, get, 200, Duration::from_millis(30)));
     crowd.add(keep_alive(
         to,
-        |_| Call::post("/mirror").host(HOST).body(vec![b'x'; 100_000]),
+        |_| HttpCall::post("/mirror").host(HOST).body(vec![b'x'; 100_000]),
         200,
         Duration::ZERO,
     ));
@@ -49,7 +51,7 @@ fn requests_go_on_while_one_process_follows_another() {
     }
     crowd.end();
     assert_eq!(current.terminate().code(), Some(0));
-    assert!(Connection::try_open(to).is_err(), "nobody is left who takes connections in");
+    assert!(HttpConnection::try_open(to).is_err(), "nobody is left who takes connections in");
 }
 
 /// What was acknowledged by either process is delivered; objects and their uids are the same ones; instances of
@@ -57,7 +59,7 @@ fn requests_go_on_while_one_process_follows_another() {
 #[test]
 fn events_objects_and_instances_survive_the_change() {
     let sink = EventSink::start();
-    let mut old = Setup::new(BIN).hello_image("example.com/hello").flag("workers", "2").start();
+    let mut old = ApplianceSetup::new(BIN).hello_image("example.com/hello").flag("workers", "2").start();
     let api = old.api();
     let before = api.create(&broker("main"));
     api.create(&trigger("all", "main", &sink.url()));
@@ -65,8 +67,8 @@ fn events_objects_and_instances_survive_the_change() {
     api.wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
 
-    let mut crowd = Crowd::new();
-    let event = |number: u64| Event::new(&format!("e{number}")).binary("/brokers/default/main");
+    let mut crowd = BackgroundClients::new();
+    let event = |number: u64| TestEvent::new(&format!("e{number}")).binary("/brokers/default/main");
     let accepted = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&accepted);
     let post = keep_alive(old.events(), event, 202, Duration::ZERO);
@@ -87,7 +89,7 @@ fn events_objects_and_instances_survive_the_change() {
 
     let wanted: BTreeSet<String> = (0..accepted.load(SeqCst)).map(|number| format!("e{number}")).collect();
     wait::until(PATIENCE, "all that was accepted", || {
-        let got: BTreeSet<String> = sink.received().iter().map(kit::Received::id).collect();
+        let got: BTreeSet<String> = sink.received().iter().map(kit::ReceivedRequest::id).collect();
         wanted.is_subset(&got).then_some(())
     });
     let after = new.api().get("Broker", NAMESPACE, "main").unwrap();
@@ -99,8 +101,8 @@ fn events_objects_and_instances_survive_the_change() {
 /// A successor that does not fit is told why, and nothing has changed.
 #[test]
 fn a_successor_that_does_not_fit_is_refused() {
-    let upstream = Upstream::start("one");
-    let mut old = Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "2").start();
+    let upstream = TestUpstream::start("one");
+    let mut old = ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("workers", "2").start();
     let like_it = old.setup().clone().ports(old.ports()).switch("hot-restart");
     let elsewhere = kit::server::closed_address().to_string();
     let bad = old.setup().write_file("bad.pem", "no certificate").to_string_lossy().into_owned();
@@ -126,7 +128,7 @@ fn a_successor_that_does_not_fit_is_refused() {
         assert!(refusal.code.is_some_and(|code| code != 0), "{refusal}");
         assert!(refusal.stderr.contains(why) && !refusal.stderr.contains("panicked"), "{refusal}");
         assert!(old.is_running());
-        assert_eq!(Call::get("/").host(HOST).send(old.http()).status, 200);
+        assert_eq!(HttpCall::get("/").host(HOST).send(old.http()).status, 200);
         assert_eq!(old.api().try_create(&broker(&format!("still-{number}"))).status, 201);
     }
     // What it would open in the data folder is tried too.
@@ -134,14 +136,14 @@ fn a_successor_that_does_not_fit_is_refused() {
     std::fs::write(&key, "no key").unwrap();
     let refusal = like_it.refused();
     assert!(refusal.stderr.contains("service-accounts.key"), "{refusal}");
-    assert_eq!(Call::get("/readyz").send(old.admin()).status, 200);
+    assert_eq!(HttpCall::get("/readyz").send(old.admin()).status, 200);
     assert_eq!(old.terminate().code(), Some(0));
 }
 
 /// The earlier name still works, and one line says what to write instead.
 #[test]
 fn takeover_flag_works_with_one_warning() {
-    let mut old = Setup::new(BIN).start();
+    let mut old = ApplianceSetup::new(BIN).start();
     let like_it = old.setup().clone().ports(old.ports());
     let by_flag = like_it.clone().switch("takeover").start();
     assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
@@ -154,22 +156,22 @@ fn takeover_flag_works_with_one_warning() {
 /// Connections that say nothing, however many, delay no successor.
 #[test]
 fn stalled_peers_delay_no_hot_restart() {
-    let mut old = Setup::new(BIN).start();
+    let mut old = ApplianceSetup::new(BIN).start();
     let path = old.setup().data().join("takeover.sock");
     let stalled: Vec<_> = (0..200).map(|_| UnixStream::connect(&path).unwrap()).collect();
     let began = Instant::now();
     let new = old.successor();
     assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
     assert!(began.elapsed() < Duration::from_secs(60), "200 silent peers of 5 s each were waited for");
-    assert_eq!(Call::get("/readyz").send(new.admin()).status, 200);
+    assert_eq!(HttpCall::get("/readyz").send(new.admin()).status, 200);
     drop(stalled);
 }
 
 /// The worst case: the successor has everything and fails. Requests go on, and the next one carries it out.
 #[test]
 fn a_successor_that_fails_leaves_requests_as_they_are() {
-    let upstream = Upstream::start("one");
-    let mut old = Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start();
+    let upstream = TestUpstream::start("one");
+    let mut old = ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start();
     let like_it = old.setup().clone().ports(old.ports()).switch("hot-restart");
     // It fails last of all, at the ready line, when it has everything and a takeover socket of its own.
     for failures in 1..=3 {
@@ -180,18 +182,18 @@ fn a_successor_that_fails_leaves_requests_as_they_are() {
             (old.stderr().matches("does not serve").count() == failures).then_some(())
         });
         wait::until(PATIENCE, "the old process at its admin port", || {
-            (Call::get("/healthz").try_send(old.admin()).ok()?.status == 503).then_some(())
+            (HttpCall::get("/healthz").try_send(old.admin()).ok()?.status == 503).then_some(())
         });
         for _ in 0..10 {
-            assert_eq!(Call::get("/").host(HOST).send(old.http()).status, 200);
+            assert_eq!(HttpCall::get("/").host(HOST).send(old.http()).status, 200);
         }
-        assert_eq!(Call::get("/readyz").send(old.admin()).status, 503);
+        assert_eq!(HttpCall::get("/readyz").send(old.admin()).status, 503);
         assert!(old.metric("sluicegate_requests_total", "2xx") >= 10);
     }
     let new = like_it.start();
     assert_eq!(old.wait().code(), Some(0));
-    assert_eq!(Call::get("/").host(HOST).send(new.http()).status, 200);
-    assert_eq!(Call::get("/healthz").send(new.admin()).status, 200);
+    assert_eq!(HttpCall::get("/").host(HOST).send(new.http()).status, 200);
+    assert_eq!(HttpCall::get("/healthz").send(new.admin()).status, 200);
     new.api().create(&broker("main"));
     new.api().wait_ready("Broker", NAMESPACE, "main", PATIENCE);
 }
@@ -199,7 +201,7 @@ fn a_successor_that_fails_leaves_requests_as_they_are() {
 /// Whoever waits for a stopped process is told for what, and it is not lost: it goes on from where it was.
 #[test]
 fn a_process_that_is_stopped_is_waited_for_in_words() {
-    let mut old = Setup::new(BIN).start();
+    let mut old = ApplianceSetup::new(BIN).start();
     let process = Pid::from_raw(old.pid().cast_signed()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
     let mut command = old.setup().clone().ports(old.ports()).switch("hot-restart").command();
@@ -221,9 +223,9 @@ fn a_process_that_is_stopped_is_waited_for_in_words() {
 /// was killed.
 #[test]
 fn a_takeover_from_nobody_is_a_start() {
-    let setup = Setup::new(BIN).switch("hot-restart");
+    let setup = ApplianceSetup::new(BIN).switch("hot-restart");
     let mut first: Appliance = setup.start();
     first.kill();
     let second = setup.start();
-    assert_eq!(Call::get("/readyz").send(second.admin()).status, 200);
+    assert_eq!(HttpCall::get("/readyz").send(second.admin()).status, 200);
 }

@@ -9,14 +9,16 @@ use kit::kingress::{backend, core_service, ingress, path, rule};
 use kit::manifest::{NAMESPACE, broker, trigger, with};
 use kit::scene::{BROKER, delivery, post, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Answer, Appliance, Call, Event, EventSink, PATIENCE, Setup, Upstream, wait};
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, TestUpstream, wait,
+};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
 
-fn setup() -> Setup {
-    Setup::new(BIN).flag("workers", "1")
+fn setup() -> ApplianceSetup {
+    ApplianceSetup::new(BIN).flag("workers", "1")
 }
 
 /// Connects that the policy refused for this reason.
@@ -32,8 +34,8 @@ fn ingress_to(appliance: &Appliance, name: &str) -> Value {
     })
 }
 
-fn get(appliance: &Appliance, path: &str) -> kit::Response {
-    Call::get(path).host(HOST).send(appliance.http())
+fn get(appliance: &Appliance, path: &str) -> kit::HttpResponse {
+    HttpCall::get(path).host(HOST).send(appliance.http())
 }
 
 /// A status tells at once what is written in the URL; nothing is sent.
@@ -76,7 +78,7 @@ fn subscriber_with_a_refused_address_is_not_ready() {
 fn post_all(appliance: &Appliance) -> u64 {
     let sink = EventSink::start();
     subscribe(appliance.api(), "witness", &sink.url(), &[]);
-    post(appliance, &Event::new("1"));
+    post(appliance, &TestEvent::new("1"));
     sink.wait_for(1, PATIENCE);
     refused(appliance, "own_listener") + refused(appliance, "link_local")
 }
@@ -85,14 +87,14 @@ fn post_all(appliance: &Appliance) -> u64 {
 #[test]
 fn name_that_resolves_to_an_own_listener_is_not_connected_to() {
     let appliance = with_broker(&setup());
-    let dead = EventSink::answering(|_| Answer::status(202));
+    let dead = EventSink::answering(|_| SinkResponse::status(202));
     let (admin, api) = (appliance.admin(), appliance.api());
     // For the system's resolver these are names of 127.0.0.1; for us they are no addresses.
     for (n, host) in ["127.1", "2130706433", "0x7f000001"].iter().enumerate() {
         let uri = format!("http://{host}:{}/debug/events/replay", admin.port());
         subscribe(api, &format!("t{n}"), &uri, &[delivery(1, &dead)]);
     }
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     dead.wait_for(3, PATIENCE);
     assert!(refused(&appliance, "own_listener") >= 6, "three Triggers, two attempts each");
     appliance.wait_says("the admin listener of this appliance");
@@ -101,7 +103,7 @@ fn name_that_resolves_to_an_own_listener_is_not_connected_to() {
 #[test]
 fn core_service_in_front_of_an_own_listener_gets_no_event() {
     let appliance = with_broker(&setup());
-    let (api, dead) = (appliance.api(), EventSink::answering(|_| Answer::status(202)));
+    let (api, dead) = (appliance.api(), EventSink::answering(|_| SinkResponse::status(202)));
     backend(api, "endpoints", "http", &[appliance.admin()]);
     core_service(
         api,
@@ -112,7 +114,7 @@ fn core_service_in_front_of_an_own_listener_gets_no_event() {
     let port = appliance.admin().port();
     subscribe(api, "a", "http://endpoints.default.svc.cluster.local/", &[delivery(0, &dead)]);
     subscribe(api, "b", &format!("http://alias.default.svc.cluster.local:{port}/"), &[delivery(0, &dead)]);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     dead.wait_for(2, PATIENCE);
     assert_eq!(refused(&appliance, "own_listener"), 2);
 }
@@ -129,7 +131,7 @@ fn own_broker_by_its_url_stays_a_sink() {
     let port = appliance.events().port();
     subscribe(api, "literal", &format!("http://127.0.0.1:{port}/brokers/default/other"), &[]);
     subscribe(api, "name", &format!("http://localhost:{port}/brokers/default/other"), &[]);
-    assert_eq!(Event::new("1").binary(BROKER).send(appliance.events()).status, 202);
+    assert_eq!(TestEvent::new("1").binary(BROKER).send(appliance.events()).status, 202);
     sink.wait_for(2, PATIENCE);
     assert_eq!(refused(&appliance, "own_listener"), 0);
 }
@@ -173,7 +175,7 @@ fn ingress_in_front_of_an_own_listener_is_not_configured() {
 #[test]
 fn endpoints_that_move_to_an_own_listener_are_left() {
     let appliance = setup().start();
-    let (api, upstream) = (appliance.api(), Upstream::start("good"));
+    let (api, upstream) = (appliance.api(), TestUpstream::start("good"));
     backend(api, "app", "http", &[upstream.address()]);
     api.create(&ingress("app", json!([rule(HOST, &[path("", "app")])])));
     api.wait_ready("Ingress", NAMESPACE, "app", PATIENCE);
@@ -223,7 +225,7 @@ fn route_flag_to_an_own_listener_stops_the_start() {
     assert!(refusal.stderr.contains(&format!("--allow-target {admin}")), "{refusal}");
     let setup = setup.route("metrics.example", admin).flag("allow-target", &admin.to_string());
     let allowed = setup.flag("allowed-host", "metrics.example").start();
-    let answer = Call::get("/healthz").host("metrics.example").send(allowed.http());
+    let answer = HttpCall::get("/healthz").host("metrics.example").send(allowed.http());
     assert_eq!(answer.status, 200, "{answer}");
 }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use kit::manifest::{NAMESPACE, service};
-use kit::{Call, PATIENCE, Ports, Setup, Upstream, wait};
+use kit::{ApplianceSetup, HttpCall, PATIENCE, Ports, TestUpstream, wait};
 use rustix::process::{Pid, Signal, kill_process};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -23,7 +23,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(setup: &Setup, stderr: impl Into<Stdio>) -> Self {
+    fn start(setup: &ApplianceSetup, stderr: impl Into<Stdio>) -> Self {
         let mut child = setup.command().stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -58,12 +58,12 @@ fn a_full_disk_or_a_reader_that_is_gone_costs_log_lines_and_nothing_else() {
     drop(reader);
     let full = File::options().write(true).open("/dev/full").unwrap();
     for (what, stderr) in [("full", Stdio::from(full)), ("gone", Stdio::from(writer))] {
-        let upstream = Upstream::start("one");
-        let setup = Setup::new(BIN).route(HOST, upstream.address()).flag("access-log", "json");
+        let upstream = TestUpstream::start("one");
+        let setup = ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("access-log", "json");
         let mut running = Running::start(&setup, stderr);
         for _ in 0..3 {
             running.signal(Signal::HUP); // which says something
-            assert_eq!(Call::get("/").host(HOST).send(running.ports.http).status, 200, "{what}");
+            assert_eq!(HttpCall::get("/").host(HOST).send(running.ports.http).status, 200, "{what}");
         }
         assert_eq!(running.terminate(), Some(0), "{what}");
     }
@@ -73,15 +73,15 @@ fn a_full_disk_or_a_reader_that_is_gone_costs_log_lines_and_nothing_else() {
 #[test]
 fn who_does_not_read_the_log_holds_nothing_up() {
     let (reader, writer) = std::io::pipe().unwrap();
-    let upstream = Upstream::start("one");
-    let setup = Setup::new(BIN).route(HOST, upstream.address()).flag("access-log", "json");
+    let upstream = TestUpstream::start("one");
+    let setup = ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("access-log", "json");
     let mut running = Running::start(&setup, writer);
     let path = format!("/{}", "x".repeat(LONG_PATH_BYTES));
     for _ in 0..LONG_LINES {
-        assert_eq!(Call::get(&path).host(HOST).send(running.ports.http).status, 200);
+        assert_eq!(HttpCall::get(&path).host(HOST).send(running.ports.http).status, 200);
         running.signal(Signal::HUP);
     }
-    assert_eq!(Call::get("/healthz").send(running.ports.admin).status, 200);
+    assert_eq!(HttpCall::get("/healthz").send(running.ports.admin).status, 200);
     assert_eq!(running.terminate(), Some(0));
     drop(reader);
 }
@@ -90,7 +90,7 @@ fn who_does_not_read_the_log_holds_nothing_up() {
 #[test]
 fn instance_that_floods_its_output_is_throttled() {
     let program = format!("sh -c 'yes & exec {BIN} example hello'");
-    let setup = Setup::new(BIN).flag("image", &format!("example.com/flood={program}"));
+    let setup = ApplianceSetup::new(BIN).flag("image", &format!("example.com/flood={program}"));
     let appliance = setup.env("SLUICEGATE_LOG", "info,instance=warn").start(); // without what it prints
     appliance.api().create(&service("flood", "example.com/flood", "World"));
     let began = Instant::now();
@@ -102,5 +102,5 @@ fn instance_that_floods_its_output_is_throttled() {
     let rate = 2 << 20;
     assert!(kept <= rate * (began.elapsed().as_secs() + 4), "{kept} bytes in {:?}", began.elapsed());
     appliance.wait_says("its output is read slowly");
-    assert_eq!(Call::get("/").host("flood.default.localhost").send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host("flood.default.localhost").send(appliance.http()).status, 200);
 }

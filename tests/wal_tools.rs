@@ -9,8 +9,8 @@ use std::process::{Command, Output};
 
 use kit::scene::{post, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Event, PATIENCE, Setup, wait};
-use wal::{Bookmark, Log, Options};
+use kit::{ApplianceSetup, PATIENCE, TestEvent, wait};
+use wal::{Cursor, LogOptions, WriteAheadLog};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const SEGMENT_BYTES: u64 = 16 << 10;
@@ -28,11 +28,11 @@ fn stdout(output: &Output) -> String {
 /// A log of two streams with a subscriber each; one has read half. Returns where each event of `a` is.
 fn fill(folder: &Path) -> Vec<u64> {
     let options =
-        Options { segment_bytes: SEGMENT_BYTES as u32, log_bytes_max: 1 << 20, ..Options::default() };
-    let (mut log, _) = Log::open(folder, options).unwrap();
+        LogOptions { segment_bytes: SEGMENT_BYTES as u32, log_bytes_max: 1 << 20, ..LogOptions::default() };
+    let (mut log, _) = WriteAheadLog::open(folder, options).unwrap();
     let [a, b] = ["a", "b"].map(|name| {
         let stream = log.stream(name).unwrap();
-        log.bookmark(stream, "reader", Bookmark::at(log.end(stream))).unwrap();
+        log.cursor(stream, "reader", Cursor::at(log.end(stream))).unwrap();
         stream
     });
     let mut positions = Vec::new();
@@ -44,7 +44,7 @@ fn fill(folder: &Path) -> Vec<u64> {
             log.flush_blocking().unwrap();
         }
     }
-    log.bookmark(a, "reader", Bookmark::at(wal::Position::new(positions[150]))).unwrap();
+    log.cursor(a, "reader", Cursor::at(wal::LogPosition::new(positions[150]))).unwrap();
     log.flush_blocking().unwrap();
     positions
 }
@@ -156,11 +156,11 @@ fn what_is_no_log_is_refused_by_name() {
 /// the appliance goes on.
 #[test]
 fn the_logs_of_a_running_appliance_are_read_without_disturbing_it() {
-    let appliance = with_broker(&Setup::new(BIN).flag("workers", "2"));
+    let appliance = with_broker(&ApplianceSetup::new(BIN).flag("workers", "2"));
     subscribe(appliance.api(), "never", &format!("http://{}", closed_address()), &[]);
     let data = appliance.setup().data();
     for nth in 0..4 {
-        post(&appliance, &Event::new(&format!("e{nth}")).data("text/plain", b"hello".to_vec()));
+        post(&appliance, &TestEvent::new(&format!("e{nth}")).data("text/plain", b"hello".to_vec()));
         if nth % 2 == 0 {
             let verified = wal(&["verify"], &data);
             assert!(verified.status.success(), "{verified:?}");

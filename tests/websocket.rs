@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use kit::{Appliance, Call, PATIENCE, Setup, Upstream, http2, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, http2, wait};
 use tungstenite::Message;
 use tungstenite::protocol::CloseFrame;
 use tungstenite::protocol::frame::coding::CloseCode;
@@ -18,7 +18,7 @@ const HOST: &str = "app.example.com";
 const GOING_AWAY: &[u8] = &[0x88, 0x02, 0x03, 0xe9];
 
 fn gateway(address: SocketAddr) -> Appliance {
-    Setup::new(BIN).route(HOST, address).flag("workers", "1").start()
+    ApplianceSetup::new(BIN).route(HOST, address).flag("workers", "1").start()
 }
 
 fn read_head(stream: &mut TcpStream) -> String {
@@ -208,20 +208,20 @@ fn client_that_sends_gets_goodbye_though_instance_resets() {
 
 #[test]
 fn an_instance_that_does_not_switch_answers_as_ever() {
-    let upstream = Upstream::start("one");
+    let upstream = TestUpstream::start("one");
     let appliance = gateway(upstream.address());
     let (_, head) = open(&appliance);
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     let refused =
-        Call::new("CONNECT", "app.example.com:80").host("app.example.com:80").send(appliance.http());
+        HttpCall::new("CONNECT", "app.example.com:80").host("app.example.com:80").send(appliance.http());
     assert_eq!(refused.status, 405);
 }
 
 #[test]
 fn an_instance_that_speaks_http2_has_no_websockets() {
-    let instance = kit::http2::Instance::start();
+    let instance = kit::http2::H2Server::start();
     let rule = format!("{HOST}=h2c://{}", instance.address());
-    let appliance = Setup::new(BIN).flag("route", &rule).start();
+    let appliance = ApplianceSetup::new(BIN).flag("route", &rule).start();
     let (_, head) = open(&appliance);
     assert!(head.starts_with("HTTP/1.1 501 "), "{head}");
 }
@@ -235,7 +235,7 @@ fn a_websocket_can_be_a_stream_of_http2() {
     let sent: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
     let wanted = sent.clone();
     http2::run(async {
-        let (client, _ended) = http2::Client::open(appliance.http()).await;
+        let (client, _ended) = http2::H2Client::open(appliance.http()).await;
         client.knows_extended_connect().await;
         let mut asked = http::Request::builder()
             .method("CONNECT")
@@ -296,7 +296,7 @@ fn a_handshake_that_its_instance_did_not_read_is_asked_for_again() {
         fresh.read_to_end(&mut Vec::new()).unwrap();
     });
     http2::run(async {
-        let (client, _ended) = http2::Client::open(appliance.http()).await;
+        let (client, _ended) = http2::H2Client::open(appliance.http()).await;
         client.knows_extended_connect().await;
         let plain = http::Request::get(format!("http://{HOST}/")).body(()).unwrap();
         assert_eq!(client.call(plain).await.unwrap().status, 204);

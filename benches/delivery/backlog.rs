@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use kit::pulse::Pulse;
+use kit::open_loop::OpenLoopLoad;
 use kit::server::closed_address;
 use kit::wait;
 
@@ -27,7 +27,7 @@ pub(super) fn run(table: &mut Table, events: u64) {
     // There and quick, for the rate to compare with.
     let other = Sink::start_at(away);
     stage.subscribe("other", &other, &[]);
-    let pulse = Pulse::flat_out(stage.appliance.events(), &call("kit.test"), CONNECTIONS);
+    let pulse = OpenLoopLoad::flat_out(stage.appliance.events(), &call("kit.test"), CONNECTIONS);
     span(WARM);
     let together = rate(&other);
     pulse.stop();
@@ -36,7 +36,7 @@ pub(super) fn run(table: &mut Table, events: u64) {
 
     drop(other);
     let (own, all) = stage.memory();
-    let pulse = Pulse::flat_out(stage.appliance.events(), &call("kit.test"), CONNECTIONS);
+    let pulse = OpenLoopLoad::flat_out(stage.appliance.events(), &call("kit.test"), CONNECTIONS);
     let pending = || stage.appliance.metric("sluicegate_subscriber_pending", "other");
     wait_for(|| pending() >= 50_000.min(events / 2));
     let alone = rate(&live);

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use dataplane::http::client::{Client, Outgoing};
+use dataplane::http::client::{BufferedRequest, UpstreamClient};
 use dataplane::http::codec::Method;
 use dataplane::http::limits::HttpLimits;
-use ring::{Options, Ring};
+use ring::{Ring, RingOptions};
 
 use crate::rig::{Side, cpu_of, pin};
 use crate::{DATA_BYTES, WARM_AGAIN};
@@ -21,8 +21,8 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 pub(super) fn rate(to: SocketAddr, in_flight: usize, span: Duration) -> (f64, f64) {
     let measured = std::thread::spawn(move || {
         pin(Side::Measured);
-        let ring = Ring::kernel(Options::default()).unwrap();
-        let client = Rc::new(Client::new(&ring, &HttpLimits::default(), std::sync::Arc::default()));
+        let ring = Ring::kernel(RingOptions::default()).unwrap();
+        let client = Rc::new(UpstreamClient::new(&ring, &HttpLimits::default(), std::sync::Arc::default()));
         let done = Rc::new(Cell::new(0_u64));
         for _ in 0..in_flight {
             let (client, done, request) = (Rc::clone(&client), Rc::clone(&done), request(to));
@@ -50,7 +50,7 @@ fn cpu() -> f64 {
 }
 
 /// What a delivery sends, written once.
-fn request(to: SocketAddr) -> Outgoing {
+fn request(to: SocketAddr) -> BufferedRequest {
     let head = format!(
         "POST / HTTP/1.1\r\nHost: {to}\r\nContent-Length: {DATA_BYTES}\r\nce-specversion: 1.0\r\n\
          ce-id: 4a6f9c5e-6f0d-4d3a-9d57-0a1f0c5b9e21\r\nce-source: /kit\r\nce-type: wanted\r\n\
@@ -60,5 +60,5 @@ fn request(to: SocketAddr) -> Outgoing {
          Prefer: reply\r\nKn-Namespace: default\r\n\r\n"
     );
     let body = Bytes::from(vec![b'x'; DATA_BYTES]);
-    Outgoing { head: head.into(), body, method: Method::Post }
+    BufferedRequest { head: head.into(), body, method: Method::Post }
 }

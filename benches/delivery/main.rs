@@ -21,9 +21,9 @@ mod table;
 
 use std::time::Duration;
 
-use kit::pulse::STAMP;
+use kit::open_loop::STAMP;
 use kit::scene::{BROKER, only};
-use kit::{Call, Event, Pulse, Setup};
+use kit::{ApplianceSetup, HttpCall, OpenLoopLoad, TestEvent};
 use serde_json::json;
 
 use rig::{Sink, Stage, median, setup, span};
@@ -79,8 +79,8 @@ fn main() {
 }
 
 /// The event that all benches post.
-fn call(ty: &str) -> Call {
-    let event = Event::new("4a6f9c5e-6f0d-4d3a-9d57-0a1f0c5b9e21").of_type(ty).with("left", STAMP);
+fn call(ty: &str) -> HttpCall {
+    let event = TestEvent::new("4a6f9c5e-6f0d-4d3a-9d57-0a1f0c5b9e21").of_type(ty).with("left", STAMP);
     event.data("application/octet-stream", vec![b'x'; DATA_BYTES]).binary(BROKER)
 }
 
@@ -92,7 +92,7 @@ fn publish(table: &mut Table) {
         for n in 0..triggers {
             stage.subscribe(&format!("t{n}"), &sink, &[]);
         }
-        let pulse = Pulse::flat_out(stage.appliance.events(), &call("kit.test"), CONNECTIONS);
+        let pulse = OpenLoopLoad::flat_out(stage.appliance.events(), &call("kit.test"), CONNECTIONS);
         span(WARM);
         let before = (pulse.accepted(), sink.received(), stage.cpu());
         let took = span(SPAN).as_secs_f64();
@@ -124,7 +124,7 @@ fn fan_out(table: &mut Table) {
     let [mut bare, mut proxied, mut delivered] = [const { Vec::new() }; 3];
     for _ in 0..ROUNDS {
         bare.push(bare::rate(sink.address(), MATCHING * 64, ROUND));
-        let pulse = Pulse::flat_out(door.appliance.http(), &call("x"), CONNECTIONS);
+        let pulse = OpenLoopLoad::flat_out(door.appliance.http(), &call("x"), CONNECTIONS);
         proxied.push(rate(&door, || pulse.accepted()));
         pulse.stop();
         let pulse = in_step(&broker, &sink);
@@ -148,7 +148,7 @@ fn fan_out(table: &mut Table) {
 /// Two versions with the same subscribers, in turn: a shared host's good and bad seconds come to both.
 fn versus(table: &mut Table, other: &str) {
     let sink = Sink::start();
-    let brokers = [crowded(&setup(), &sink), crowded(&Setup::new(other), &sink)];
+    let brokers = [crowded(&setup(), &sink), crowded(&ApplianceSetup::new(other), &sink)];
     let mut rates = [const { Vec::new() }; 2];
     let mut bare = Vec::new();
     for round in 0..VERSUS_ROUNDS {
@@ -175,7 +175,7 @@ fn versus(table: &mut Table, other: &str) {
 }
 
 /// A broker with [`MATCHING`] subscribers that want the event and [`OTHERS`] that do not.
-fn crowded(setup: &Setup, sink: &Sink) -> Stage {
+fn crowded(setup: &ApplianceSetup, sink: &Sink) -> Stage {
     let broker = Stage::start(setup);
     for n in 0..MATCHING + OTHERS {
         let ty = if n < MATCHING { "wanted".to_owned() } else { format!("other-{n}") };
@@ -212,11 +212,11 @@ fn rate_for(round: Duration, stage: &Stage, counted: impl Fn() -> u64) -> (f64, 
 
 /// Publishes what is delivered and no more, some events ahead, so that every window stays full as the bare client's is. What is
 /// published faster than that is a longer backlog, and takes the processor from what is measured.
-fn in_step(stage: &Stage, sink: &Sink) -> Pulse {
+fn in_step(stage: &Stage, sink: &Sink) -> OpenLoopLoad {
     let (received, matching) = (sink.counter(), MATCHING as u64);
     let begun = received();
     let may_send = move |sent| sent < (received() - begun) / matching + AHEAD;
-    Pulse::while_so(stage.appliance.events(), &call("wanted"), CONNECTIONS, may_send)
+    OpenLoopLoad::while_so(stage.appliance.events(), &call("wanted"), CONNECTIONS, may_send)
 }
 
 /// From the moment at which the publisher sends to the first byte at the subscriber, at an easy rate.
@@ -226,7 +226,7 @@ fn latency(table: &mut Table) {
     stage.subscribe("t", &sink, &[]);
     let folder = stage.appliance.setup().data();
     let flush_before = rig::flush(&folder);
-    let pulse = Pulse::at_rate(stage.appliance.events(), &call("kit.test"), 16, CALM_RATE);
+    let pulse = OpenLoopLoad::at_rate(stage.appliance.events(), &call("kit.test"), 16, CALM_RATE);
     span(WARM);
     sink.forget_times();
     let accepted = pulse.accepted();

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use kit::manifest::{NAMESPACE, trigger, with};
-use kit::server::{Message, Reply, Server};
-use kit::{Appliance, PATIENCE, Request, Setup, pulse, wait};
+use kit::server::{HandlerReply, ReceivedMessage, TestServer};
+use kit::{Appliance, ApplianceSetup, HttpRequest, PATIENCE, open_loop, wait};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
@@ -60,13 +60,13 @@ pub(super) struct Stage {
     pub(super) appliance: Appliance,
 }
 
-pub(super) fn setup() -> Setup {
+pub(super) fn setup() -> ApplianceSetup {
     let other = std::env::var(BINARY_VARIABLE);
-    Setup::new(other.as_deref().unwrap_or(env!("CARGO_BIN_EXE_sluicegate")))
+    ApplianceSetup::new(other.as_deref().unwrap_or(env!("CARGO_BIN_EXE_sluicegate")))
 }
 
 impl Stage {
-    pub(super) fn start(setup: &Setup) -> Self {
+    pub(super) fn start(setup: &ApplianceSetup) -> Self {
         pin(Side::Measured);
         let appliance = kit::scene::with_broker(&setup.clone().flag("workers", "1"));
         pin(Side::Load);
@@ -119,7 +119,7 @@ pub(super) fn cpu_of(stat: &str) -> f64 {
 
 /// A subscriber that answers 202 and remembers no more than how many and how late.
 pub(super) struct Sink {
-    server: Server,
+    server: TestServer,
     seen: Arc<Seen>,
 }
 
@@ -139,16 +139,16 @@ impl Sink {
         pin(Side::Load);
         let seen = Arc::new(Seen::default());
         let noted = Arc::clone(&seen);
-        let server = Server::start(address, move || {
-            move |request: Request| {
+        let server = TestServer::start(address, move || {
+            move |request: HttpRequest| {
                 noted.received.fetch_add(1, Relaxed);
-                if let Some(time) = request.headers.get("ce-left").and_then(pulse::since) {
+                if let Some(time) = request.headers.get("ce-left").and_then(open_loop::since) {
                     let mut times = noted.times.lock().unwrap();
                     if times.len() < TIMES_MAX {
                         times.push(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
                     }
                 }
-                async { Reply::Send(Message::new(202)) }
+                async { HandlerReply::Send(ReceivedMessage::new(202)) }
             }
         });
         Self { server, seen }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kit::manifest::NAMESPACE;
-use kit::{Call, Connection, wait};
+use kit::{HttpCall, HttpConnection, wait};
 use serde_json::json;
 
 use super::PAUSE;
@@ -29,9 +29,9 @@ pub(super) fn cold(table: &mut Table) {
     }
     let (mut whole, mut bare) = (Vec::new(), Vec::new());
     for n in 0..STARTS + BEFORE {
-        let call = Call::get("/").host(&format!("{}.{NAMESPACE}.localhost", name(n)));
+        let call = HttpCall::get("/").host(&format!("{}.{NAMESPACE}.localhost", name(n)));
         wait::rest(PAUSE);
-        let mut connection = Connection::open(stage.appliance.http());
+        let mut connection = HttpConnection::open(stage.appliance.http());
         let left = Instant::now();
         assert_eq!(connection.call(&call).status, 200);
         let took = left.elapsed();

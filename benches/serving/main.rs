@@ -25,10 +25,10 @@ mod table;
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
-use kit::api::{Api, is_ready};
-use kit::load::{Plan, run};
+use kit::api::{KitApi, is_ready};
+use kit::load::{LoadPlan, run};
 use kit::manifest::{NAMESPACE, with};
-use kit::{Call, Connection, Pulse, wait};
+use kit::{HttpCall, HttpConnection, OpenLoopLoad, wait};
 use serde_json::json;
 
 use stage::{HELLO, Stage, annotated, hello};
@@ -93,7 +93,7 @@ fn main() {
 }
 
 /// Has [`CREATORS`] clients create what is to be there so many times.
-fn many_times(stage: &Stage, count: usize, create: impl Fn(&Api, usize) + Sync) {
+fn many_times(stage: &Stage, count: usize, create: impl Fn(&KitApi, usize) + Sync) {
     scope(|scope| {
         for first in 0..CREATORS {
             let (api, create) = (stage.appliance.api(), &create);
@@ -137,8 +137,9 @@ fn parked(table: &mut Table) {
     let stage = Stage::start_slowly(PARKED_START_S);
     let one = annotated(hello("late"), "autoscaling.knative.dev/max-scale", "1");
     stage.create_and_sleep(&one, "late");
-    let call = Call::get("/").host("late.default.localhost");
-    let plan = Plan { target: stage.appliance.http(), call, connections: PARKED, requests: PARKED as u64 };
+    let call = HttpCall::get("/").host("late.default.localhost");
+    let plan =
+        LoadPlan { target: stage.appliance.http(), call, connections: PARKED, requests: PARKED as u64 };
     let before = stage.memory_kib();
     let (report, most, full) = scope(|scope| {
         let load = scope.spawn(|| run(plan));
@@ -167,11 +168,11 @@ fn frozen(table: &mut Table) {
     let stage = Stage::start();
     let one = annotated(hello("ice"), "sluicegate.dev/spare-instances", "1");
     stage.create_and_sleep(&one, "ice");
-    let call = Call::get("/").host("ice.default.localhost");
+    let call = HttpCall::get("/").host("ice.default.localhost");
     let mut took = Vec::new();
     // The first start brings the instance that freezes.
     for round in 0..=FROZEN_ROUNDS {
-        let mut connection = Connection::open(stage.appliance.http());
+        let mut connection = HttpConnection::open(stage.appliance.http());
         let left = Instant::now();
         assert_eq!(connection.call(&call).status, 200);
         if round > 0 {
@@ -200,8 +201,8 @@ fn alone(table: &mut Table) {
         (stage.instances("default/alone-00001") == ALONE as u64).then_some(())
     });
     let target = stage.appliance.http();
-    let call = Call::get(&format!("/alone?ms={ALONE_MS}")).host("alone.default.localhost");
-    let plan = |requests| Plan { target, call: call.clone(), connections: ALONE, requests };
+    let call = HttpCall::get(&format!("/alone?ms={ALONE_MS}")).host("alone.default.localhost");
+    let plan = |requests| LoadPlan { target, call: call.clone(), connections: ALONE, requests };
     run(plan(ALONE as u64)); // each instance has its connection then
     let report = run(plan(ALONE_REQUESTS));
     let good = report.statuses.get(&200).copied().unwrap_or(0);
@@ -214,8 +215,8 @@ fn alone(table: &mut Table) {
 fn step(table: &mut Table) {
     let stage = Stage::start();
     stage.create_and_sleep(&hello("step"), "step");
-    let call = Call::get("/slow?ms=100").host("step.default.localhost");
-    let pulse = Pulse::at_rate(stage.appliance.http(), &call, STEP_CONNECTIONS, STEP_RATE);
+    let call = HttpCall::get("/slow?ms=100").host("step.default.localhost");
+    let pulse = OpenLoopLoad::at_rate(stage.appliance.http(), &call, STEP_CONNECTIONS, STEP_RATE);
     wait::rest(STEP_SPAN);
     let (refused, broken) = (pulse.refused(), pulse.broken());
     let took = pulse.latencies();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, PATIENCE, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -37,13 +37,13 @@ pub(super) fn annotated(service: Value, name: &str, value: &str) -> Value {
 
 impl Stage {
     pub(super) fn start() -> Self {
-        let setup = Setup::new(BIN);
+        let setup = ApplianceSetup::new(BIN);
         Self { appliance: setup.flag("image", &format!("{HELLO}={}", program().join(" "))).start() }
     }
 
     /// Instances listen after so long.
     pub(super) fn start_slowly(seconds: u32) -> Self {
-        let setup = Setup::new(BIN);
+        let setup = ApplianceSetup::new(BIN);
         let script = format!("sleep {seconds}\nexec {BIN} example hello\n");
         let script = setup.write_file("slow.sh", &script);
         let appliance = setup.flag("image", &format!("{HELLO}=sh {}", script.display())).start();

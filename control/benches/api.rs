@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, to_bytes};
 use http::Request;
 use serde_json::{Value, json};
-use sluicegate_control::kind::Registry;
-use sluicegate_control::store::Store;
+use sluicegate_control::kind_registry::KindRegistry;
+use sluicegate_control::store::ObjectStore;
 use sluicegate_control::{api, kinds};
 use tokio::net::TcpListener;
 use tower::ServiceExt as _;
@@ -47,7 +47,7 @@ fn main() {
     let bytes = (rss_kib() - before_kib) / (2.0 * OBJECTS as f64);
     row("memory an object, all in", bytes, "KiB", bytes <= 15.0, "<= 15");
 
-    let mut client = Client::open(address);
+    let mut client = BenchClient::open(address);
     for (name, path) in [("list 10,000 Services", SERVICES), ("list 10,000 Triggers", TRIGGERS)] {
         let took = median(LISTS, || assert!(client.call("GET", path, "").len() > OBJECTS * 100));
         row(name, millis(took), "ms", millis(took) <= 150.0, "<= 150");
@@ -108,15 +108,15 @@ fn median(times: usize, mut act: impl FnMut()) -> Duration {
 }
 
 /// The store with what the API makes at its first start.
-fn open(folder: &Path, registry: &Arc<Registry>) -> Arc<Store> {
-    let store = Arc::new(Store::open(folder).unwrap());
+fn open(folder: &Path, registry: &Arc<KindRegistry>) -> Arc<ObjectStore> {
+    let store = Arc::new(ObjectStore::open(folder).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(api::seed(&store, registry)).unwrap();
     store
 }
 
 /// One thread, as in the appliance.
-fn serve(store: Arc<Store>, registry: Arc<Registry>) -> SocketAddr {
+fn serve(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> SocketAddr {
     let (tell, address) = channel();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -152,7 +152,7 @@ fn create_all(address: SocketAddr, path: &str, make: fn(&str) -> Value) {
     thread::scope(|scope| {
         for writer in 0..WRITERS {
             scope.spawn(move || {
-                let mut client = Client::open(address);
+                let mut client = BenchClient::open(address);
                 for nth in (writer..OBJECTS).step_by(WRITERS) {
                     client.call("POST", path, &make(&format!("object-{nth}")).to_string());
                 }
@@ -162,8 +162,8 @@ fn create_all(address: SocketAddr, path: &str, make: fn(&str) -> Value) {
 }
 
 fn get_in_process(
-    store: &Arc<Store>,
-    registry: &Arc<Registry>,
+    store: &Arc<ObjectStore>,
+    registry: &Arc<KindRegistry>,
     next: &mut impl FnMut() -> String,
 ) -> Duration {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -201,7 +201,7 @@ fn seen_by_all(address: SocketAddr) -> Duration {
         });
     }
     (0..WATCHERS).for_each(|_| ready.recv().unwrap());
-    let mut client = Client::open(address);
+    let mut client = BenchClient::open(address);
     let mut nth = 0;
     median(SEEN_WRITES, || {
         nth += 1;
@@ -211,11 +211,11 @@ fn seen_by_all(address: SocketAddr) -> Duration {
     })
 }
 
-struct Client {
+struct BenchClient {
     stream: BufReader<TcpStream>,
 }
 
-impl Client {
+impl BenchClient {
     fn open(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_control::runtime::{
-    Check, Identity, Init, InstanceSpec, Probe, ProcessRuntime, Report, Reporter, Runtime, Surroundings, init,
+    HostConfig, InitProgram, InstanceCredentials, InstanceReport, InstanceReporter, InstanceSpec, ProbeCheck,
+    ProbeSpec, ProcessRuntime, Runtime, init,
 };
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -57,7 +58,7 @@ fn listen(delay: Option<OsString>) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Error>> {
-    let runtime = ProcessRuntime::open(data, Init::this_program(), Surroundings::bare())?;
+    let runtime = ProcessRuntime::open(data, InitProgram::this_program(), HostConfig::minimal())?;
     let log = data.join("instances/default/hello-00001/1.log").display().to_string();
     let wrote = ["/bin/sh", "-c", "test -s $LOG"].map(String::from).to_vec();
     let spec = InstanceSpec {
@@ -71,28 +72,28 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         working_dir: None,
         volumes: Vec::new(),
         mounts: Vec::new(),
-        identity: Identity::default(),
+        credentials: InstanceCredentials::default(),
         read_only_root: false,
-        resources: sluicegate_control::runtime::Resources::default(),
-        last_words: None,
+        resources: sluicegate_control::runtime::ResourceLimits::default(),
+        termination_message: None,
         startup: None,
         liveness: None,
-        detects_http2: false,
-        readiness: Probe::once(Check::Exec { command: wrote }),
-        startup_max: Duration::from_secs(60),
-        grace: Duration::from_secs(60),
+        detect_http2: false,
+        readiness: ProbeSpec::single(ProbeCheck::Exec { command: wrote }),
+        startup_timeout: Duration::from_secs(60),
+        termination_grace_period: Duration::from_secs(60),
         init_containers: Vec::new(),
         sidecars: Vec::new(),
     };
     let (queue, mut reports) = tokio::sync::mpsc::unbounded_channel();
-    let _instance = runtime.start(1, 1, Arc::new(spec), Reporter::new(1, queue));
+    let _instance = runtime.start(1, 1, Arc::new(spec), InstanceReporter::new(1, queue));
     while let Some((_, report)) = reports.blocking_recv() {
         match report {
-            Report::Ready { .. } => println!("ready"),
-            Report::Unready => println!("not ready"),
-            Report::Hindered(why) => println!("not ready yet: {why}"),
-            Report::Beside(_) => {} // it has none
-            Report::Gone(gone) => return Err(gone.message.into()),
+            InstanceReport::Ready { .. } => println!("ready"),
+            InstanceReport::Unready => println!("not ready"),
+            InstanceReport::NotReadyReason(why) => println!("not ready yet: {why}"),
+            InstanceReport::Sidecars(_) => {} // it has none
+            InstanceReport::Exited(gone) => return Err(gone.message.into()),
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -155,7 +155,7 @@ fn validities(pem: &[u8]) -> impl Iterator<Item = Validity> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::signing::{DAY_SECONDS, make_authority};
+    use crate::access::signing::{DAY_SECONDS, create_authority};
 
     fn day(day: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + day * DAY_SECONDS).unwrap()
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn expired_certificates_are_counted_by_source() {
-        let pem = |days: i64| make_authority("ca", days, day(0)).unwrap().certificate;
+        let pem = |days: i64| create_authority("ca", days, day(0)).unwrap().certificate;
         let expiries = Expiries::default();
         let bundle = pem(10) + &pem(30);
         expiries.record(Source::TrustBundle, "two", bundle.as_bytes(), day(1));
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn certificate_that_expires_in_use_is_told_once() {
         let expiries = Expiries::default();
-        let pem = make_authority("ca", 5, day(0)).unwrap().certificate;
+        let pem = create_authority("ca", 5, day(0)).unwrap().certificate;
         expiries.record(Source::Secret, "default/tls", pem.as_bytes(), day(1));
         let is_told = || expiries.lock().values().all(|used| used.is_told);
         expiries.check(day(2));

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::problems::Problem;
+use crate::field_errors::Problem;
 
 /// Items of all lists of one object that are objects or lists themselves. Kubernetes' own limits for single lists are at 1,000
 /// (endpoints of a slice); 10,000 items take some 20 MB as types.

@@ -8,7 +8,7 @@ const TEXT_MAPS: [&str; 7] =
 
 /// A field that is `null` counts as left out, as everywhere in Kubernetes; an entry of a map of texts
 /// (`color:` with nothing behind it) as empty.
-pub(crate) fn unset(value: &mut Value) {
+pub(crate) fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, inner) in fields.iter_mut() {
@@ -17,23 +17,26 @@ pub(crate) fn unset(value: &mut Value) {
                 {
                     texts.values_mut().filter(|text| text.is_null()).for_each(|text| *text = "".into());
                 } else {
-                    unset(inner);
+                    drop_nulls(inner);
                 }
             }
             fields.retain(|_, inner| !inner.is_null());
         }
-        Value::Array(items) => items.iter_mut().for_each(unset),
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
         _ => {}
     }
 }
 
 /// Items of lists that are `null` become what Go's reader makes of them: nothing of their type, so that a template's
 /// `apiGroups: [""]`, written without the quotes, means the core group. For kinds that are not judged by a schema.
-pub(crate) fn fill_items(value: &mut Value, schema: &Value) {
+pub(crate) fn fill_null_items(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(fields) => {
             for (name, inner) in fields {
-                fill_items(inner, schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]));
+                fill_null_items(
+                    inner,
+                    schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]),
+                );
             }
         }
         Value::Array(items) => {
@@ -44,7 +47,7 @@ pub(crate) fn fill_items(value: &mut Value, schema: &Value) {
                     Some("object") if item.is_null() => *item = json!({}),
                     Some("integer" | "number") if item.is_null() => *item = 0.into(),
                     Some("boolean") if item.is_null() => *item = false.into(),
-                    _ => fill_items(item, schema),
+                    _ => fill_null_items(item, schema),
                 }
             }
         }
@@ -61,7 +64,7 @@ mod tests {
     fn a_null_counts_as_left_out_and_in_a_map_of_texts_as_empty() {
         let mut object = json!({ "metadata": { "name": "a", "labels": { "x": null }, "annotations": null },
             "data": { "a": null, "b": "1" }, "spec": { "list": [{ "a": null, "b": null }], "deep": { "c": null } } });
-        unset(&mut object);
+        drop_nulls(&mut object);
         let expected = json!({ "metadata": { "name": "a", "labels": { "x": "" } }, "data": { "a": "", "b": "1" },
             "spec": { "list": [{}], "deep": {} } });
         assert_eq!(object, expected);
@@ -76,7 +79,7 @@ mod tests {
         let schema = json!({ "additionalProperties": { "items": lists } });
         let mut object = json!({ "a": [{ "texts": [null, "x"], "flags": [null], "counts": [null, 1],
             "structs": [null], "any": [null], "unknown": [null] }] });
-        fill_items(&mut object, &schema);
+        fill_null_items(&mut object, &schema);
         let expected = json!({ "a": [{ "texts": ["", "x"], "flags": [false], "counts": [0, 1],
             "structs": [{}], "any": [null], "unknown": [null] }] });
         assert_eq!(object, expected);

@@ -9,7 +9,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 /// Says "anything may stand here" to Kubernetes' clients.
-const ANYTHING: &str = "x-kubernetes-preserve-unknown-fields";
+const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";
 /// The formats of numbers that OpenAPI knows.
 const NUMBER_FORMATS: [&str; 4] = ["int32", "int64", "float", "double"];
 
@@ -20,18 +20,18 @@ pub fn of<T: JsonSchema>() -> Value {
     settings.inline_subschemas = true;
     settings.meta_schema = None;
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    straighten(&mut schema);
+    to_openapi(&mut schema);
     schema
 }
 
 /// The schema of what may have any type.
 #[must_use]
 pub fn anything() -> Value {
-    json!({ ANYTHING: true })
+    json!({ PRESERVE_UNKNOWN_FIELDS: true })
 }
 
 /// Keeps only the named properties of an object's schema, and asks for none of them.
-pub fn keep_properties(schema: &mut Value, names: &[&str]) {
+pub fn retain_properties(schema: &mut Value, names: &[&str]) {
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         properties.retain(|name, _| names.contains(&name.as_str()));
     }
@@ -40,7 +40,7 @@ pub fn keep_properties(schema: &mut Value, names: &[&str]) {
     }
 }
 
-fn straighten(schema: &mut Value) {
+fn to_openapi(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else {
         // `true`: no constraint at all.
         *schema = anything();
@@ -50,23 +50,23 @@ fn straighten(schema: &mut Value) {
         fields.remove(foreign);
     }
     if let Some(Value::String(text)) = fields.get_mut("description") {
-        *text = without_sources(text);
+        *text = strip_requirement_ids(text);
     }
     without_null(fields);
     // Only a type that contains itself is left as a reference.
     if fields.remove("$ref").is_some() {
         fields.insert("type".into(), "object".into());
-        fields.insert(ANYTHING.into(), true.into());
+        fields.insert(PRESERVE_UNKNOWN_FIELDS.into(), true.into());
     }
-    one_of_constants(fields);
+    enum_of_constants(fields);
     if fields.get("format").is_some_and(|format| fields["type"] == "integer" && !known_format(format)) {
         fields.remove("format");
     }
     for (name, inner) in fields.iter_mut() {
         match (name.as_str(), inner) {
-            ("properties", Value::Object(properties)) => properties.values_mut().for_each(straighten_field),
-            ("items" | "additionalProperties", inner) if *inner != false => straighten_field(inner),
-            ("allOf" | "anyOf" | "oneOf", Value::Array(choices)) => choices.iter_mut().for_each(straighten),
+            ("properties", Value::Object(properties)) => properties.values_mut().for_each(set_field_type),
+            ("items" | "additionalProperties", inner) if *inner != false => set_field_type(inner),
+            ("allOf" | "anyOf" | "oneOf", Value::Array(choices)) => choices.iter_mut().for_each(to_openapi),
             _ => {}
         }
     }
@@ -74,7 +74,7 @@ fn straighten(schema: &mut Value) {
 
 /// The text without the marks of the requirements that it stands for, `(SRV-REQ-06)`: they say nothing to who reads
 /// `kubectl explain`.
-fn without_sources(text: &str) -> String {
+fn strip_requirement_ids(text: &str) -> String {
     let is_mark = |inside: &str| {
         inside.contains('-')
             && inside.chars().all(|letter| letter.is_ascii_uppercase() || "-, 0123456789".contains(letter))
@@ -98,12 +98,12 @@ fn without_sources(text: &str) -> String {
 }
 
 /// What a field or an element may be has to be said: a type, or that it may be anything.
-fn straighten_field(schema: &mut Value) {
-    straighten(schema);
+fn set_field_type(schema: &mut Value) {
+    to_openapi(schema);
     if let Some(fields) = schema.as_object_mut()
         && !["type", "x-kubernetes-int-or-string"].iter().any(|said| fields.contains_key(*said))
     {
-        fields.insert(ANYTHING.into(), true.into());
+        fields.insert(PRESERVE_UNKNOWN_FIELDS.into(), true.into());
     }
 }
 
@@ -130,7 +130,7 @@ fn without_null(fields: &mut Map<String, Value>) {
 }
 
 /// An enum whose variants are described comes as a choice of constants.
-fn one_of_constants(fields: &mut Map<String, Value>) {
+fn enum_of_constants(fields: &mut Map<String, Value>) {
     let Some(Value::Array(choices)) = fields.get("oneOf") else { return };
     let constants: Option<Vec<Value>> = choices.iter().map(|choice| choice.get("const").cloned()).collect();
     if let Some(constants) = constants {
@@ -149,21 +149,21 @@ mod tests {
     /// A tree.
     #[derive(JsonSchema)]
     #[allow(dead_code, reason = "only its schema is looked at")]
-    struct Tree {
+    struct TreeFixture {
         /// How many.
         count: Option<u16>,
-        kind: Option<Kind>,
+        kind: Option<TreeKind>,
         names: BTreeMap<String, Value>,
         /// Whatever.
         any: Value,
         #[serde(default)]
-        branches: Vec<Tree>,
-        parent: Option<Box<Tree>>,
+        branches: Vec<TreeFixture>,
+        parent: Option<Box<TreeFixture>>,
     }
 
     #[derive(JsonSchema)]
     #[allow(dead_code, reason = "only its schema is looked at")]
-    enum Kind {
+    enum TreeKind {
         /// Keeps its leaves.
         Evergreen,
         /// Does not.
@@ -177,23 +177,23 @@ mod tests {
             ("A (b) of (SRV-API-01, APP-2) and (c-1) (", "A (b) of and (c-1) ("),
             ("(X-1)", ""),
         ] {
-            assert_eq!(without_sources(written), read);
+            assert_eq!(strip_requirement_ids(written), read);
         }
     }
 
     #[test]
     fn a_schema_is_whole_and_in_the_dialect_of_openapi() {
-        let schema = of::<Tree>();
+        let schema = of::<TreeFixture>();
         let properties = &schema["properties"];
         assert_eq!(schema["description"], "A tree.");
         assert_eq!(properties["count"]["type"], "integer");
         assert_eq!(properties["count"]["description"], "How many.");
         assert!(properties["count"].get("format").is_none(), "OpenAPI has no uint16");
         assert_eq!(properties["kind"]["enum"], json!(["Evergreen", "Deciduous"]));
-        assert_eq!(properties["names"]["additionalProperties"][ANYTHING], true);
-        assert_eq!(properties["any"], json!({ "description": "Whatever.", ANYTHING: true }));
-        assert_eq!(properties["branches"]["items"][ANYTHING], true);
-        assert_eq!(properties["parent"][ANYTHING], true);
+        assert_eq!(properties["names"]["additionalProperties"][PRESERVE_UNKNOWN_FIELDS], true);
+        assert_eq!(properties["any"], json!({ "description": "Whatever.", PRESERVE_UNKNOWN_FIELDS: true }));
+        assert_eq!(properties["branches"]["items"][PRESERVE_UNKNOWN_FIELDS], true);
+        assert_eq!(properties["parent"][PRESERVE_UNKNOWN_FIELDS], true);
         let text = schema.to_string();
         for foreign in ["$ref", "$defs", "$schema", "null", "anyOf", "oneOf", "default"] {
             assert!(!text.contains(foreign), "{foreign} in {text}");

@@ -12,18 +12,18 @@ use std::time::Duration;
 use common::{PATIENCE, init, listener, spec};
 use dataplane::load::BackendLoad;
 use dataplane::table::Endpoint;
-use sluicegate_control::fleet::{EndpointSink, Fleet, Metric, Plan, State};
-use sluicegate_control::runtime::{InstanceSpec, ProcessRuntime, Surroundings};
+use sluicegate_control::autoscaler::{Autoscaler, EndpointSink, RevisionPlan, RevisionState, ScalingMetric};
+use sluicegate_control::runtime::{HostConfig, InstanceSpec, ProcessRuntime};
 
 const KEY: &str = "default/hello-00001";
 
 #[derive(Default)]
-struct Sink {
+struct RecordingEndpointSink {
     endpoints: Mutex<Vec<Arc<Endpoint>>>,
     load: Arc<BackendLoad>,
 }
 
-impl EndpointSink for Sink {
+impl EndpointSink for RecordingEndpointSink {
     fn set_endpoints(&self, key: &str, endpoints: Vec<Arc<Endpoint>>) {
         assert_eq!(key, KEY);
         *self.endpoints.lock().unwrap() = endpoints;
@@ -34,43 +34,43 @@ impl EndpointSink for Sink {
     }
 }
 
-fn plan(instance: InstanceSpec) -> Plan {
-    Plan {
+fn plan(instance: InstanceSpec) -> RevisionPlan {
+    RevisionPlan {
         instance: Arc::new(instance),
-        min: 0,
-        max: 3,
-        initial: 0,
-        carry: 0,
-        metric: Metric::Concurrency,
+        min_scale: 0,
+        max_scale: 3,
+        initial_scale: 0,
+        inherited_scale: 0,
+        metric: ScalingMetric::Concurrency,
         target: 1.0,
         total: 100.0,
-        burst: None,
+        target_burst_capacity: None,
         concurrency_max: 1,
         idle_window: Duration::from_secs(2),
         stable_window: Duration::from_secs(6),
-        weighted: false,
+        weighted_average: false,
         panic_window: Duration::from_secs(1),
         panic_threshold: 2.0,
-        activation: 0,
+        activation_scale: 0,
         scale_down_delay: Duration::ZERO,
         scale_up_rate: 1000.0,
         scale_down_rate: 2.0,
-        keep_one: false,
-        spare: sluicegate_control::fleet::Spare::default(),
+        scale_to_zero_disabled: false,
+        spare: sluicegate_control::autoscaler::SparePolicy::default(),
         reachable: true,
     }
 }
 
-fn open(data: &std::path::Path) -> (Fleet, Arc<Sink>) {
-    let runtime = Arc::new(ProcessRuntime::open(data, init(), Surroundings::bare()).unwrap());
-    let sink = Arc::new(Sink::default());
-    let (fleet, work) = Fleet::new(runtime, Arc::clone(&sink) as _, 1);
+fn open(data: &std::path::Path) -> (Autoscaler, Arc<RecordingEndpointSink>) {
+    let runtime = Arc::new(ProcessRuntime::open(data, init(), HostConfig::minimal()).unwrap());
+    let sink = Arc::new(RecordingEndpointSink::default());
+    let (fleet, work) = Autoscaler::new(runtime, Arc::clone(&sink) as _, 1);
     tokio::spawn(work);
     (fleet, sink)
 }
 
 /// Returns when `wanted` holds; driven by the fleet's own announcements.
-async fn until(fleet: &Fleet, wanted: impl Fn() -> bool) {
+async fn until(fleet: &Autoscaler, wanted: impl Fn() -> bool) {
     let mut changes = fleet.changes();
     let waiting = async {
         while !wanted() {
@@ -80,8 +80,8 @@ async fn until(fleet: &Fleet, wanted: impl Fn() -> bool) {
     tokio::time::timeout(PATIENCE, waiting).await.expect("it comes to this");
 }
 
-async fn reach(fleet: &Fleet, wanted: &State) {
-    until(fleet, || fleet.observe(KEY).state == *wanted).await;
+async fn reach(fleet: &Autoscaler, wanted: &RevisionState) {
+    until(fleet, || fleet.status(KEY).state == *wanted).await;
 }
 
 fn get(address: SocketAddr) -> String {
@@ -98,15 +98,15 @@ async fn a_revision_wakes_on_demand_and_goes_back_to_sleep() {
     let dir = tempfile::tempdir().unwrap();
     let (fleet, sink) = open(dir.path());
     fleet.declare(KEY, plan(listener()));
-    reach(&fleet, &State::Idle).await;
+    reach(&fleet, &RevisionState::Idle).await;
     assert!(sink.endpoints.lock().unwrap().is_empty());
 
-    fleet.demand(KEY);
-    reach(&fleet, &State::Ready).await;
+    fleet.record_demand(KEY);
+    reach(&fleet, &RevisionState::Ready).await;
     let address = sink.endpoints.lock().unwrap()[0].address;
     assert!(get(address).starts_with("HTTP/1.1 200"));
 
-    reach(&fleet, &State::Idle).await;
+    reach(&fleet, &RevisionState::Idle).await;
     fleet.shutdown().await;
     assert!(TcpStream::connect(address).is_err());
 }
@@ -117,9 +117,11 @@ async fn a_failing_program_shows_in_the_state_with_its_last_words() {
     let dir = tempfile::tempdir().unwrap();
     let (fleet, _sink) = open(dir.path());
     let failing = spec(&["/bin/sh", "-c", "echo cannot reach the database >&2; exit 4"]);
-    fleet.declare(KEY, Plan { initial: 1, ..plan(failing) });
-    until(&fleet, || matches!(fleet.observe(KEY).state, State::Failed { .. })).await;
-    let State::Failed { reason, message } = fleet.observe(KEY).state else { panic!("not failed any more") };
+    fleet.declare(KEY, RevisionPlan { initial_scale: 1, ..plan(failing) });
+    until(&fleet, || matches!(fleet.status(KEY).state, RevisionState::Failed { .. })).await;
+    let RevisionState::Failed { reason, message } = fleet.status(KEY).state else {
+        panic!("not failed any more")
+    };
     assert_eq!(reason, "ExitCode4");
     assert!(message.contains("cannot reach the database"), "{message}");
     fleet.shutdown().await;
@@ -130,8 +132,8 @@ async fn a_failing_program_shows_in_the_state_with_its_last_words() {
 async fn a_killed_instance_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let (fleet, sink) = open(dir.path());
-    fleet.declare(KEY, Plan { min: 1, ..plan(listener()) });
-    reach(&fleet, &State::Ready).await;
+    fleet.declare(KEY, RevisionPlan { min_scale: 1, ..plan(listener()) });
+    reach(&fleet, &RevisionState::Ready).await;
     let first = sink.endpoints.lock().unwrap()[0].id;
 
     let record = dir.path().join(format!("instances/{KEY}/{first}.run"));

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use http::{Request, header};
 use serde_json::{Value, json};
-use sluicegate_control::store::Store;
+use sluicegate_control::store::ObjectStore;
 use sluicegate_control::{api, kinds};
 use tower::ServiceExt as _;
 
@@ -55,7 +55,7 @@ async fn post_both(api: &Router, nth: usize) {
 fn an_object_in_memory_is_little_more_than_its_text() {
     let folder = tempfile::tempdir().unwrap();
     let _profile = dhat::Profiler::builder().testing().trim_backtraces(Some(4)).build();
-    let store = Arc::new(Store::open(folder.path()).unwrap());
+    let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
     let registry = Arc::new(kinds::registry());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bytes = runtime.block_on(async {

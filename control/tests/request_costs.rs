@@ -14,8 +14,8 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use http::{Request, header};
 use serde_json::{Map, Value, json};
-use sluicegate_control::kind::{Access, Entry};
-use sluicegate_control::store::Store;
+use sluicegate_control::kind_registry::{AllowedVerbs, KindEntry};
+use sluicegate_control::store::ObjectStore;
 use sluicegate_control::{api, kinds};
 use tower::ServiceExt as _;
 
@@ -76,7 +76,7 @@ fn places(schema: &Value, at: &[String], seen: &mut BTreeSet<String>, found: &mu
 }
 
 /// An object whose list or map at `place` fills the body.
-fn filled(entry: &Entry, (path, shape): &Place) -> Value {
+fn filled(entry: &KindEntry, (path, shape): &Place) -> Value {
     let mut value = match shape {
         Value::Array(items) => {
             let item_bytes = items[0].to_string().len() + 1;
@@ -122,12 +122,12 @@ async fn ask(api: &Router, request: Request<Body>, about: &str) {
 #[tokio::test]
 async fn request_of_any_kind_costs_in_proportion_to_its_body() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Arc::new(Store::open(folder.path()).unwrap());
+    let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
     let registry = Arc::new(kinds::registry());
     api::seed(&store, &registry).await.unwrap();
     let api = api::router(store, Arc::clone(&registry));
     let (mut seen, mut count) = (BTreeSet::new(), 0);
-    for entry in registry.entries.iter().filter(|entry| entry.access == Access::Full) {
+    for entry in registry.entries.iter().filter(|entry| entry.access == AllowedVerbs::Full) {
         let meta = entry.meta;
         let group = if meta.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", meta.group) };
         let home = if meta.namespaced { "/namespaces/default" } else { "" };

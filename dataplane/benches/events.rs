@@ -10,14 +10,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use sluicegate_dataplane::events::admission::Porter;
-use sluicegate_dataplane::events::cloudevent::{Event, Mode, binary, structured};
+use sluicegate_dataplane::events::auth::Authenticator;
+use sluicegate_dataplane::events::cloudevent::{CloudEvent, ContentMode, binary, structured};
 use sluicegate_dataplane::events::encode::encode;
-use sluicegate_dataplane::events::filter::index::Index;
+use sluicegate_dataplane::events::filter::index::FilterIndex;
 use sluicegate_dataplane::events::filter::steps::Steps;
-use sluicegate_dataplane::events::filter::{cesql, wants};
-use sluicegate_dataplane::events::record::{Record, encode_head};
-use sluicegate_dataplane::table::{Begin, Delivery, Filter, Hold, Reply, Subscriber, Target};
+use sluicegate_dataplane::events::filter::{cesql, matches};
+use sluicegate_dataplane::events::record::{EventRecord, encode_head};
+use sluicegate_dataplane::table::{
+    DeliveryPolicy, DeliveryTarget, EventFilter, HoldReason, InitialOffset, ReplyTarget, Subscriber,
+};
 
 use admission::{admission, token};
 
@@ -37,7 +39,7 @@ fn body() -> Vec<u8> {
     format!(r#"{{"order":1234,"note":"{}"}}"#, "x".repeat(512 - 28)).into_bytes()
 }
 
-fn record(event: &Event<'_>) -> Bytes {
+fn record(event: &CloudEvent<'_>) -> Bytes {
     let mut bytes = encode_head(event, &[], 255);
     bytes.extend(event.data.bytes());
     bytes.into()
@@ -47,10 +49,10 @@ fn events(c: &mut Criterion) {
     let body = body();
     let event = binary::parse(HEADERS, &body).unwrap();
     let bytes = record(&event);
-    let decoded = Record::decode(bytes.clone()).unwrap();
-    let envelope = encode(&decoded, Mode::Structured, &[]).body;
+    let decoded = EventRecord::decode(bytes.clone()).unwrap();
+    let envelope = encode(&decoded, ContentMode::Structured, &[]).body;
     let exact = |ty: &str| {
-        Filter::Exact(vec![("type".into(), ty.into()), ("source".into(), "/shops/berlin/orders".into())])
+        EventFilter::Exact(vec![("type".into(), ty.into()), ("source".into(), "/shops/berlin/orders".into())])
     };
     let (matching, other) = (exact("com.example.order.created"), exact("com.example.order.deleted"));
 
@@ -65,33 +67,35 @@ fn events(c: &mut Criterion) {
         b.iter(|| serde_json::from_slice::<cloudevents::Event>(black_box(&envelope)).unwrap());
     });
     group.bench_function("record encode", |b| b.iter(|| encode_head(black_box(&event), &[], 255)));
-    group.bench_function("record decode", |b| b.iter(|| Record::decode(black_box(bytes.clone())).unwrap()));
+    group.bench_function("record decode", |b| {
+        b.iter(|| EventRecord::decode(black_box(bytes.clone())).unwrap())
+    });
     group.bench_function("filter, two attributes, match", |b| {
-        b.iter(|| wants(black_box(&matching), &decoded, &Steps::default()))
+        b.iter(|| matches(black_box(&matching), &decoded, &Steps::default()))
     });
     group.bench_function("filter, two attributes, no match", |b| {
-        b.iter(|| wants(black_box(&other), &decoded, &Steps::default()))
+        b.iter(|| matches(black_box(&other), &decoded, &Steps::default()))
     });
     group.bench_function("encode for a subscriber, binary", |b| {
-        b.iter(|| encode(black_box(&decoded), Mode::Binary, &[]));
+        b.iter(|| encode(black_box(&decoded), ContentMode::Binary, &[]));
     });
     group.finish();
 }
 
-fn subscriber(filter: Filter) -> Arc<Subscriber> {
-    let target = Target {
+fn subscriber(filter: EventFilter) -> Arc<Subscriber> {
+    let target = DeliveryTarget {
         url: "".into(),
         authority: "".into(),
         host: "".into(),
         port: 80,
         path: "/".into(),
         is_stream: false,
-        pass: None,
-        trust: None,
+        access_token: None,
+        tls: None,
     };
-    let delivery = Delivery::ONCE;
+    let delivery = DeliveryPolicy::ONCE;
     let (name, label) = (Box::default(), Box::default());
-    let (reply, dead_letter, tally) = (Reply::Reenter, None, Arc::default());
+    let (reply, dead_letter, tally) = (ReplyTarget::Reenter, None, Arc::default());
     Arc::new(Subscriber {
         name,
         label,
@@ -99,9 +103,9 @@ fn subscriber(filter: Filter) -> Arc<Subscriber> {
         target,
         reply,
         dead_letter,
-        hold: Hold::Nothing,
+        hold: HoldReason::Nothing,
         delivery,
-        begin: Begin::Now,
+        initial_offset: InitialOffset::Now,
         tally,
     })
 }
@@ -110,11 +114,11 @@ fn subscriber(filter: Filter) -> Arc<Subscriber> {
 fn filters(c: &mut Criterion) {
     const SUBSCRIBERS: usize = 10_000;
     let event = binary::parse(HEADERS, b"").unwrap();
-    let event = Record::decode(record(&event)).unwrap();
-    let of_type = |ty: &str| subscriber(Filter::Exact(vec![("type".into(), ty.into())]));
+    let event = EventRecord::decode(record(&event)).unwrap();
+    let of_type = |ty: &str| subscriber(EventFilter::Exact(vec![("type".into(), ty.into())]));
     let mut subscribers: Vec<_> = (1..SUBSCRIBERS).map(|n| of_type(&format!("com.example.{n}"))).collect();
     subscribers.push(of_type("com.example.order.created"));
-    let index = Index::new(&subscribers);
+    let index = FilterIndex::new(&subscribers);
     let five = cesql::parse(
         "type LIKE 'com.example.%' AND source = '/shops/berlin/orders' AND EXISTS subject \
          AND LENGTH(id) = 36 AND NOT (datacontenttype IN ('text/plain', 'text/html'))",
@@ -132,12 +136,14 @@ fn filters(c: &mut Criterion) {
     });
     group.bench_function("10,000 exact types, one match, one by one", |b| {
         b.iter(|| {
-            subscribers.iter().filter(|s| wants(&s.filter, black_box(&event), &Steps::default())).count()
+            subscribers.iter().filter(|s| matches(&s.filter, black_box(&event), &Steps::default())).count()
         });
     });
     group
         .bench_function("CESQL, five terms", |b| b.iter(|| five.holds(black_box(&event), &Steps::default())));
-    group.bench_function("an index of 10,000 is built", |b| b.iter(|| Index::new(black_box(&subscribers))));
+    group.bench_function("an index of 10,000 is built", |b| {
+        b.iter(|| FilterIndex::new(black_box(&subscribers)))
+    });
     group.finish();
 }
 
@@ -147,7 +153,7 @@ fn tokens(c: &mut Criterion) {
     let shown = format!("Bearer {}", token());
     let headers: [(&str, &[u8]); 3] =
         [("ce-id", b"1"), ("Content-Type", b"text/plain"), ("Authorization", shown.as_bytes())];
-    let porter = Porter::default();
+    let porter = Authenticator::default();
     let mut group = c.benchmark_group("tokens");
     group.bench_function("a known one of 700 B, identified and admitted", |b| {
         b.iter(|| {

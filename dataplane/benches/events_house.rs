@@ -13,14 +13,17 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
-use ring::{Listener, Options, Ring, Stream};
-use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
-use sluicegate_dataplane::events::admission::Pass;
-use sluicegate_dataplane::events::relay::Relay;
-use sluicegate_dataplane::events::service::{EventsConfig, OpenLog, make};
-use sluicegate_dataplane::publish::Tables;
-use sluicegate_dataplane::signal::Signals;
-use sluicegate_dataplane::table::{Begin, Delivery, Filter, Hold, Reply, Subscriber, Table, Target};
+use ring::{Ring, RingListener, RingOptions, RingStream};
+use sluicegate_dataplane::core::{CoreConfig, CoreLimits, StopSignal, run_on};
+use sluicegate_dataplane::events::auth::AccessToken;
+use sluicegate_dataplane::events::core_relay::CoreRelay;
+use sluicegate_dataplane::events::server::{EventsConfig, OpenLog, make};
+use sluicegate_dataplane::signal::SignalQueue;
+use sluicegate_dataplane::table::{
+    DeliveryPolicy, DeliveryTarget, EventFilter, HoldReason, InitialOffset, ReplyTarget, RoutingTable,
+    Subscriber,
+};
+use sluicegate_dataplane::table_publisher::TablePublisher;
 
 use admission::{admission, token};
 
@@ -51,14 +54,14 @@ enum Tokens {
     Asked,
 }
 
-fn pass() -> Arc<Pass> {
-    let pass = Pass::default();
+fn pass() -> Arc<AccessToken> {
+    let pass = AccessToken::default();
     pass.renew(&token());
     Arc::new(pass)
 }
 
 /// Reads messages with Content-Length; nothing else is sent here.
-async fn message(stream: &Stream, held: &mut Vec<u8>) -> bool {
+async fn message(stream: &RingStream, held: &mut Vec<u8>) -> bool {
     loop {
         if let Some(at) = held.windows(4).position(|window| window == b"\r\n\r\n") {
             let head = std::str::from_utf8(&held[..at]).unwrap();
@@ -78,7 +81,7 @@ async fn message(stream: &Stream, held: &mut Vec<u8>) -> bool {
 }
 
 fn subscriber_at(ring: &Ring) -> SocketAddr {
-    let listener = Listener::bind(ring, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = RingListener::bind(ring, "127.0.0.1:0".parse().unwrap()).unwrap();
     let (address, on) = (listener.local_addr().unwrap(), ring.clone());
     ring.spawn(async move {
         while let Ok(stream) = listener.accept().await {
@@ -101,29 +104,29 @@ fn subscriber(number: usize, port: u16, tokens: Tokens, readers: Readers) -> Sub
     Subscriber {
         name: format!("t{number}").into(),
         label: format!("ns/t{number}").into(),
-        filter: Filter::Exact(vec![("type".into(), kind.into())]),
-        target: Target {
+        filter: EventFilter::Exact(vec![("type".into(), kind.into())]),
+        target: DeliveryTarget {
             url: "http://127.0.0.1/".into(),
             authority: "127.0.0.1".into(),
             host: "127.0.0.1".into(),
             port,
             path: "/".into(),
             is_stream: false,
-            pass: (tokens != Tokens::None).then(pass),
-            trust: None,
+            access_token: (tokens != Tokens::None).then(pass),
+            tls: None,
         },
-        reply: Reply::Reenter,
+        reply: ReplyTarget::Reenter,
         dead_letter: None,
-        hold: Hold::Nothing,
-        delivery: Delivery::ONCE,
-        begin: Begin::Now,
+        hold: HoldReason::Nothing,
+        delivery: DeliveryPolicy::ONCE,
+        initial_offset: InitialOffset::Now,
         tally: Arc::default(),
     }
 }
 
-fn table(port: u16, tokens: Tokens, readers: Readers) -> Table {
+fn table(port: u16, tokens: Tokens, readers: Readers) -> RoutingTable {
     let subscribers = (0..readers.all).map(|number| Arc::new(subscriber(number, port, tokens, readers)));
-    let stream = sluicegate_dataplane::table::Stream {
+    let stream = sluicegate_dataplane::table::EventStream {
         name: "broker/ns/b/1".into(),
         event_bytes_max: 1 << 20,
         keeping: Default::default(),
@@ -136,7 +139,7 @@ fn table(port: u16, tokens: Tokens, readers: Readers) -> Table {
         subscribers: subscribers.collect(),
         tally: Arc::default(),
     };
-    let mut table = Table::default();
+    let mut table = RoutingTable::default();
     table.streams.insert("/brokers/ns/b".into(), Arc::new(stream));
     table
 }
@@ -157,18 +160,21 @@ fn request(tokens: Tokens) -> String {
 /// Publishes what makes so many deliveries; returns the time until the last is made.
 fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
     let folder = tempfile::tempdir_in(".").unwrap(); // a real disk: /tmp may be memory
-    let ring = Ring::kernel(Options::default()).unwrap();
-    let (tables, signals, stop) =
-        (Tables::new(Table::default()), Signals::new(|| {}), Arc::new(Stop::default()));
+    let ring = Ring::kernel(RingOptions::default()).unwrap();
+    let (tables, signals, stop) = (
+        TablePublisher::new(RoutingTable::default()),
+        SignalQueue::new(|| {}),
+        Arc::new(StopSignal::default()),
+    );
     let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
     let service = EventsConfig {
         core: 0,
-        home: OpenLog::open(folder.path(), wal::Options::default()).unwrap(),
+        home_folder: OpenLog::open(folder.path(), wal::LogOptions::default()).unwrap(),
         others: Vec::new(),
         tables: Arc::clone(&tables),
         signals: signals.clone(),
         counters: Arc::default(),
-        relay: Relay::alone(),
+        relay: CoreRelay::alone(),
         seed: 1,
     };
     let config = CoreConfig {
@@ -180,7 +186,7 @@ fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
         private: None,
         private_https: None,
         events_tls: None,
-        inside: None,
+        cluster_local: None,
         make_events: Some(make(service)),
         tables: Arc::clone(&tables),
         signals,
@@ -201,7 +207,7 @@ fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
         for _ in 0..SENDERS {
             let (ring, request) = (on.clone(), request(tokens));
             on.spawn(async move {
-                let stream = Stream::connect(&ring, door).await.unwrap();
+                let stream = RingStream::connect(&ring, door).await.unwrap();
                 let mut held = Vec::new();
                 for _ in 0..each {
                     stream.send(request.clone().into_bytes()).await.unwrap();
@@ -214,7 +220,7 @@ fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
             on.sleep(Duration::from_millis(1)).await;
         }
         result.set(began.elapsed());
-        stop.say(&tables);
+        stop.signal(&tables);
     });
     run_on(&ring, config).unwrap();
     ring.shutdown();

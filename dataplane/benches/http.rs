@@ -7,13 +7,16 @@ use bytes::BytesMut;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use fastrand::Rng;
 use sluicegate_dataplane::http::codec::{
-    BodyReader, Framing, Method, Parsed, Piece, RequestHead, ResponseHead, parse_request, parse_response,
-    put_chunk_line,
+    BodyDecoder, BodyEvent, BodyFraming, Method, Parsed, RequestHead, ResponseHead, parse_request,
+    parse_response, put_chunk_line,
 };
-use sluicegate_dataplane::http::headers::{ForClient, Peer, Scheme, put_request, put_response};
+use sluicegate_dataplane::http::headers::{
+    ClientAddress, ClientScheme, ResponseContext, put_request, put_response,
+};
 use sluicegate_dataplane::proxy::pick;
 use sluicegate_dataplane::table::{
-    Ask, Backend, Endpoint, Protocol, Route, Split, Table, Timeouts, WhenEmpty,
+    Backend, BackendShare, Endpoint, NoEndpointPolicy, Protocol, RequestTimeouts, Route, RouteRequest,
+    RoutingTable,
 };
 
 /// What a load generator sends.
@@ -40,7 +43,7 @@ fn heads(c: &mut Criterion) {
             b.iter(|| parse_request(black_box(text), &mut head));
         });
         assert_eq!(parse_request(text, &mut head), Parsed::Head { bytes: text.len() });
-        let peer = Peer::new(([192, 0, 2, 7], 40_000).into(), Scheme::Http);
+        let peer = ClientAddress::new(([192, 0, 2, 7], 40_000).into(), ClientScheme::Http);
         let mut rng = Rng::with_seed(1);
         let mut out = BytesMut::with_capacity(4096);
         group.bench_function(format!("write a {name} request"), |b| {
@@ -57,7 +60,7 @@ fn heads(c: &mut Criterion) {
         b.iter(|| {
             out.clear();
             let parsed = parse_response(black_box(ANSWER), Method::Get, &mut head);
-            put_response(&mut out, head.view(ANSWER), ForClient::INTERIM);
+            put_response(&mut out, head.view(ANSWER), ResponseContext::INTERIM);
             parsed
         });
     });
@@ -75,7 +78,7 @@ fn route_and_pick(c: &mut Criterion) {
                 |host| {
                     let mut rng = Rng::with_seed(2);
                     let route = table.route(&host).expect("made above");
-                    let split = pick::split(route.way(&Ask::ours(&host, "/")), &mut rng);
+                    let split = pick::split(route.select(&RouteRequest::ours(&host, "/")), &mut rng);
                     pick::instance(&split.expect("has weight").backend, &[], &mut rng).is_some()
                 },
                 BatchSize::SmallInput,
@@ -98,7 +101,7 @@ fn hosts(c: &mut Criterion) {
         group.bench_function(format!("look up and divide one of {hosts}"), |b| {
             b.iter(|| {
                 let host = asked.name(rng.usize(..hosts));
-                table.route(host).expect("made above").way(&Ask::ours(host, "/")).len()
+                table.route(host).expect("made above").select(&RouteRequest::ours(host, "/")).len()
             });
         });
         let changed = Arc::clone(&table.hosts["app-0.default.example.com"]);
@@ -129,22 +132,22 @@ impl Asked {
     }
 }
 
-fn table_of(hosts: usize) -> Table {
-    let mut table = Table::default();
+fn table_of(hosts: usize) -> RoutingTable {
+    let mut table = RoutingTable::default();
     for host in 0..hosts {
         let backend = |key: &str| {
             Arc::new(Backend {
                 key: key.into(),
                 endpoints: (0..4).map(|_| Arc::new(Endpoint::new(([127, 0, 0, 1], 1).into()))).collect(),
                 concurrency_max: 10,
-                when_empty: WhenEmpty::Refuse,
+                when_empty: NoEndpointPolicy::Refuse,
                 protocol: Protocol::Http1,
-                trust: None,
-                timeouts: Timeouts::NONE,
+                tls: None,
+                timeouts: RequestTimeouts::NONE,
                 load: Arc::default(),
             })
         };
-        let splits = vec![Split::new(80, backend("a")), Split::new(20, backend("b"))];
+        let splits = vec![BackendShare::new(80, backend("a")), BackendShare::new(20, backend("b"))];
         let name = format!("app-{host}.default.example.com");
         table.hosts.insert(&name, Arc::new(Route::of(splits)));
     }
@@ -163,9 +166,9 @@ fn bodies(c: &mut Criterion) {
     group.throughput(Throughput::Bytes(wire.len() as u64));
     group.bench_function("read 16 chunks of 4 KiB", |b| {
         b.iter(|| {
-            let mut reader = BodyReader::new(Framing::Chunked);
+            let mut reader = BodyDecoder::new(BodyFraming::Chunked);
             let mut at = 0;
-            while let Ok(Piece::Data { skip, take }) = reader.next(black_box(&wire[at..])) {
+            while let Ok(BodyEvent::Data { skip, take }) = reader.next(black_box(&wire[at..])) {
                 at += skip + take;
             }
             assert!(reader.is_done());

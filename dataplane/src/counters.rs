@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ring::Heartbeat;
 
-use crate::outcomes::Durations;
+use crate::request_histograms::DurationHistogram;
 
 /// One core's event logs, the one it writes and those it runs empty, as of the last second.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub struct LogCounters {
     pub flushes: AtomicU64,
     pub flushed_bytes: AtomicU64,
     /// Live records that were moved forward.
-    pub moved_bytes: AtomicU64,
+    pub compacted_bytes: AtomicU64,
     /// In segment files, and how many there may be. Not counts: they fall.
     pub bytes: AtomicU64,
     pub bytes_max: AtomicU64,
@@ -24,18 +24,18 @@ pub struct LogCounters {
     /// Segments whose file was cut short or is unreadable; falls when nobody needs them any more.
     pub broken: AtomicU64,
     /// Gaps in what was acknowledged, found at the start.
-    pub holes: AtomicU64,
+    pub gaps: AtomicU64,
     /// Logs that take nothing more until a restart.
     pub failed: AtomicU64,
 }
 
 impl LogCounters {
-    pub(crate) fn show(&self, stats: &[wal::Stat], failed: u64) {
-        type Pick = fn(&wal::Stat) -> u64;
-        let all: [(&AtomicU64, Pick); 8] = [
+    pub(crate) fn show(&self, stats: &[wal::LogStat], failed: u64) {
+        type CounterGetter = fn(&wal::LogStat) -> u64;
+        let all: [(&AtomicU64, CounterGetter); 8] = [
             (&self.flushes, |stat| stat.flushes),
             (&self.flushed_bytes, |stat| stat.flushed_bytes),
-            (&self.moved_bytes, |stat| stat.moved_bytes),
+            (&self.compacted_bytes, |stat| stat.compacted_bytes),
             (&self.bytes, |stat| stat.bytes),
             (&self.bytes_max, |stat| stat.bytes_max),
             (&self.live_bytes, |stat| stat.live_bytes),
@@ -65,15 +65,15 @@ pub struct CoreCounters {
     /// Requests answered, by the status' first digit (index 0: cut before an answer).
     pub requests: [AtomicU64; 6],
     /// TLS handshakes by how they ended ([`crate::tls::Outcome::NAMES`]).
-    pub handshakes: [AtomicU64; crate::tls::Outcome::NAMES.len()],
+    pub handshakes: [AtomicU64; crate::tls::HandshakeOutcome::NAMES.len()],
     pub bytes_received: AtomicU64,
     pub bytes_sent: AtomicU64,
     /// Answers that were ours and not an instance's, by reason ([`crate::proxy::Refusal::REASONS`]).
-    pub refused: [AtomicU64; crate::proxy::Refusal::REASONS.len()],
+    pub refused: [AtomicU64; crate::proxy::LocalReply::REASONS.len()],
     /// Connections of clients that speak HTTP/2.
     pub http2_connections: AtomicU64,
     /// ... cut because of too many frames of one kind ([`crate::h2::meter::Flood::NAMES`]).
-    pub http2_floods: [AtomicU64; crate::h2::meter::Flood::NAMES.len()],
+    pub http2_floods: [AtomicU64; crate::h2::flood_guard::FloodKind::NAMES.len()],
     /// ... cut because they broke the protocol or one of the limits that h2 keeps.
     pub http2_violations: AtomicU64,
     pub log: LogCounters,
@@ -90,7 +90,7 @@ pub struct CoreCounters {
     /// Spans that found no room to wait in.
     pub spans_dropped: AtomicU64,
     /// Of requests that waited for an instance.
-    pub cold: ColdStarts,
+    pub cold: ColdStartDurations,
 }
 
 /// Adds to a counter that only this core writes. Not `fetch_add`, whose locked instruction waits until all that was written before
@@ -101,7 +101,7 @@ fn raise(counter: &AtomicU64, by: u64) {
 
 /// What a request that finds no instance waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum ColdStartPhase {
     /// In the waiting room, all in all.
     Queue,
     /// ... until its instance's process ran.
@@ -112,7 +112,7 @@ pub enum Phase {
     FirstByte,
 }
 
-impl Phase {
+impl ColdStartPhase {
     pub const ALL: [Self; 4] = [Self::Queue, Self::Spawn, Self::Listen, Self::FirstByte];
 
     #[must_use]
@@ -128,13 +128,13 @@ impl Phase {
 
 /// How long requests waited, by phase.
 #[derive(Debug, Default)]
-pub struct ColdStarts {
-    phases: [Durations; Phase::ALL.len()],
+pub struct ColdStartDurations {
+    phases: [DurationHistogram; ColdStartPhase::ALL.len()],
 }
 
-impl ColdStarts {
+impl ColdStartDurations {
     #[must_use]
-    pub fn of(&self, phase: Phase) -> &Durations {
+    pub fn of(&self, phase: ColdStartPhase) -> &DurationHistogram {
         &self.phases[phase as usize]
     }
 }

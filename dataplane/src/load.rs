@@ -14,17 +14,17 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-use crate::line::Line;
-use crate::outcomes::{Durations, Outcomes};
+use crate::fair_queue::FairQueue;
+use crate::request_histograms::{DurationHistogram, OutcomeHistograms};
 
 /// Requests inside one instance, over all cores.
 #[derive(Debug, Default)]
 pub struct EndpointLoad {
-    inside: CachePadded<Inside>,
+    active: CachePadded<ActiveRequests>,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
+struct ActiveRequests {
     in_flight: AtomicU32,
     /// Of them: those that have become WebSockets.
     tunnels: AtomicU32,
@@ -34,27 +34,27 @@ impl EndpointLoad {
     /// Requests inside the instance now.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.inside.in_flight.load(Relaxed)
+        self.active.in_flight.load(Relaxed)
     }
 
     /// Of them, those that will have an answer's end: not the WebSockets.
     #[must_use]
     pub fn requests(&self) -> u32 {
-        self.in_flight().saturating_sub(self.inside.tunnels.load(Relaxed))
+        self.in_flight().saturating_sub(self.active.tunnels.load(Relaxed))
     }
 
     /// Takes one of `slots_max` places (0 = no limit) unless all are taken. The place is given back
     /// when the guard is dropped.
     #[must_use]
-    pub fn try_enter(self: &Arc<Self>, slots_max: u32) -> Option<InFlight> {
-        let in_flight = &self.inside.in_flight;
+    pub fn try_enter(self: &Arc<Self>, slots_max: u32) -> Option<InFlightRequest> {
+        let in_flight = &self.active.in_flight;
         let mut held = in_flight.load(Relaxed);
         loop {
             if slots_max != 0 && held >= slots_max {
                 return None;
             }
             match in_flight.compare_exchange_weak(held, held + 1, Relaxed, Relaxed) {
-                Ok(_) => return Some(InFlight { load: Arc::clone(self), is_tunnel: false }),
+                Ok(_) => return Some(InFlightRequest { load: Arc::clone(self), is_tunnel: false }),
                 Err(now) => held = now,
             }
         }
@@ -63,27 +63,27 @@ impl EndpointLoad {
 
 /// One request's place inside one instance.
 #[derive(Debug)]
-pub struct InFlight {
+pub struct InFlightRequest {
     load: Arc<EndpointLoad>,
     is_tunnel: bool,
 }
 
-impl InFlight {
+impl InFlightRequest {
     /// The request has become a WebSocket, which keeps the place.
     pub fn becomes_tunnel(&mut self) {
         if !self.is_tunnel {
             self.is_tunnel = true;
-            self.load.inside.tunnels.fetch_add(1, Relaxed);
+            self.load.active.tunnels.fetch_add(1, Relaxed);
         }
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         if self.is_tunnel {
-            self.load.inside.tunnels.fetch_sub(1, Relaxed);
+            self.load.active.tunnels.fetch_sub(1, Relaxed);
         }
-        let before = self.load.inside.in_flight.fetch_sub(1, Relaxed);
+        let before = self.load.active.in_flight.fetch_sub(1, Relaxed);
         assert!(before > 0, "a place is given back once");
     }
 }
@@ -102,18 +102,18 @@ pub struct BackendLoad {
     /// Requests ever taken in, answered or not.
     pub requests: AtomicU64,
     /// What became of them. Of 100,000 routes most are never asked, and have none.
-    pub answers: Outcomes,
+    pub answers: OutcomeHistograms,
     /// Told once, of those that control runs.
-    pub whose: OnceLock<Box<Whose>>,
+    pub labels: OnceLock<Box<RevisionLabels>>,
     /// What copies of others' requests came to ([`Comparison`]); made with the first.
     compared: OnceLock<Box<[AtomicU64; 3]>>,
     /// Whose turn it is to get a place; made with the first guest.
-    line: OnceLock<Box<Line>>,
+    queue: OnceLock<Box<FairQueue>>,
 }
 
 /// Whose requests a backend takes, for those who read of them.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Whose {
+pub struct RevisionLabels {
     /// Empty if there is none.
     pub service: Box<str>,
     pub configuration: Box<str>,
@@ -121,7 +121,7 @@ pub struct Whose {
 
 /// A copy's answer beside that of the request it was made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Comparison {
+pub enum MirrorComparison {
     /// The statuses were equal.
     Same,
     Different,
@@ -129,17 +129,17 @@ pub enum Comparison {
     Unanswered,
 }
 
-impl Comparison {
+impl MirrorComparison {
     /// For metrics, in the order of [`BackendLoad::comparisons`].
     pub const NAMES: [&str; 3] = ["same", "different", "unanswered"];
 }
 
 impl BackendLoad {
-    pub(crate) fn line(&self) -> &Line {
-        self.line.get_or_init(Box::default)
+    pub(crate) fn queue(&self) -> &FairQueue {
+        self.queue.get_or_init(Box::default)
     }
 
-    pub(crate) fn compared(&self, outcome: Comparison) {
+    pub(crate) fn compared(&self, outcome: MirrorComparison) {
         self.compared.get_or_init(Box::default)[outcome as usize].fetch_add(1, Relaxed);
     }
 
@@ -158,7 +158,7 @@ impl BackendLoad {
 
 /// What became of a stream's events, over all cores.
 #[derive(Debug, Default)]
-pub struct StreamTally {
+pub struct StreamCounters {
     /// Events answered with 202, and replies and dead letters taken in again.
     pub accepted: CachePadded<AtomicU64>,
     /// Events refused at the door, with a 4xx or 5xx answer.
@@ -176,30 +176,30 @@ pub struct StreamTally {
     /// Bytes in the logs that some subscriber still needs. Not a count: it falls.
     pub kept_bytes: AtomicU64,
     /// What became of events that passed the door, from their request to its answer.
-    pub stored: Outcomes,
+    pub stored: OutcomeHistograms,
 }
 
 /// Bytes that some streams may keep together, over all cores; each belongs to a wider one or to none.
 #[derive(Debug, Default)]
-pub struct Quota {
+pub struct ByteQuota {
     /// Whose it is, for the refusal: `namespace NAME`.
     pub name: Box<str>,
     /// 0 = no limit.
     pub bytes_max: u64,
     used: CachePadded<AtomicU64>,
-    within: Option<Arc<Quota>>,
+    within: Option<Arc<ByteQuota>>,
 }
 
-impl PartialEq for Quota {
+impl PartialEq for ByteQuota {
     /// The same rule, whatever is used of it.
     fn eq(&self, other: &Self) -> bool {
         (&self.name, self.bytes_max, &self.within) == (&other.name, other.bytes_max, &other.within)
     }
 }
 
-impl Eq for Quota {}
+impl Eq for ByteQuota {}
 
-impl Quota {
+impl ByteQuota {
     #[must_use]
     pub fn new(name: &str, bytes_max: u64, within: Option<Arc<Self>>) -> Self {
         Self { name: name.into(), bytes_max, used: CachePadded::default(), within }
@@ -232,7 +232,7 @@ impl Quota {
 /// What became of one subscriber's share:
 /// `offered = delivered + filtered + dead_lettered + dropped + pending`.
 #[derive(Debug, Default)]
-pub struct SubscriberTally {
+pub struct SubscriberCounters {
     /// Durable events that this subscriber had to be asked about.
     pub offered: CachePadded<AtomicU64>,
     pub delivered: AtomicU64,
@@ -262,12 +262,12 @@ pub struct SubscriberTally {
     /// Attempts that ended because the other end could not prove by TLS who it is.
     pub untrusted: AtomicU64,
     /// What requests to it, its reply target and its dead letter sink came to.
-    pub dispatched: Outcomes,
+    pub dispatched: OutcomeHistograms,
     /// From a record to the request that is made of it; made with the first.
-    processed: OnceLock<Box<Durations>>,
+    processed: OnceLock<Box<DurationHistogram>>,
 }
 
-impl SubscriberTally {
+impl SubscriberCounters {
     /// Why events can be dropped, in the order of [`SubscriberTally::dropped_by_reason`].
     pub const DROP_REASONS: [&str; 5] =
         ["no_dead_letter_sink", "dead_letter_sink_refused", "retention", "damaged", "stalled"];
@@ -278,21 +278,29 @@ impl SubscriberTally {
 
     /// How long requests took to be made; `None` while there was none.
     #[must_use]
-    pub fn processing(&self) -> Option<&Durations> {
+    pub fn processing(&self) -> Option<&DurationHistogram> {
         self.processed.get().map(|durations| &**durations)
     }
 
     /// Counts that add up, though cores count meanwhile: what ended is looked at before what was offered, and what is pending is the
     /// rest.
     #[must_use]
-    pub fn ends(&self) -> Ends {
+    pub fn ends(&self) -> SubscriberTotals {
         let [delivered, filtered, dead_lettered] =
             [&self.delivered, &self.filtered, &self.dead_lettered].map(|count| count.load(Acquire));
         let dropped_by = self.dropped_by_reason();
         let dropped: u64 = dropped_by.iter().sum();
         let ended = delivered + filtered + dead_lettered + dropped;
         let offered = self.offered.load(Acquire).max(ended);
-        Ends { offered, delivered, filtered, dead_lettered, dropped, dropped_by, pending: offered - ended }
+        SubscriberTotals {
+            offered,
+            delivered,
+            filtered,
+            dead_lettered,
+            dropped,
+            dropped_by,
+            pending: offered - ended,
+        }
     }
 
     /// The dropped, by reason.
@@ -312,7 +320,7 @@ impl SubscriberTally {
 /// What became of a subscriber's events, as of one look: `offered` is the sum of `delivered`, `filtered`, `dead_lettered`, `dropped`
 /// and `pending`, and `dropped` that of `dropped_by`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ends {
+pub struct SubscriberTotals {
     pub offered: u64,
     pub delivered: u64,
     pub filtered: u64,
@@ -330,7 +338,7 @@ mod tests {
     /// Whoever looks while events end sees counts that add up, and never an end without its beginning.
     #[test]
     fn ends_add_up_while_they_are_counted() {
-        let tally = SubscriberTally::default();
+        let tally = SubscriberCounters::default();
         std::thread::scope(|scope| {
             let counting = scope.spawn(|| {
                 for _ in 0..20_000 {
@@ -342,8 +350,15 @@ mod tests {
                 }
             });
             while !counting.is_finished() {
-                let Ends { offered, delivered, filtered, dead_lettered, dropped, dropped_by, pending } =
-                    tally.ends();
+                let SubscriberTotals {
+                    offered,
+                    delivered,
+                    filtered,
+                    dead_lettered,
+                    dropped,
+                    dropped_by,
+                    pending,
+                } = tally.ends();
                 assert_eq!(offered, delivered + filtered + dead_lettered + dropped + pending);
                 assert_eq!(dropped, dropped_by.iter().sum::<u64>());
                 assert!(offered <= tally.offered.load(Acquire));
@@ -378,9 +393,9 @@ mod tests {
 
     #[test]
     fn a_quota_is_exhausted_by_its_own_streams_or_by_all_together_and_recovers() {
-        let all = Arc::new(Quota::new("all", 100, None));
-        let [a, b] = [60, 0].map(|max| Quota::new("namespace", max, Some(Arc::clone(&all))));
-        let named = |quota: &Quota| quota.exhausted().map(|full| full.name.to_string());
+        let all = Arc::new(ByteQuota::new("all", 100, None));
+        let [a, b] = [60, 0].map(|max| ByteQuota::new("namespace", max, Some(Arc::clone(&all))));
+        let named = |quota: &ByteQuota| quota.exhausted().map(|full| full.name.to_string());
         a.account(0, 59);
         assert_eq!((named(&a), named(&b)), (None, None));
         a.account(59, 60);

@@ -24,17 +24,17 @@ pub enum Signal {
 
 /// The way up: many cores in, control out, no lock.
 #[derive(Clone)]
-pub struct Signals {
+pub struct SignalQueue {
     queue: Arc<ArrayQueue<Signal>>,
     dropped: Arc<AtomicU64>,
     /// Wakes the control thread; called after a push, from a core's thread, so it must not block.
-    ring_bell: Arc<dyn Fn() + Send + Sync>,
+    wake_control: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl Signals {
+impl SignalQueue {
     pub fn new(ring_bell: impl Fn() + Send + Sync + 'static) -> Self {
         let queue = Arc::new(ArrayQueue::new(SIGNALS_MAX));
-        Self { queue, dropped: Arc::default(), ring_bell: Arc::new(ring_bell) }
+        Self { queue, dropped: Arc::default(), wake_control: Arc::new(ring_bell) }
     }
 
     /// Reports; `false` when the queue is full, so that the caller asks again later.
@@ -44,7 +44,7 @@ impl Signals {
         if !taken {
             self.dropped.fetch_add(1, Relaxed);
         }
-        (self.ring_bell)();
+        (self.wake_control)();
         taken
     }
 
@@ -61,7 +61,7 @@ impl Signals {
     }
 }
 
-impl fmt::Debug for Signals {
+impl fmt::Debug for SignalQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Signals").field("waiting", &self.queue.len()).finish()
     }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn reports_beyond_the_limit_are_refused_and_counted() {
-        let signals = Signals::new(|| {});
+        let signals = SignalQueue::new(|| {});
         let demand = || Signal::Demand { backend: "ns/r".into() };
         assert!((0..SIGNALS_MAX).all(|_| signals.send(demand())));
         assert_eq!((signals.send(demand()), signals.dropped()), (false, 1));

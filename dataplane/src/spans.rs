@@ -21,7 +21,7 @@ pub const PATH_BYTES_MAX: usize = 128;
 
 /// Where a request stands in its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Context {
+pub struct TraceContext {
     pub trace: [u8; 16],
     /// The span that is ours, which the instance is told as its parent.
     pub id: u64,
@@ -33,12 +33,12 @@ pub struct Context {
 
 /// The beginning of a text, kept in place.
 #[derive(Debug, Clone, Copy)]
-pub struct Text<const MAX: usize> {
+pub struct InlineText<const MAX: usize> {
     bytes: [u8; MAX],
     length: usize,
 }
 
-impl<const MAX: usize> Text<MAX> {
+impl<const MAX: usize> InlineText<MAX> {
     pub(crate) fn new(text: &[u8]) -> Self {
         let length = text.len().min(MAX);
         let mut bytes = [0; MAX];
@@ -55,15 +55,15 @@ impl<const MAX: usize> Text<MAX> {
 
 /// One request, as the proxy saw it.
 #[derive(Debug)]
-pub struct Span {
-    pub context: Context,
+pub struct TraceSpan {
+    pub context: TraceContext,
     pub ended: SystemTime,
     pub duration: Duration,
     /// Until it had its place in an instance.
     pub waited: Option<Duration>,
-    pub method: Text<METHOD_BYTES_MAX>,
-    pub host: Text<HOST_BYTES_MAX>,
-    pub path: Text<PATH_BYTES_MAX>,
+    pub method: InlineText<METHOD_BYTES_MAX>,
+    pub host: InlineText<HOST_BYTES_MAX>,
+    pub path: InlineText<PATH_BYTES_MAX>,
     /// `HTTP/1.1` or `HTTP/2`.
     pub protocol: &'static str,
     pub client: IpAddr,
@@ -77,23 +77,23 @@ pub struct Span {
 
 /// Between the cores and who sends. Clones are the same one.
 #[derive(Debug, Clone)]
-pub struct Queue(Arc<ArrayQueue<Span>>);
+pub struct SpanQueue(Arc<ArrayQueue<TraceSpan>>);
 
-impl Default for Queue {
+impl Default for SpanQueue {
     fn default() -> Self {
         Self(Arc::new(ArrayQueue::new(SPANS_WAITING_MAX)))
     }
 }
 
-impl Queue {
+impl SpanQueue {
     /// `false`: there was no room.
-    pub(crate) fn push(&self, span: Span) -> bool {
+    pub(crate) fn push(&self, span: TraceSpan) -> bool {
         self.0.push(span).is_ok()
     }
 
     /// The oldest that waits.
     #[must_use]
-    pub fn take(&self) -> Option<Span> {
+    pub fn take(&self) -> Option<TraceSpan> {
         self.0.pop()
     }
 
@@ -114,9 +114,9 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_where_its_room_ends() {
-        assert_eq!(Text::<4>::new(b"").to_text(), "");
-        assert_eq!(Text::<4>::new(b"abcd").to_text(), "abcd");
-        assert_eq!(Text::<4>::new(b"abcde").to_text(), "abcd");
-        assert_eq!(Text::<2>::new("a\u{fc}".as_bytes()).to_text(), "a\u{fffd}");
+        assert_eq!(InlineText::<4>::new(b"").to_text(), "");
+        assert_eq!(InlineText::<4>::new(b"abcd").to_text(), "abcd");
+        assert_eq!(InlineText::<4>::new(b"abcde").to_text(), "abcd");
+        assert_eq!(InlineText::<2>::new("a\u{fc}".as_bytes()).to_text(), "a\u{fffd}");
     }
 }

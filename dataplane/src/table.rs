@@ -4,11 +4,11 @@
 //! it through its own cache, one comparison a request, never a lock. Nothing in here knows what a
 //! Service or a Trigger is.
 
+mod certificate_set;
 mod endpoint;
 mod hosts;
-mod manners;
 mod route;
-mod shown;
+mod traffic_policy;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,56 +16,59 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::access::RequestLog;
-use crate::events::admission::{Admission, Pass};
-use crate::events::cloudevent::Mode;
-use crate::events::filter::cesql::Expression;
-use crate::events::left_behind::LeftBehind;
+use crate::access_log::RequestLog;
+use crate::events::abandoned::AbandonedEventsReport;
+use crate::events::auth::{AccessToken, StreamAdmission};
+use crate::events::cloudevent::ContentMode;
+use crate::events::event_types::EventTypeRegistry;
+use crate::events::filter::cesql::CesqlExpression;
 use crate::events::limits::UNHURRIED_FLUSH;
-use crate::events::types::Types;
-use crate::http::headers::Scheme;
-use crate::load::{BackendLoad, Quota, StreamTally, SubscriberTally};
-use crate::names::Names;
-use crate::tls::{Certificates, Trust};
-pub use endpoint::{Born, Endpoint, Start};
-pub use hosts::Hosts;
-pub use manners::{Bond, Cookie, Manners, Mirror, STICKY_COOKIE, Sticky, mix, names_clients};
-pub use route::{Ask, BadEdit, Branch, Edits, Route, Split};
+use crate::http::headers::ClientScheme;
+use crate::load::{BackendLoad, ByteQuota, StreamCounters, SubscriberCounters};
+use crate::service_names::ServiceNames;
+use crate::tls::{CertificateStore, TlsClientConfig};
+pub use endpoint::{Endpoint, InstanceStart, StartupDuration};
+pub use hosts::HostTable;
+pub use route::{BackendShare, HeaderEditError, HeaderEdits, Route, RouteMatch, RouteRequest};
+pub use traffic_policy::{
+    AffinityCookie, MirrorPolicy, STICKY_COOKIE, SessionAffinity, SessionKey, TrafficPolicy, mix,
+    names_clients,
+};
 
-type Map<V> = HashMap<Box<str>, V, RandomState>;
+type PersistentMap<V> = HashMap<Box<str>, V, RandomState>;
 
 /// Everything a core serves, as of one moment.
 /// A copy shares nearly all of it.
 #[derive(Debug, Default, Clone)]
-pub struct Table {
+pub struct RoutingTable {
     /// Rises by one with every publish.
     pub version: u64,
     /// By host: lower case, without port and trailing dot; `*.PARENT` too.
-    pub hosts: Hosts,
+    pub hosts: HostTable,
     /// Names of destinations that DNS need not know.
-    pub names: Arc<Names>,
+    pub names: Arc<ServiceNames>,
     /// For hosts that `hosts` does not name (`--route '*=…'`).
     pub any_host: Option<Arc<Route>>,
     /// By request path on the events listener: `/brokers/NAMESPACE/NAME`.
-    pub streams: Map<Arc<Stream>>,
+    pub streams: PersistentMap<Arc<EventStream>>,
     /// What requests show that streams of this process send each other; nobody else can know it. Empty: no request is
     /// believed to be one.
-    pub inside_key: Arc<str>,
+    pub internal_key: Arc<str>,
     /// What streams had still to deliver that are none of these any more; the same in every table.
-    pub left_behind: Arc<LeftBehind>,
+    pub abandoned: Arc<AbandonedEventsReport>,
     /// By server name, for TLS.
-    pub certificates: Arc<Certificates>,
+    pub certificates: Arc<CertificateStore>,
     /// Those for callers inside alone, who are shown the others too.
-    pub inner_certificates: Arc<Certificates>,
+    pub inner_certificates: Arc<CertificateStore>,
     /// At which of the events listeners streams take events.
-    pub events_by: EventsBy,
+    pub events_by: EventsTransport,
     /// The lines that requests are to have, beside those of the access log.
     pub request_log: Option<Arc<RequestLog>>,
 }
 
 /// How events come in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum EventsBy {
+pub enum EventsTransport {
     /// In the clear alone.
     #[default]
     Plain,
@@ -74,9 +77,9 @@ pub enum EventsBy {
     Tls,
 }
 
-impl EventsBy {
+impl EventsTransport {
     #[must_use]
-    pub fn takes(self, by_tls: bool) -> bool {
+    pub fn accepts(self, by_tls: bool) -> bool {
         match self {
             Self::Plain => !by_tls,
             Self::Either => true,
@@ -94,31 +97,31 @@ pub struct Backend {
     pub endpoints: Vec<Arc<Endpoint>>,
     /// Requests inside one instance at a time; 0 = no limit. Hard, over all cores.
     pub concurrency_max: u32,
-    pub when_empty: WhenEmpty,
+    pub when_empty: NoEndpointPolicy,
     /// What its instances speak.
     pub protocol: Protocol,
     /// They speak it by TLS, and are believed by this.
-    pub trust: Option<Arc<Trust>>,
-    pub timeouts: Timeouts,
+    pub tls: Option<Arc<TlsClientConfig>>,
+    pub timeouts: RequestTimeouts,
     pub load: Arc<BackendLoad>,
 }
 
 impl Backend {
     /// Requests that an instance without a limit counts for: what Knative's scaler wants in one if nobody says
     /// otherwise.
-    pub const PLACES_UNLIMITED: usize = 100;
+    pub const CAPACITY_UNLIMITED: usize = 100;
 
     /// How its instances are reached.
     #[must_use]
-    pub fn scheme(&self) -> Scheme {
-        if self.trust.is_some() { Scheme::Https } else { Scheme::Http }
+    pub fn scheme(&self) -> ClientScheme {
+        if self.tls.is_some() { ClientScheme::Https } else { ClientScheme::Http }
     }
 
     /// Requests that the ready instances take at a time.
     #[must_use]
-    pub fn places(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         let each = match self.concurrency_max {
-            0 => Self::PLACES_UNLIMITED,
+            0 => Self::CAPACITY_UNLIMITED,
             limit => limit as usize,
         };
         self.endpoints.len().saturating_mul(each)
@@ -136,7 +139,7 @@ pub enum Protocol {
 
 /// What a request meets when no instance has room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhenEmpty {
+pub enum NoEndpointPolicy {
     /// It waits up to `patience` while [`crate::signal::Signal::Demand`] asks for an instance.
     Wait { patience: Duration },
     /// 503 at once: nobody starts instances of this backend.
@@ -145,7 +148,7 @@ pub enum WhenEmpty {
 
 /// Limits on one proxied request. `Duration::ZERO` = none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct RequestTimeouts {
     /// From the request's head to the end of the response (`timeoutSeconds`).
     pub total: Duration,
     /// From the request's head to the first byte of the response (`responseStartTimeoutSeconds`).
@@ -158,7 +161,7 @@ pub struct Timeouts {
     pub stream_idle: Option<Duration>,
 }
 
-impl Timeouts {
+impl RequestTimeouts {
     /// None of its own.
     pub const NONE: Self = Self {
         total: Duration::ZERO,
@@ -171,14 +174,14 @@ impl Timeouts {
 
 /// A durable sequence of events with its readers: a Broker's or a Channel's data plane.
 #[derive(Debug)]
-pub struct Stream {
+pub struct EventStream {
     /// The name its records carry in the log; holds the owner's uid, so that a deleted and recreated
     /// owner starts empty: `broker/NAMESPACE/NAME/UID`.
     pub name: Box<str>,
     /// Largest event taken in, attributes and data together, in bytes.
     pub event_bytes_max: u32,
-    pub keeping: Keeping,
-    pub quota: Arc<Quota>,
+    pub keeping: RetentionPolicy,
+    pub quota: Arc<ByteQuota>,
     /// Some subscriber wants its events in order: one core's log takes them all.
     pub in_order: bool,
     /// Nothing more is taken in from outside; what is there is delivered, and replies come back in.
@@ -186,16 +189,16 @@ pub struct Stream {
     /// Hops are counted, because replies come back in: a Broker's, and not a Channel's.
     pub guards_loops: bool,
     /// Notes which types of events come, if anybody wants to know.
-    pub types: Option<Arc<Types>>,
+    pub types: Option<Arc<EventTypeRegistry>>,
     /// Who may send from outside; `None`: everybody, and nobody is asked who he is.
-    pub admission: Option<Arc<Admission>>,
+    pub admission: Option<Arc<StreamAdmission>>,
     pub subscribers: Vec<Arc<Subscriber>>,
-    pub tally: Arc<StreamTally>,
+    pub tally: Arc<StreamCounters>,
 }
 
 /// How a stream's events are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Keeping {
+pub struct RetentionPolicy {
     pub durability: Durability,
     /// The oldest events beyond so many bytes, over all cores, are dropped though somebody waits for them;
     /// 0 = never.
@@ -218,7 +221,7 @@ pub enum Durability {
     None,
 }
 
-impl Stream {
+impl EventStream {
     /// Of the Broker or Channel that it belongs to.
     #[must_use]
     pub fn namespace(&self) -> &str {
@@ -245,20 +248,20 @@ pub struct Subscriber {
     pub name: Box<str>,
     /// `NAMESPACE/NAME` for logs and metrics.
     pub label: Box<str>,
-    pub filter: Filter,
-    pub target: Target,
-    pub reply: Reply,
-    pub dead_letter: Option<Target>,
-    pub hold: Hold,
-    pub delivery: Delivery,
-    pub begin: Begin,
-    pub tally: Arc<SubscriberTally>,
+    pub filter: EventFilter,
+    pub target: DeliveryTarget,
+    pub reply: ReplyTarget,
+    pub dead_letter: Option<DeliveryTarget>,
+    pub hold: HoldReason,
+    pub delivery: DeliveryPolicy,
+    pub initial_offset: InitialOffset,
+    pub tally: Arc<SubscriberCounters>,
 }
 
 /// What a subscriber's events wait for, because an object that its owner names is not there. They keep their places in the
 /// log, and go on with a table that says otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Hold {
+pub enum HoldReason {
     #[default]
     Nothing,
     /// Those that are given up wait for a dead letter sink.
@@ -269,7 +272,7 @@ pub enum Hold {
 
 /// Where a subscriber begins that the log does not know yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Begin {
+pub enum InitialOffset {
     /// With the next event.
     #[default]
     Now,
@@ -281,36 +284,36 @@ pub enum Begin {
 
 /// Which events a subscriber wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Filter {
+pub enum EventFilter {
     Everything,
     /// Every attribute named has exactly this value, in the canonical string form; an empty value
     /// means "present and not empty" (EV: `spec.filter.attributes`, upstream X-FLT-13).
-    Exact(Attributes),
+    Exact(AttributeMatches),
     /// All rules hold (`spec.filters`, X-FLT-02). Shared, because every publish makes a new table.
-    Rules(Arc<[Rule]>),
+    Rules(Arc<[FilterRule]>),
 }
 
 /// Attributes with their values, or parts of values.
-pub type Attributes = Vec<(Box<str>, Box<str>)>;
+pub type AttributeMatches = Vec<(Box<str>, Box<str>)>;
 
 /// One filter in one dialect (X-FLT-04 to X-FLT-09). Values are not empty, except in
 /// [`Filter::Exact`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rule {
-    Exact(Attributes),
-    Prefix(Attributes),
-    Suffix(Attributes),
-    All(Vec<Rule>),
-    Any(Vec<Rule>),
-    Not(Box<Rule>),
-    Sql(Expression),
+pub enum FilterRule {
+    Exact(AttributeMatches),
+    Prefix(AttributeMatches),
+    Suffix(AttributeMatches),
+    All(Vec<FilterRule>),
+    Any(Vec<FilterRule>),
+    Not(Box<FilterRule>),
+    Sql(CesqlExpression),
     /// The same for every event.
-    Always(Verdict),
+    Always(FilterVerdict),
 }
 
 /// What a rule says of an event. It is withheld only on `Fail` (X-FLT-03).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FilterVerdict {
     Pass,
     Fail,
     NoFilter,
@@ -321,7 +324,7 @@ pub const NO_PORT: u16 = 0;
 
 /// An absolute URL, parsed once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct DeliveryTarget {
     /// As written, for logs and `knativeerrordest`.
     pub url: Box<str>,
     /// Host header: host, and port if it was written.
@@ -334,19 +337,19 @@ pub struct Target {
     /// A stream of this appliance is there: it is told how many hops an event has left.
     pub is_stream: bool,
     /// What is shown there, if it wants to know who comes.
-    pub pass: Option<Arc<Pass>>,
+    pub access_token: Option<Arc<AccessToken>>,
     /// It is reached by TLS, and has to be believed by this. Hosts of ours are reached inside this process, whatever
     /// their URL begins with.
-    pub trust: Option<Arc<Trust>>,
+    pub tls: Option<Arc<TlsClientConfig>>,
 }
 
 /// What happens to an event that the subscriber answers with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum ReplyTarget {
     /// Appended to the same stream (Trigger).
     Reenter,
     /// Sent on, with retries of its own (Subscription).
-    Send(Target),
+    Send(DeliveryTarget),
     /// Dropped (Subscription without `reply`).
     Discard,
     /// Not even asked for (Subscription with nothing but `reply`): the target is where replies go, and
@@ -356,18 +359,18 @@ pub enum Reply {
 
 /// How hard to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Delivery {
+pub struct DeliveryPolicy {
     /// Attempts after the first (AMB-28).
     pub retries_max: u32,
-    pub backoff: Backoff,
+    pub backoff: BackoffPolicy,
     /// One request's limit; `Duration::ZERO` = [`Delivery::TIMEOUT_DEFAULT`].
     pub timeout: Duration,
     /// Requests in flight to this subscriber from one core. To instances of ours: beyond those that they take
     /// at a time.
     pub window: u32,
-    pub sequence: Sequence,
+    pub sequence: DeliveryOrder,
     /// The mode towards the subscriber; `None`: as the event came in (X-DLV-03).
-    pub mode: Option<Mode>,
+    pub mode: Option<ContentMode>,
     /// Longest wait that a 429 or 503 may ask for with Retry-After; `Duration::ZERO` ignores the header
     /// (X-DLV-02).
     pub retry_after_max: Duration,
@@ -375,7 +378,7 @@ pub struct Delivery {
 
 /// Which events wait for which.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Sequence {
+pub enum DeliveryOrder {
     /// None: up to a window of events is under way, in any order.
     #[default]
     Free,
@@ -386,14 +389,14 @@ pub enum Sequence {
     Strict,
 }
 
-impl Delivery {
+impl DeliveryPolicy {
     /// One attempt, one at a time per place in a window of 64.
     pub const ONCE: Self = Self {
         retries_max: 0,
-        backoff: Backoff::None,
+        backoff: BackoffPolicy::None,
         timeout: Duration::ZERO,
         window: 64,
-        sequence: Sequence::Free,
+        sequence: DeliveryOrder::Free,
         mode: None,
         retry_after_max: Duration::ZERO,
     };
@@ -403,7 +406,7 @@ impl Delivery {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backoff {
+pub enum BackoffPolicy {
     None,
     /// The same delay each time (AMB-26).
     Linear(Duration),
@@ -411,7 +414,7 @@ pub enum Backoff {
     Exponential(Duration),
 }
 
-impl Table {
+impl RoutingTable {
     /// The route for a Host header's value; case, port and a trailing dot do not matter.
     #[must_use]
     pub fn route(&self, host: &str) -> Option<&Arc<Route>> {
@@ -426,9 +429,11 @@ impl Table {
 
     /// The route that a request means: a neighbour's by its short name, else by its Host; none that is not for who asks.
     #[must_use]
-    pub fn route_for(&self, ask: &Ask<'_>) -> Option<&Arc<Route>> {
+    pub fn route_for(&self, ask: &RouteRequest<'_>) -> Option<&Arc<Route>> {
         let neighbour = ask.completed().and_then(|host| self.hosts.get(&host));
-        neighbour.or_else(|| self.route(ask.host)).filter(|route| ask.inside || !route.inside_only)
+        neighbour
+            .or_else(|| self.route(ask.host))
+            .filter(|route| ask.cluster_local || !route.cluster_local_only)
     }
 }
 
@@ -453,7 +458,7 @@ mod tests {
 
     #[test]
     fn a_host_is_found_whatever_its_case_port_or_root_dot() {
-        let mut table = Table::default();
+        let mut table = RoutingTable::default();
         table.hosts.insert("app.default.localhost", Arc::new(Route::default()));
 
         for host in ["app.default.localhost", "APP.Default.localhost:8080", "app.default.localhost."] {

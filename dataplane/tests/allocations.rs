@@ -10,10 +10,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run};
-use sluicegate_dataplane::publish::Tables;
-use sluicegate_dataplane::signal::Signals;
-use sluicegate_dataplane::table::{Route, Table};
+use sluicegate_dataplane::core::{CoreConfig, CoreLimits, StopSignal, run};
+use sluicegate_dataplane::signal::SignalQueue;
+use sluicegate_dataplane::table::{Route, RoutingTable};
+use sluicegate_dataplane::table_publisher::TablePublisher;
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
@@ -47,7 +47,7 @@ fn a_warm_request_takes_hardly_anything_from_the_allocator() {
     } else {
         dhat::Profiler::builder().testing().build()
     };
-    let house = House::open();
+    let house = AllocationFixture::open();
     let mut client = TcpStream::connect(house.address).unwrap();
 
     (0..WARM_UP).for_each(|_| ask(&mut client));
@@ -71,7 +71,7 @@ fn a_warm_request_takes_hardly_anything_from_the_allocator() {
 fn an_idle_connection_takes_less_than_four_kibibytes() {
     let _alone = ALONE.lock();
     let _profile = dhat::Profiler::builder().testing().build();
-    let house = House::open();
+    let house = AllocationFixture::open();
     let mut first = TcpStream::connect(house.address).unwrap();
     (0..WARM_UP).for_each(|_| ask(&mut first));
 
@@ -92,20 +92,20 @@ fn an_idle_connection_takes_less_than_four_kibibytes() {
 }
 
 /// A core on a thread of its own, with an instance behind it.
-struct House {
+struct AllocationFixture {
     address: SocketAddr,
-    stop: Arc<Stop>,
-    tables: Arc<Tables>,
+    stop: Arc<StopSignal>,
+    tables: Arc<TablePublisher>,
     core: JoinHandle<()>,
 }
 
-impl House {
+impl AllocationFixture {
     fn open() -> Self {
         let http = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = http.local_addr().unwrap();
         let any_host = Some(Arc::new(Route::to_addresses("*", &[instance()])));
-        let tables = Tables::new(Table { any_host, ..Table::default() });
-        let stop = Arc::new(Stop::default());
+        let tables = TablePublisher::new(RoutingTable { any_host, ..RoutingTable::default() });
+        let stop = Arc::new(StopSignal::default());
         let config = CoreConfig {
             questions: None,
             index: 0,
@@ -114,7 +114,7 @@ impl House {
             events_tls: None,
             make_events: None,
             tables: Arc::clone(&tables),
-            signals: Signals::new(|| {}),
+            signals: SignalQueue::new(|| {}),
             stop: Arc::clone(&stop),
             counters: Arc::default(),
             limits: CoreLimits::default(),
@@ -122,7 +122,7 @@ impl House {
             https: None,
             private: None,
             private_https: None,
-            inside: None,
+            cluster_local: None,
             up: Box::new(|| ()),
         };
         let core = thread::spawn(move || run(config).unwrap());
@@ -130,7 +130,7 @@ impl House {
     }
 
     fn close(self) {
-        self.stop.say(&self.tables);
+        self.stop.signal(&self.tables);
         self.core.join().unwrap();
     }
 }

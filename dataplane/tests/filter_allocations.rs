@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use sluicegate_dataplane::events::cloudevent::binary;
 use sluicegate_dataplane::events::filter::cesql;
-use sluicegate_dataplane::events::filter::index::Index;
-use sluicegate_dataplane::events::record::{Record, encode_head};
-use sluicegate_dataplane::table::{Begin, Delivery, Filter, Hold, Reply, Rule, Subscriber, Target};
+use sluicegate_dataplane::events::filter::index::FilterIndex;
+use sluicegate_dataplane::events::record::{EventRecord, encode_head};
+use sluicegate_dataplane::table::{
+    DeliveryPolicy, DeliveryTarget, EventFilter, FilterRule, HoldReason, InitialOffset, ReplyTarget,
+    Subscriber,
+};
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
@@ -18,32 +21,32 @@ const SUBSCRIBERS: usize = 10_000;
 const FIVE_TERMS: &str = "type LIKE 'com.example.%' AND source = '/shops/berlin/orders' AND EXISTS subject \
     AND LENGTH(id) = 36 AND NOT (datacontenttype IN ('text/plain', 'text/html'))";
 
-fn subscriber(filter: Filter) -> Arc<Subscriber> {
-    let target = Target {
+fn subscriber(filter: EventFilter) -> Arc<Subscriber> {
+    let target = DeliveryTarget {
         url: "".into(),
         authority: "".into(),
         host: "".into(),
         port: 80,
         path: "/".into(),
         is_stream: false,
-        pass: None,
-        trust: None,
+        access_token: None,
+        tls: None,
     };
     Arc::new(Subscriber {
         name: Box::default(),
         label: Box::default(),
         filter,
         target,
-        reply: Reply::Reenter,
+        reply: ReplyTarget::Reenter,
         dead_letter: None,
-        hold: Hold::Nothing,
-        delivery: Delivery::ONCE,
-        begin: Begin::Now,
+        hold: HoldReason::Nothing,
+        delivery: DeliveryPolicy::ONCE,
+        initial_offset: InitialOffset::Now,
         tally: Arc::default(),
     })
 }
 
-fn event() -> Record {
+fn event() -> EventRecord {
     let headers: [(&str, &[u8]); 6] = [
         ("ce-specversion", b"1.0"),
         ("ce-id", b"4a6f9c5e-6f0d-4d3a-9d57-0a1f0c5b9e21"),
@@ -52,17 +55,17 @@ fn event() -> Record {
         ("ce-subject", b"orders/1234"),
         ("content-type", b"application/json"),
     ];
-    Record::decode(encode_head(&binary::parse(headers, b"").unwrap(), &[], 255).into()).unwrap()
+    EventRecord::decode(encode_head(&binary::parse(headers, b"").unwrap(), &[], 255).into()).unwrap()
 }
 
 #[test]
 fn a_filter_takes_nothing_from_the_allocator() {
-    let of_type = |ty: String| subscriber(Filter::Exact(vec![("type".into(), ty.into())]));
+    let of_type = |ty: String| subscriber(EventFilter::Exact(vec![("type".into(), ty.into())]));
     let mut subscribers: Vec<_> = (2..SUBSCRIBERS).map(|n| of_type(format!("com.example.{n}"))).collect();
     subscribers.push(of_type("com.example.order.created".to_owned()));
-    let sql = Rule::Sql(cesql::parse(FIVE_TERMS).unwrap());
-    subscribers.push(subscriber(Filter::Rules([sql].into())));
-    let (index, event) = (Index::new(&subscribers), event());
+    let sql = FilterRule::Sql(cesql::parse(FIVE_TERMS).unwrap());
+    subscribers.push(subscriber(EventFilter::Rules([sql].into())));
+    let (index, event) = (FilterIndex::new(&subscribers), event());
 
     let _profile = dhat::Profiler::builder().testing().build();
     let before = dhat::HeapStats::get().total_blocks;

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use sluicegate_dataplane::table::{Route, Table};
+use sluicegate_dataplane::table::{Route, RoutingTable};
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
@@ -22,7 +22,7 @@ fn a_route_takes_less_than_a_kibibyte_and_a_change_less_than_64() {
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let host = |number: usize| format!("app-{number}.some-namespace.example.com");
     let before = dhat::HeapStats::get().curr_bytes;
-    let mut table = Table::default();
+    let mut table = RoutingTable::default();
     for number in 0..ROUTES {
         let host = host(number);
         table.hosts.insert(&host, Arc::new(Route::to_addresses(&host, &[address])));

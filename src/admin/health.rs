@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use control::api::{Check, Readiness};
 use control::cross_origin::Rejections;
 use control::expiry::Expiries;
-use control::store::Store;
+use control::store::ObjectStore;
 use dataplane::target_policy::TargetPolicy;
 
-use super::SpanTally;
+use super::SpanCounters;
 
 /// Why a process that a takeover left behind is not to be counted on.
 pub(super) const ORPHANED: &str =
@@ -31,13 +31,13 @@ pub(crate) struct Health {
     /// Which addresses objects may name, and how many connects were refused.
     pub(crate) targets: Arc<TargetPolicy>,
     /// The object store; empty in an appliance that follows another API.
-    pub(crate) store: OnceLock<Weak<Store>>,
+    pub(crate) store: OnceLock<Weak<ObjectStore>>,
     /// What became of spans that were to be sent.
-    pub(crate) spans: Arc<SpanTally>,
+    pub(crate) spans: Arc<SpanCounters>,
     /// How the files of `--manifests` are.
-    pub(crate) manifests: Arc<control::manifests::Tally>,
+    pub(crate) manifests: Arc<control::manifests::ManifestMetrics>,
     /// What the events of PingSources came to.
-    pub(crate) pings: Arc<control::controllers::sources::Tally>,
+    pub(crate) pings: Arc<control::controllers::sources::PingOutcomes>,
     /// What instances print.
     pub(crate) output: Arc<control::runtime::OutputTally>,
     /// Requests that web pages may have sent.

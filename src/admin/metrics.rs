@@ -1,11 +1,11 @@
 //! Counters of cores and tables as OpenMetrics text.
 
-mod answers;
-mod cold;
+mod cold_starts;
 mod delivery;
 mod eventing;
 mod guarded;
 mod histogram;
+mod responses;
 mod serving;
 mod targets;
 
@@ -14,52 +14,56 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use control::fleet::Fleet;
-use control::manifests::Tally;
+use control::autoscaler::Autoscaler;
+use control::manifests::ManifestMetrics;
 use control::runtime::OutputTally;
 use dataplane::counters::{CoreCounters, LogCounters};
-use dataplane::h2::meter::Flood;
-use dataplane::load::Comparison;
-use dataplane::proxy::{Refusal, mirror};
-use dataplane::publish::Tables;
-use dataplane::signal::Signals;
-use dataplane::table::{Backend, Table};
-use dataplane::tls::Outcome;
+use dataplane::h2::flood_guard::FloodKind;
+use dataplane::load::MirrorComparison;
+use dataplane::proxy::{LocalReply, mirror};
+use dataplane::signal::SignalQueue;
+use dataplane::table::{Backend, RoutingTable};
+use dataplane::table_publisher::TablePublisher;
+use dataplane::tls::HandshakeOutcome;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::{Admin, SpanTally};
+use super::{AdminServer, SpanCounters};
 pub(super) use delivery::Detail;
-use eventing::Eventing;
-use serving::Serving;
+use eventing::EventingMetrics;
+use serving::ServingMetrics;
 use targets::RefusedTargets;
 
 /// The scaler, and the way on which cores report to it.
 #[derive(Debug, Clone)]
-pub(crate) struct Scaler {
-    pub(crate) fleet: Fleet,
-    pub(crate) signals: Signals,
+pub(crate) struct AutoscalerMetrics {
+    pub(crate) fleet: Autoscaler,
+    pub(crate) signals: SignalQueue,
 }
 
 /// Ours begin with `sluicegate`; beside them stand the same figures under the names that Knative's have.
-pub(super) fn render(admin: &Admin, scaler: &Scaler, detail: Detail) -> Result<String, fmt::Error> {
+pub(super) fn render(
+    admin: &AdminServer,
+    scaler: &AutoscalerMetrics,
+    detail: Detail,
+) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("sluicegate");
-    registry.register_collector(Box::new(Cores(admin.cores.clone())));
-    registry.register_collector(Box::new(Served(Arc::clone(&admin.tables), detail)));
-    registry.register_collector(Box::new(Files(Arc::clone(&admin.health.manifests))));
-    registry.register_collector(Box::new(Spans(Arc::clone(&admin.health.spans))));
+    registry.register_collector(Box::new(CoreMetrics(admin.cores.clone())));
+    registry.register_collector(Box::new(TableMetrics(Arc::clone(&admin.tables), detail)));
+    registry.register_collector(Box::new(ManifestFileMetrics(Arc::clone(&admin.health.manifests))));
+    registry.register_collector(Box::new(SpanMetrics(Arc::clone(&admin.health.spans))));
     registry.register_collector(Box::new(RefusedTargets(Arc::clone(&admin.health.targets))));
-    registry.register_collector(Box::new(guarded::Rejected(Arc::clone(&admin.health.rejections))));
-    registry.register_collector(Box::new(guarded::InUse(Arc::clone(&admin.health.expiries))));
+    registry.register_collector(Box::new(guarded::RejectionMetrics(Arc::clone(&admin.health.rejections))));
+    registry.register_collector(Box::new(guarded::CertificateMetrics(Arc::clone(&admin.health.expiries))));
     registry.register_collector(Box::new(Printed(Arc::clone(&admin.health.output))));
     let mut upstream = Registry::default();
     let table = admin.tables.load();
     let pings = Arc::clone(&admin.health.pings);
-    upstream.register_collector(Box::new(Eventing { table: Arc::clone(&table), pings }));
-    upstream.register_collector(Box::new(Serving { table, scaler: scaler.clone() }));
+    upstream.register_collector(Box::new(EventingMetrics { table: Arc::clone(&table), pings }));
+    upstream.register_collector(Box::new(ServingMetrics { table, scaler: scaler.clone() }));
     let mut text = String::new();
     encode_registry(&mut text, &registry)?;
     encode_registry(&mut text, &upstream)?;
@@ -69,19 +73,19 @@ pub(super) fn render(admin: &Admin, scaler: &Scaler, detail: Detail) -> Result<S
 
 /// What the cores did.
 #[derive(Debug)]
-struct Cores(Vec<Arc<CoreCounters>>);
+struct CoreMetrics(Vec<Arc<CoreCounters>>);
 
 /// What the present table's backends, streams and subscribers did.
 #[derive(Debug)]
-struct Served(Arc<Tables>, Detail);
+struct TableMetrics(Arc<TablePublisher>, Detail);
 
 /// What became of the manifests.
 #[derive(Debug)]
-struct Files(Arc<Tally>);
+struct ManifestFileMetrics(Arc<ManifestMetrics>);
 
 /// What became of spans that were to be sent.
 #[derive(Debug)]
-struct Spans(Arc<SpanTally>);
+struct SpanMetrics(Arc<SpanCounters>);
 
 /// What instances printed.
 #[derive(Debug)]
@@ -100,7 +104,7 @@ impl Collector for Printed {
     }
 }
 
-impl Collector for Spans {
+impl Collector for SpanMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         for (name, help, count) in [
             ("spans_sent", "Spans that the collector took", &self.0.sent),
@@ -113,9 +117,9 @@ impl Collector for Spans {
     }
 }
 
-impl Collector for Files {
+impl Collector for ManifestFileMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
-        let Tally { documents, failed, pruned } = &*self.0;
+        let ManifestMetrics { documents, failed, pruned } = &*self.0;
         for (name, help, count) in [
             ("manifest_documents", "Documents in the files of --manifests", documents),
             ("manifests_failed", "Documents and files that are not applied; the log says why", failed),
@@ -129,7 +133,7 @@ impl Collector for Files {
     }
 }
 
-impl Collector for Cores {
+impl Collector for CoreMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         type Pick = fn(&CoreCounters) -> &AtomicU64;
         let counters: [(&str, &str, Pick); 14] = [
@@ -163,7 +167,7 @@ impl Collector for Cores {
             MetricType::Counter,
         )?;
         for (core, counts) in self.0.iter().enumerate() {
-            for (kind, count) in Flood::NAMES.iter().zip(&counts.http2_floods) {
+            for (kind, count) in FloodKind::NAMES.iter().zip(&counts.http2_floods) {
                 counter(&mut floods, &[("core", &core.to_string()), ("kind", kind)], count.load(Relaxed))?;
             }
         }
@@ -173,13 +177,13 @@ impl Collector for Cores {
             gauge(&mut open, &[("core", &core.to_string())], counts.connections_open.load(Relaxed))?;
         }
         self.logs(&mut out)?;
-        cold::encode(&mut out, &self.0)?;
+        cold_starts::encode(&mut out, &self.0)?;
         BREAKDOWNS.iter().try_for_each(|what| self.by_reason(&mut out, what))
     }
 }
 
 /// A counter that is kept by reason.
-struct Breakdown {
+struct ReasonCounters {
     name: &'static str,
     help: &'static str,
     label: &'static str,
@@ -187,46 +191,46 @@ struct Breakdown {
     pick: fn(&CoreCounters) -> &[AtomicU64],
 }
 
-const BREAKDOWNS: [Breakdown; 4] = [
-    Breakdown {
+const BREAKDOWNS: [ReasonCounters; 4] = [
+    ReasonCounters {
         name: "mirrors_skipped",
         help: "Requests that were to be mirrored and were not, by reason",
         label: "reason",
         values: &mirror::SKIPPED,
         pick: |counts| &counts.mirrors_skipped,
     },
-    Breakdown {
+    ReasonCounters {
         name: "requests",
         help: "Requests answered, by class of status",
         label: "class",
         values: &["cut", "1xx", "2xx", "3xx", "4xx", "5xx"],
         pick: |counts| &counts.requests,
     },
-    Breakdown {
+    ReasonCounters {
         name: "refused",
         help: "Answers of the gateway's own, by reason",
         label: "reason",
-        values: &Refusal::REASONS,
+        values: &LocalReply::REASONS,
         pick: |counts| &counts.refused,
     },
-    Breakdown {
+    ReasonCounters {
         name: "tls_handshakes",
         help: "TLS handshakes, by how they ended",
         label: "outcome",
-        values: &Outcome::NAMES,
+        values: &HandshakeOutcome::NAMES,
         pick: |counts| &counts.handshakes,
     },
 ];
 
-impl Cores {
+impl CoreMetrics {
     fn logs(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Pick = fn(&LogCounters) -> &AtomicU64;
         let counters: [(&str, &str, Pick); 5] = [
             ("log_flushes", "Writes made durable", |l| &l.flushes),
             ("log_flushed_bytes", "Bytes made durable", |l| &l.flushed_bytes),
-            ("log_moved_bytes", "Live records moved forward to make room", |l| &l.moved_bytes),
+            ("log_moved_bytes", "Live records moved forward to make room", |l| &l.compacted_bytes),
             ("log_damaged", "Records passed over because the disk lost or changed them", |l| &l.damaged),
-            ("log_holes", "Gaps in what was acknowledged, found at the start", |l| &l.holes),
+            ("log_holes", "Gaps in what was acknowledged, found at the start", |l| &l.gaps),
         ];
         for (name, help, pick) in counters {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -250,7 +254,7 @@ impl Cores {
         Ok(())
     }
 
-    fn by_reason(&self, out: &mut DescriptorEncoder<'_>, what: &Breakdown) -> fmt::Result {
+    fn by_reason(&self, out: &mut DescriptorEncoder<'_>, what: &ReasonCounters) -> fmt::Result {
         let mut family = out.encode_descriptor(what.name, what.help, None, MetricType::Counter)?;
         for (core, counts) in self.0.iter().enumerate() {
             for (value, count) in what.values.iter().zip((what.pick)(counts)) {
@@ -262,7 +266,7 @@ impl Cores {
     }
 }
 
-impl Collector for Served {
+impl Collector for TableMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         let table = self.0.load();
         let mut version =
@@ -274,13 +278,13 @@ impl Collector for Served {
 }
 
 /// By their keys.
-fn all_backends(table: &Table) -> BTreeMap<&str, &Backend> {
+fn all_backends(table: &RoutingTable) -> BTreeMap<&str, &Backend> {
     let routes = table.hosts.values().chain(&table.any_host);
     let splits = routes.flat_map(|route| route.all_splits());
     splits.map(|split| (&*split.backend.key, &*split.backend)).collect()
 }
 
-fn backends(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
+fn backends(out: &mut DescriptorEncoder<'_>, table: &RoutingTable) -> fmt::Result {
     let backends = all_backends(table);
 
     type Pick = fn(&Backend) -> u64;
@@ -302,7 +306,7 @@ fn backends(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
         counter(&mut family, &[("backend", key)], backend.load.requests.load(Relaxed))?;
     }
     compared(out, &backends)?;
-    answers::encode(out, &backends)
+    responses::encode(out, &backends)
 }
 
 fn compared(out: &mut DescriptorEncoder<'_>, backends: &BTreeMap<&str, &Backend>) -> fmt::Result {
@@ -310,7 +314,7 @@ fn compared(out: &mut DescriptorEncoder<'_>, backends: &BTreeMap<&str, &Backend>
     let mut family = out.encode_descriptor("backend_mirrored", help, None, MetricType::Counter)?;
     for (key, backend) in backends {
         for (outcome, count) in
-            Comparison::NAMES.into_iter().zip(backend.load.comparisons().into_iter().flatten())
+            MirrorComparison::NAMES.into_iter().zip(backend.load.comparisons().into_iter().flatten())
         {
             counter(&mut family, &[("backend", key), ("outcome", outcome)], count)?;
         }

@@ -14,37 +14,37 @@ use kube::client::Body;
 use ureq::http::header::CONTENT_TYPE;
 use ureq::http::{Request, Response};
 
-use super::reach::{self, Api, Reach};
+use super::api_access::{self, ApiAccessArgs, ApiClient};
 
 /// Bytes of a file that are sent at a time.
 const PIECE_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum ApiCommand {
     /// Write all objects as of this moment to a file; Secrets are in it as they are
-    Backup(Args),
+    Backup(ApiArgs),
     /// Make the objects what a file says; what is not in it goes
-    Restore(Args),
+    Restore(ApiArgs),
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ApiArgs {
     /// The backup
     file: PathBuf,
 
     #[command(flatten)]
-    reach: Reach,
+    reach: ApiAccessArgs,
 }
 
-pub(crate) fn run(verb: &Verb) -> ExitCode {
+pub(crate) fn run(verb: &ApiCommand) -> ExitCode {
     let outcome = match verb {
-        Verb::Backup(args) => backup(args),
-        Verb::Restore(args) => restore(args),
+        ApiCommand::Backup(args) => backup(args),
+        ApiCommand::Restore(args) => restore(args),
     };
     super::exit_code(outcome.and_then(|told| super::tell(&format!("{told}\n"))).map(|()| true))
 }
 
-fn backup(args: &Args) -> Result<String> {
+fn backup(args: &ApiArgs) -> Result<String> {
     let api = args.reach.open()?;
     api.runtime.block_on(async {
         let answer = api.send(Request::get(BACKUP_PATH).body(Body::empty())?).await?;
@@ -83,7 +83,7 @@ fn put_in_place(beside: &Path, file: &Path) -> std::io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn restore(args: &Args) -> Result<String> {
+fn restore(args: &ApiArgs) -> Result<String> {
     let named = || args.file.display().to_string();
     let mut file = BufReader::with_capacity(PIECE_BYTES, File::open(&args.file).with_context(named)?);
     file.fill_buf().with_context(named)?; // or else it is the connection that seems to break
@@ -92,7 +92,7 @@ fn restore(args: &Args) -> Result<String> {
         // Who is turned away while he sends does not hear why. So nothing is sent first, and to who may that is no backup.
         let mut answer = api.send(Request::put(BACKUP_PATH).body(Body::empty())?).await?;
         if answer.status() == 400 {
-            let body = reach::streamed(pieces(file)).await?;
+            let body = api_access::streamed(pieces(file)).await?;
             answer = api
                 .send(Request::put(BACKUP_PATH).header(CONTENT_TYPE, "application/jsonl").body(body)?)
                 .await?;
@@ -125,7 +125,7 @@ fn count(line: &str) -> Option<u64> {
 }
 
 /// What the API says about why not, and what to do about it.
-async fn refusal(api: &Api, answer: Response<Body>) -> String {
+async fn refusal(api: &ApiClient, answer: Response<Body>) -> String {
     let status = answer.status().as_u16();
     let said = answer.into_body().collect_bytes().await.unwrap_or_default();
     let said = String::from_utf8_lossy(&said);

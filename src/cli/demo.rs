@@ -5,13 +5,13 @@
 
 mod appliance;
 mod client;
-mod story;
+mod scenario;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use appliance::Appliance;
-use client::Client;
+use appliance::DemoAppliance;
+use client::DemoClient;
 
 /// Plays the story, prints what happened, and stays up until Ctrl-C.
 pub(crate) fn run() -> ExitCode {
@@ -25,10 +25,10 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn play() -> anyhow::Result<()> {
-    let appliance = Appliance::start()?;
-    let client = Client::new(appliance.ready.clone());
+    let appliance = DemoAppliance::start()?;
+    let client = DemoClient::new(appliance.ready.clone());
 
-    let told = story::tell(&client);
+    let told = scenario::tell(&client);
     if appliance.was_stopped() {
         return appliance.finish();
     }
@@ -46,7 +46,7 @@ fn play() -> anyhow::Result<()> {
     appliance.finish()
 }
 
-fn what_to_try(client: &Client) -> String {
+fn what_to_try(client: &DemoClient) -> String {
     let ready = &client.ready;
     let me = std::env::current_exe().map_or_else(|_| "sluicegate".into(), |path| path.display().to_string());
     let http = ready.http;

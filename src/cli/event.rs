@@ -17,28 +17,28 @@ use super::tell;
 use crate::config::{address, whole};
 
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum EventCommand {
     /// Show an event's way: arrival, filters, attempts, replies, dead letters
-    Trace(Trace),
+    Trace(TraceArgs),
     /// Show the newest events, or those that were given up
-    List(List),
+    List(ListArgs),
     /// Send events to a Trigger's subscriber again
-    Replay(Replay),
+    Replay(ReplayArgs),
     /// Send a Trigger's dead letters to its subscriber again
-    Redrive(Redrive),
+    Redrive(RedriveArgs),
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Admin {
+pub(crate) struct AdminClient {
     /// The appliance's admin listener
     #[arg(long, value_name = "ADDR", value_parser = address, env = "SLUICEGATE_ADMIN", default_value = "127.0.0.1:9090")]
     admin: SocketAddr,
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Trace {
+pub(crate) struct TraceArgs {
     #[command(flatten)]
-    admin: Admin,
+    admin: AdminClient,
     /// The event's id
     #[arg(required_unless_present = "source")]
     id: Option<String>,
@@ -54,9 +54,9 @@ pub(crate) struct Trace {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct List {
+pub(crate) struct ListArgs {
     #[command(flatten)]
-    admin: Admin,
+    admin: AdminClient,
     /// Only events that were dead-lettered, or dropped for want of a sink
     #[arg(long)]
     dead_letters: bool,
@@ -73,18 +73,18 @@ pub(crate) struct List {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Replay {
+pub(crate) struct ReplayArgs {
     #[command(flatten)]
-    order: Redrive,
+    order: RedriveArgs,
     /// earliest, dead-letters, a time (RFC 3339), how long ago (10m), or CORE:POSITION, as trace shows where an event is
     #[arg(long, value_name = "FROM")]
     from: String,
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Redrive {
+pub(crate) struct RedriveArgs {
     #[command(flatten)]
-    admin: Admin,
+    admin: AdminClient,
     /// Whose subscriber gets them, a Trigger or Subscription; trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME where
     /// there are both
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = label)]
@@ -96,16 +96,16 @@ pub(crate) struct Redrive {
     #[arg(long, value_name = "N", value_parser = whole::<u32>, default_value_t = 0)]
     rate: u32,
     #[command(flatten)]
-    patch: patch::Patch,
+    patch: patch::SubscriberPatch,
 }
 
-pub(crate) fn run(verb: &Verb) -> ExitCode {
+pub(crate) fn run(verb: &EventCommand) -> ExitCode {
     let outcome = match verb {
-        Verb::Trace(trace) => show_trace(trace),
-        Verb::List(list) if list.dead_letters => show_letters(list),
-        Verb::List(list) => show_newest(list),
-        Verb::Replay(Replay { order, from }) => send_again(order, from),
-        Verb::Redrive(order) => send_again(order, "dead-letters"),
+        EventCommand::Trace(trace) => show_trace(trace),
+        EventCommand::List(list) if list.dead_letters => print_dead_letters(list),
+        EventCommand::List(list) => show_newest(list),
+        EventCommand::Replay(ReplayArgs { order, from }) => redrive(order, from),
+        EventCommand::Redrive(order) => redrive(order, "dead-letters"),
     };
     super::exit_code(outcome)
 }
@@ -127,7 +127,7 @@ fn agent() -> ureq::Agent {
     ureq::Agent::config_builder().http_status_as_error(false).build().into()
 }
 
-fn ask(admin: &Admin, path: &str, query: &[(&str, Option<&str>)]) -> Result<Value> {
+fn ask(admin: &AdminClient, path: &str, query: &[(&str, Option<&str>)]) -> Result<Value> {
     let url = format!("http://{}/debug/events/{path}", admin.admin);
     let given = query.iter().filter_map(|(name, value)| Some((*name, (*value)?)));
     let mut answer = agent().get(&url).query_pairs(given).call().with_context(|| unreachable(admin))?;
@@ -139,7 +139,7 @@ fn ask(admin: &Admin, path: &str, query: &[(&str, Option<&str>)]) -> Result<Valu
 }
 
 /// What the admin listener says is wrong. Another listener says something too, and knows nothing of these paths.
-fn refusal(admin: &Admin, answer: &mut Response<Body>) -> anyhow::Error {
+fn refusal(admin: &AdminClient, answer: &mut Response<Body>) -> anyhow::Error {
     let said = answer.body_mut().read_to_string().unwrap_or_default();
     let said = said.trim();
     match answer.status().as_u16() {
@@ -153,7 +153,7 @@ fn refusal(admin: &Admin, answer: &mut Response<Body>) -> anyhow::Error {
     }
 }
 
-fn unreachable(admin: &Admin) -> String {
+fn unreachable(admin: &AdminClient) -> String {
     format!("no appliance answers at {}: give --admin what its ready line says", admin.admin)
 }
 
@@ -165,8 +165,8 @@ fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-fn show_trace(trace: &Trace) -> Result<bool> {
-    let Trace { admin, id, source, since, json } = trace;
+fn show_trace(trace: &TraceArgs) -> Result<bool> {
+    let TraceArgs { admin, id, source, since, json } = trace;
     let query = [("id", id.as_deref()), ("source", source.as_deref()), ("since", since.as_deref())];
     let found = ask(admin, "trace", &query)?;
     if *json {
@@ -212,7 +212,7 @@ fn show_trace(trace: &Trace) -> Result<bool> {
 }
 
 /// One line for each event, the newest last.
-fn show_newest(order: &List) -> Result<bool> {
+fn show_newest(order: &ListArgs) -> Result<bool> {
     let found = ask(&order.admin, "trace", &[("since", order.since.as_deref())])?;
     if order.json {
         return tell(&format!("{found:#}\n")).map(|()| true);
@@ -244,7 +244,7 @@ fn show_newest(order: &List) -> Result<bool> {
     tell(&out).map(|()| true)
 }
 
-fn show_letters(order: &List) -> Result<bool> {
+fn print_dead_letters(order: &ListArgs) -> Result<bool> {
     let query = [("trigger", order.trigger.as_deref()), ("since", order.since.as_deref())];
     let found = ask(&order.admin, "dead-letters", &query)?;
     if order.json {
@@ -274,8 +274,8 @@ fn show_letters(order: &List) -> Result<bool> {
     tell(&out).map(|()| true)
 }
 
-fn send_again(order: &Redrive, from: &str) -> Result<bool> {
-    let Redrive { admin, trigger, dry_run, rate, patch } = order;
+fn redrive(order: &RedriveArgs, from: &str) -> Result<bool> {
+    let RedriveArgs { admin, trigger, dry_run, rate, patch } = order;
     if let Some(told) = patch.lay(trigger, *dry_run)? {
         complain!("{told}");
     }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// Listens on $PORT of loopback (8080 without one) until SIGTERM.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Program {
+pub(crate) enum ExampleProgram {
     /// Answers `Hello $TARGET from $K_REVISION`; `/env` answers the environment, `/slow?ms=N` waits first, `/alone?ms=N` too and fails unless it is alone
     Hello,
     /// Calls the URLs in $CALLS and answers what they said
@@ -25,11 +25,11 @@ pub(crate) enum Program {
     },
 }
 
-pub(crate) fn run(program: &Program) -> ExitCode {
+pub(crate) fn run(program: &ExampleProgram) -> ExitCode {
     let served = match program {
-        Program::Hello => server::serve(hello::answer),
-        Program::Caller => server::serve(|_| caller::answer()),
-        Program::Sink { status } => {
+        ExampleProgram::Hello => server::serve(hello::answer),
+        ExampleProgram::Caller => server::serve(|_| caller::answer()),
+        ExampleProgram::Sink { status } => {
             let status = *status;
             server::serve(move |request| sink::answer(request, status))
         }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use control::access::selfmade::SERVER_NAME;
+use control::access::self_signed::SERVER_NAME;
 use serde_json::{Value, json};
 
 use crate::config::address;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct KubeconfigArgs {
     /// Folder of an appliance that runs on this host: its address and its authority are taken from there
     #[arg(long, value_name = "DIR", env = "SLUICEGATE_DATA")]
     data: Option<PathBuf>,
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
 /// By what a client knows the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Authority {
+pub(crate) enum ClusterAuthority {
     /// No TLS.
     Plain,
     /// One that the client's host knows.
@@ -42,18 +42,18 @@ pub(crate) enum Authority {
     Made(String),
 }
 
-pub(crate) fn print(args: &Args) -> ExitCode {
+pub(crate) fn print(args: &KubeconfigArgs) -> ExitCode {
     super::exit_code(decide(args).and_then(|text| super::tell(&text)).map(|()| true))
 }
 
-fn decide(args: &Args) -> Result<String> {
+fn decide(args: &KubeconfigArgs) -> Result<String> {
     let default = SocketAddr::from(([127, 0, 0, 1], 8001));
     let authority = match &args.ca {
-        Some(ca) => Authority::File(std::fs::canonicalize(ca).context("--ca")?),
-        None => Authority::Plain,
+        Some(ca) => ClusterAuthority::File(std::fs::canonicalize(ca).context("--ca")?),
+        None => ClusterAuthority::Plain,
     };
     let data = args.data.as_deref().filter(|_| args.ca.is_none());
-    let Some(left) = data.map(left_by).transpose()?.flatten() else {
+    let Some(left) = data.map(recorded_by).transpose()?.flatten() else {
         if let Some(data) = data.filter(|_| args.api.is_none()) {
             bail!(
                 "no appliance with an API of its own has run on --data {}; --api says where else one is",
@@ -75,21 +75,21 @@ pub(crate) fn place(data: &Path) -> PathBuf {
 
 /// How an appliance is reached from its own host.
 #[derive(Debug, PartialEq, Eq)]
-struct Left {
+struct RecordedApi {
     at: SocketAddr,
-    authority: Authority,
+    authority: ClusterAuthority,
     token: Option<String>,
 }
 
 /// What the appliance on this folder left; `None` where none has run yet.
-fn left_by(data: &Path) -> Result<Option<Left>> {
+fn recorded_by(data: &Path) -> Result<Option<RecordedApi>> {
     let path = place(data);
     let written = match std::fs::read_to_string(&path) {
         Ok(written) => written,
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(why) => return Err(why).with_context(|| path.display().to_string()),
     };
-    let read = || -> Option<Left> {
+    let read = || -> Option<RecordedApi> {
         let parsed: Value = serde_norway::from_str(&written).ok()?;
         let cluster = &parsed["clusters"][0]["cluster"];
         let (scheme, address) = cluster["server"].as_str()?.split_once("://")?;
@@ -98,26 +98,26 @@ fn left_by(data: &Path) -> Result<Option<Left>> {
             String::from_utf8(base64::engine::general_purpose::STANDARD.decode(data).ok()?).ok()
         });
         let authority = match made {
-            Some(pem) => Authority::Made(pem),
-            None if scheme == "https" => Authority::Known,
-            None => Authority::Plain,
+            Some(pem) => ClusterAuthority::Made(pem),
+            None if scheme == "https" => ClusterAuthority::Known,
+            None => ClusterAuthority::Plain,
         };
         let token = parsed["users"][0]["user"]["token"].as_str().map(str::to_owned);
-        Some(Left { at: address.parse().ok()?, authority, token })
+        Some(RecordedApi { at: address.parse().ok()?, authority, token })
     };
     read().map(Some).ok_or_else(|| anyhow!("{} is not what the appliance wrote", path.display()))
 }
 
-pub(crate) fn text(api: SocketAddr, authority: &Authority, token: Option<&str>) -> String {
+pub(crate) fn text(api: SocketAddr, authority: &ClusterAuthority, token: Option<&str>) -> String {
     use base64::Engine as _;
-    let scheme = if *authority == Authority::Plain { "http" } else { "https" };
+    let scheme = if *authority == ClusterAuthority::Plain { "http" } else { "https" };
     let mut cluster = json!({ "server": format!("{scheme}://{api}") });
     match authority {
         // There is nothing to verify, and JavaScript's client asks to be told so.
-        Authority::Plain => cluster["insecure-skip-tls-verify"] = json!(true),
-        Authority::Known => {}
-        Authority::File(path) => cluster["certificate-authority"] = json!(path),
-        Authority::Made(pem) => {
+        ClusterAuthority::Plain => cluster["insecure-skip-tls-verify"] = json!(true),
+        ClusterAuthority::Known => {}
+        ClusterAuthority::File(path) => cluster["certificate-authority"] = json!(path),
+        ClusterAuthority::Made(pem) => {
             let data = base64::engine::general_purpose::STANDARD.encode(pem);
             cluster["certificate-authority-data"] = data.into();
             // By whatever address the client comes.
@@ -126,7 +126,7 @@ pub(crate) fn text(api: SocketAddr, authority: &Authority, token: Option<&str>) 
     }
     let user = match token {
         Some(token) => json!({ "token": token }),
-        None if *authority == Authority::Plain => json!({}),
+        None if *authority == ClusterAuthority::Plain => json!({}),
         // Over TLS kubectl asks for a name when it has none; the API trusts who is on its host, whatever the name.
         None => json!({ "username": "local", "password": "local" }),
     };
@@ -147,13 +147,13 @@ pub(crate) fn text(api: SocketAddr, authority: &Authority, token: Option<&str>) 
 mod tests {
     use super::*;
 
-    fn parsed(authority: &Authority, token: Option<&str>) -> Value {
+    fn parsed(authority: &ClusterAuthority, token: Option<&str>) -> Value {
         serde_norway::from_str(&text("127.0.0.1:7".parse().unwrap(), authority, token)).unwrap()
     }
 
     #[test]
     fn the_current_context_leads_to_the_address() {
-        let parsed = parsed(&Authority::Plain, None);
+        let parsed = parsed(&ClusterAuthority::Plain, None);
         assert_eq!(parsed["current-context"], parsed["contexts"][0]["name"]);
         assert_eq!(parsed["contexts"][0]["context"]["cluster"], parsed["clusters"][0]["name"]);
         assert_eq!(parsed["clusters"][0]["cluster"]["server"], "http://127.0.0.1:7");
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_token_and_an_authority_are_told_and_mean_tls() {
-        let parsed = parsed(&Authority::File("/a \"b\".pem".into()), Some("t"));
+        let parsed = parsed(&ClusterAuthority::File("/a \"b\".pem".into()), Some("t"));
         let cluster = &parsed["clusters"][0]["cluster"];
         assert_eq!(cluster["server"], "https://127.0.0.1:7");
         assert_eq!(cluster["certificate-authority"], "/a \"b\".pem");
@@ -176,7 +176,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let asked = |api: Option<SocketAddr>| {
             let data = Some(folder.path().join("none"));
-            decide(&Args { data, api, ca: None, token: None })
+            decide(&KubeconfigArgs { data, api, ca: None, token: None })
         };
         assert!(asked(None).unwrap_err().to_string().contains("none"));
         assert!(asked("127.0.0.1:7".parse().ok()).unwrap().contains("http://127.0.0.1:7"));
@@ -185,17 +185,19 @@ mod tests {
     #[test]
     fn what_the_appliance_left_is_found_again() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(left_by(folder.path()).unwrap().is_none());
+        assert!(recorded_by(folder.path()).unwrap().is_none());
         std::fs::create_dir(folder.path().join("api")).unwrap();
-        for authority in [Authority::Plain, Authority::Known, Authority::Made("PEM\n".into())] {
+        for authority in
+            [ClusterAuthority::Plain, ClusterAuthority::Known, ClusterAuthority::Made("PEM\n".into())]
+        {
             let at = "[::1]:7".parse().unwrap();
             for token in [None, Some("t".to_owned())] {
                 std::fs::write(place(folder.path()), text(at, &authority, token.as_deref())).unwrap();
-                let left = Left { at, authority: authority.clone(), token };
-                assert_eq!(left_by(folder.path()).unwrap(), Some(left));
+                let left = RecordedApi { at, authority: authority.clone(), token };
+                assert_eq!(recorded_by(folder.path()).unwrap(), Some(left));
             }
         }
         std::fs::write(place(folder.path()), "none").unwrap();
-        assert!(left_by(folder.path()).is_err());
+        assert!(recorded_by(folder.path()).is_err());
     }
 }

@@ -13,7 +13,7 @@ mod check;
 mod content;
 mod damage;
 mod report;
-mod witness;
+mod supervisor;
 mod writer;
 
 use std::fs;
@@ -24,12 +24,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
-use wal::{Log, Options};
+use wal::{LogOptions, WriteAheadLog};
 
-use super::run::folder;
+use super::run::data_folder;
 use check::Violation;
-use report::Report;
-use witness::Promise;
+use report::SelftestReport;
+use supervisor::AcknowledgedState;
 
 /// Torn copies, and copies with flipped bits, after each kill.
 const COPIES_PER_ROUND: usize = 2;
@@ -53,7 +53,7 @@ const SECONDS_MAX: u64 = 24 * 60 * 60;
     A killed process loses nothing that the kernel holds, so a disk that lies about its flushes is found \
     by pulling its plug only; a flush time that is too good to be true is pointed out."
 )]
-pub(crate) struct Args {
+pub(crate) struct SelftestArgs {
     /// Kill, tear and flip: is what was acknowledged still there?
     #[arg(long, required = true)]
     power_cut: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     append_from: Option<u64>,
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &SelftestArgs) -> ExitCode {
     let seed = args.seed.unwrap_or_else(|| Rng::new().u64(..));
     let outcome = match args.append_from {
         Some(batch) => writer::append(&args.data, seed, batch).map(|()| true),
@@ -80,17 +80,21 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     super::exit_code(outcome)
 }
 
-fn campaign(args: &Args, seed: u64) -> Result<bool> {
+fn campaign(args: &SelftestArgs, seed: u64) -> Result<bool> {
     fs::create_dir_all(&args.data)
         .with_context(|| format!("{}: the folder cannot be made", args.data.display()))?;
     // An appliance that lives here needs its disk for itself, and none is to start meanwhile.
-    let _ours = args.data.join("lock").exists().then(|| folder::take(&args.data)).transpose()?;
+    let _ours = args.data.join("lock").exists().then(|| data_folder::take(&args.data)).transpose()?;
     let workshop = args.data.join(format!("selftest-{}", std::process::id()));
     fs::create_dir(&workshop).with_context(|| format!("{} cannot be made", workshop.display()))?;
     complain!("testing {} for {} s, seed {seed}", workshop.display(), args.seconds);
 
-    let mut rounds =
-        Rounds { seed, rng: Rng::with_seed(seed), promise: Promise::default(), report: Report::default() };
+    let mut rounds = CampaignState {
+        seed,
+        rng: Rng::with_seed(seed),
+        promise: AcknowledgedState::default(),
+        report: SelftestReport::default(),
+    };
     let end = Instant::now() + Duration::from_secs(args.seconds);
     let mut told = Instant::now();
     let tidy_line = if io::stderr().is_terminal() { "\r" } else { "\n" };
@@ -114,20 +118,20 @@ fn campaign(args: &Args, seed: u64) -> Result<bool> {
 }
 
 /// The campaign's state from one round to the next: all rounds go on with the same log.
-struct Rounds {
+struct CampaignState {
     seed: u64,
     rng: Rng,
-    promise: Promise,
-    report: Report,
+    promise: AcknowledgedState,
+    report: SelftestReport,
 }
 
-impl Rounds {
+impl CampaignState {
     /// One kill with what follows from it. What was found out is in the report.
     fn round(&mut self, workshop: &Path) -> Result<()> {
         let (home, copy) = (workshop.join("log"), workshop.join("copy"));
         let early = self.rng.u32(0..KILLED_EARLY_ONE_IN) == 0;
         let life = Duration::from_millis(self.rng.u64(0..=LIFE_MS_MAX));
-        let work = witness::kill_a_writer(&home, self.seed, &mut self.promise, life, early)?;
+        let work = supervisor::kill_a_writer(&home, self.seed, &mut self.promise, life, early)?;
         self.report.killed(&work, self.seed);
 
         // The copies first: opening the log mends what the kill left.
@@ -157,10 +161,10 @@ impl Rounds {
         self.open(folder, after).map(|(_, holds)| holds)
     }
 
-    fn open(&mut self, folder: &Path, after: &'static str) -> Result<(Log, bool)> {
-        let (log, recovery) = Log::open(folder, options(self.seed))
+    fn open(&mut self, folder: &Path, after: &'static str) -> Result<(WriteAheadLog, bool)> {
+        let (log, recovery) = WriteAheadLog::open(folder, options(self.seed))
             .with_context(|| format!("{} after {after} (kept as evidence)", folder.display()))?;
-        let mut violations: Vec<Violation> = recovery.holes.iter().map(Violation::hole).collect();
+        let mut violations: Vec<Violation> = recovery.gaps.iter().map(Violation::gap).collect();
         violations.extend(check::against(&log, self.seed, &self.promise));
         let holds = violations.is_empty();
         self.report.violated(after, folder, violations);
@@ -173,23 +177,23 @@ impl Rounds {
         self.report.flips += 1;
         let mut violations = Vec::new();
         match wal::inspect(copy, &mut |_, _| {}) {
-            Ok(found) if found.holes.is_empty() => violations.push(Violation::passed_over(&flips, "verify")),
+            Ok(found) if found.gaps.is_empty() => violations.push(Violation::passed_over(&flips, "verify")),
             Ok(_) | Err(_) => {}
         }
         // A refusal names the file: that is found, too.
-        if let Ok((log, recovery)) = Log::open(copy, options(self.seed)) {
-            if recovery.holes.is_empty() {
+        if let Ok((log, recovery)) = WriteAheadLog::open(copy, options(self.seed)) {
+            if recovery.gaps.is_empty() {
                 violations.push(Violation::passed_over(&flips, "recovery"));
             }
             violations.extend(check::invented(&log, self.seed));
         }
         let found = violations.is_empty();
-        self.report.flips_found += u64::from(found);
+        self.report.flips_detected += u64::from(found);
         self.report.violated("flipped bits", copy, violations);
         Ok(found)
     }
 }
 
-fn options(seed: u64) -> Options {
-    Options { segment_bytes: SEGMENT_BYTES, log_bytes_max: LOG_BYTES_MAX, seed, ..Options::default() }
+fn options(seed: u64) -> LogOptions {
+    LogOptions { segment_bytes: SEGMENT_BYTES, log_bytes_max: LOG_BYTES_MAX, seed, ..LogOptions::default() }
 }

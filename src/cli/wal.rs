@@ -12,7 +12,7 @@ use super::run::log_names;
 use crate::config::whole;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use wal::{BookmarkInspection, Entry, Inspection, Position};
+use wal::{CursorInspection, InspectedRecord, LogInspection, LogPosition};
 
 /// Between two lines of progress: reading is done within it where the log is small.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -20,25 +20,25 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const DEPTH_MAX: usize = 2;
 
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum WalCommand {
     /// Read every record and check every checksum
-    Verify(Folder),
+    Verify(WalFolderArgs),
     /// Show streams, subscribers, and how far behind each is
-    Stat(Folder),
+    Stat(WalFolderArgs),
     /// Print one line for each record
-    Dump(Dump),
+    Dump(DumpArgs),
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Folder {
+pub(crate) struct WalFolderArgs {
     /// A log's folder, or a data folder with the logs of all cores
     dir: PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Dump {
+pub(crate) struct DumpArgs {
     #[command(flatten)]
-    folder: Folder,
+    folder: WalFolderArgs,
     /// Only records of this stream, by either of the names that `stat` shows
     #[arg(long, value_name = "NAME")]
     stream: Option<String>,
@@ -47,21 +47,21 @@ pub(crate) struct Dump {
     from: u64,
     /// The payload as well
     #[arg(long, value_name = "FORM")]
-    payload: Option<Form>,
+    payload: Option<DumpFormat>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum DumpFormat {
     Hex,
     /// With escapes for what is no text
     Utf8,
 }
 
-pub(crate) fn run(verb: &Verb) -> ExitCode {
+pub(crate) fn run(verb: &WalCommand) -> ExitCode {
     let outcome = match verb {
-        Verb::Verify(folder) => each(folder, &mut |log| verify(log)),
-        Verb::Stat(folder) => each(folder, &mut |log| stat(log)),
-        Verb::Dump(order) => each(&order.folder, &mut |log| dump(log, order)),
+        WalCommand::Verify(folder) => each(folder, &mut |log| verify(log)),
+        WalCommand::Stat(folder) => each(folder, &mut |log| stat(log)),
+        WalCommand::Dump(order) => each(&order.folder, &mut |log| dump(log, order)),
     };
     match outcome {
         // `dump | head` is no failure.
@@ -76,7 +76,7 @@ fn is_closed_pipe(why: &anyhow::Error) -> bool {
 }
 
 /// Does it for every log there; true when all are sound.
-fn each(folder: &Folder, look: &mut dyn FnMut(&Path) -> anyhow::Result<bool>) -> anyhow::Result<bool> {
+fn each(folder: &WalFolderArgs, look: &mut dyn FnMut(&Path) -> anyhow::Result<bool>) -> anyhow::Result<bool> {
     let mut logs = Vec::new();
     find_logs(&folder.dir, DEPTH_MAX, &mut logs)?;
     if logs.is_empty() {
@@ -119,7 +119,7 @@ fn find_logs(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> anyhow::R
 fn verify(log: &Path) -> anyhow::Result<bool> {
     let found = wal::inspect(log, &mut progress(log))?;
     let mut out = io::stdout().lock();
-    let Inspection { segments, bytes, records, torn_bytes, first, end, .. } = &found;
+    let LogInspection { segments, bytes, records, torn_bytes, first, end, .. } = &found;
     writeln!(out, "{}", log.display())?;
     writeln!(
         out,
@@ -131,15 +131,15 @@ fn verify(log: &Path) -> anyhow::Result<bool> {
             "  {torn_bytes} bytes of an unfinished flush at the end: no damage, nobody was told of them"
         )?;
     }
-    let sound = tell_damage(&found, &mut out)?;
+    let sound = print_damage(&found, &mut out)?;
     if sound {
         writeln!(out, "  sound: every checksum holds, no position is missing")?;
     }
     Ok(sound)
 }
 
-fn tell_damage(found: &Inspection, out: &mut impl Write) -> io::Result<bool> {
-    for hole in &found.holes {
+fn print_damage(found: &LogInspection, out: &mut impl Write) -> io::Result<bool> {
+    for hole in &found.gaps {
         let bytes = hole.to.get() - hole.from.get();
         let file = hole.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
         writeln!(
@@ -154,25 +154,25 @@ fn tell_damage(found: &Inspection, out: &mut impl Write) -> io::Result<bool> {
     for file in &found.set_aside {
         writeln!(out, "  set aside by an earlier start: {}", file.display())?;
     }
-    Ok(found.holes.is_empty() && found.cut.is_empty())
+    Ok(found.gaps.is_empty() && found.cut.is_empty())
 }
 
 fn stat(log: &Path) -> anyhow::Result<bool> {
     let found = wal::inspect(log, &mut progress(log))?;
     let mut out = io::stdout().lock();
-    let Inspection { segments, spares, bytes, records, first, end, streams, .. } = &found;
+    let LogInspection { segments, spares, bytes, records, first, end, streams, .. } = &found;
     writeln!(out, "{}", log.display())?;
     writeln!(out, "  segments {segments}, spares {spares}, bytes {bytes}, event records {records}")?;
     writeln!(out, "  positions {first} to {end}")?;
     let names = log_names::read(log);
     for (name, stream) in streams {
         writeln!(out, "  stream {}: {} events", named(&names, name), stream.events)?;
-        for BookmarkInspection { subscriber, mark, ahead } in &stream.bookmarks {
+        for CursorInspection { subscriber, mark, ahead } in &stream.cursors {
             let subscriber = named(&names, subscriber);
             writeln!(out, "    subscriber {subscriber}: at {}, {ahead} pending", mark.low())?;
         }
     }
-    Ok(tell_damage(&found, &mut out)?)
+    Ok(print_damage(&found, &mut out)?)
 }
 
 /// What the log calls it that people call `name`.
@@ -185,7 +185,7 @@ fn named(names: &log_names::Names, name: &str) -> String {
     names.get(name).map_or_else(|| name.to_owned(), |shown| format!("{shown} ({name})"))
 }
 
-fn dump(log: &Path, order: &Dump) -> anyhow::Result<bool> {
+fn dump(log: &Path, order: &DumpArgs) -> anyhow::Result<bool> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     writeln!(out, "# {}", log.display())?;
     writeln!(
@@ -193,15 +193,15 @@ fn dump(log: &Path, order: &Dump) -> anyhow::Result<bool> {
         "# position stream time_ms bytes kind{}",
         if order.payload.is_some() { " payload" } else { "" }
     )?;
-    let from = Position::new(order.from);
+    let from = LogPosition::new(order.from);
     let names = log_names::read(log);
     let wanted = order.stream.as_deref().map(|stream| in_log(&names, stream));
-    let mut show = |entry: &Entry<'_>| {
+    let mut show = |entry: &InspectedRecord<'_>| {
         let wanted = wanted.is_none_or(|stream| entry.stream == Some(stream));
         if wanted && entry.position >= from { line(entry, order.payload, &mut out) } else { Ok(()) }
     };
     let found = wal::dump(log, &mut progress(log), &mut show)?;
-    let sound = tell_damage(&found, &mut io::stderr().lock())?;
+    let sound = print_damage(&found, &mut io::stderr().lock())?;
     out.flush()?;
     if let Some(stream) = wanted.filter(|stream| !found.streams.contains_key(*stream)) {
         complain!("{}: no stream {stream:?}; `sluicegate wal stat` lists them", log.display());
@@ -209,17 +209,17 @@ fn dump(log: &Path, order: &Dump) -> anyhow::Result<bool> {
     Ok(sound)
 }
 
-fn line(entry: &Entry<'_>, payload: Option<Form>, out: &mut impl Write) -> io::Result<()> {
-    let Entry { position, at_ms, kind, .. } = entry;
+fn line(entry: &InspectedRecord<'_>, payload: Option<DumpFormat>, out: &mut impl Write) -> io::Result<()> {
+    let InspectedRecord { position, at_ms, kind, .. } = entry;
     let (stream, bytes) = (entry.stream.unwrap_or("-"), entry.payload.len());
     write!(out, "{position} {stream} {at_ms} {bytes} {kind}")?;
     match payload {
         None => {}
-        Some(Form::Hex) => {
+        Some(DumpFormat::Hex) => {
             out.write_all(b" ")?;
             entry.payload.iter().try_for_each(|byte| write!(out, "{byte:02x}"))?;
         }
-        Some(Form::Utf8) => write!(out, " {}", String::from_utf8_lossy(entry.payload).escape_debug())?,
+        Some(DumpFormat::Utf8) => write!(out, " {}", String::from_utf8_lossy(entry.payload).escape_debug())?,
     }
     writeln!(out)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
 
-use control::bounded;
+use control::bounded_file;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, IntoDeserializer, SeqAccess, Visitor};
 
@@ -15,7 +15,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn read(path: &Path) -> Result<Settings, String> {
     let name = path.display();
-    let text = bounded::text(path, FILE_BYTES_MAX).map_err(|why| format!("config: {name}: {why}"))?;
+    let text =
+        bounded_file::read_text(path, FILE_BYTES_MAX).map_err(|why| format!("config: {name}: {why}"))?;
     let text = text.ok_or_else(|| format!("config: {name} has more than {FILE_BYTES_MAX} bytes"))?;
     let yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
     let parsed = if yaml {
@@ -57,9 +58,9 @@ where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    struct OneOrMany<T>(PhantomData<T>);
+    struct OneOrManyVisitor<T>(PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMany<T> {
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
         type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +76,7 @@ where
         }
     }
 
-    input.deserialize_any(OneOrMany(PhantomData))
+    input.deserialize_any(OneOrManyVisitor(PhantomData))
 }
 
 #[cfg(test)]

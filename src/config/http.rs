@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dataplane::http::limits::{FIELDS_CEILING, HEAD_BYTES_CEILING, HttpLimits};
 
-use super::{Bytes, Settings, Wait};
+use super::{ByteSize, Settings, Wait};
 
 /// Fewest fields of a head: a browser's request has some 20.
 const FIELDS_MIN: usize = 32;
@@ -36,7 +36,7 @@ pub(super) fn limits(given: &Settings, file: &Settings) -> Result<HttpLimits, St
         }
         limits.head.fields_max = fields;
     }
-    if let Some(Bytes(bytes)) = given.max_header_bytes.or(file.max_header_bytes) {
+    if let Some(ByteSize(bytes)) = given.max_header_bytes.or(file.max_header_bytes) {
         limits.head.bytes_max = usize::try_from(bytes)
             .ok()
             .filter(|most| (HEAD_BYTES_MIN..=HEAD_BYTES_CEILING as u64).contains(&(*most as u64)))
@@ -57,7 +57,7 @@ mod tests {
         let file = Settings {
             request_body_timeout: wait("2m"),
             stream_idle_timeout: wait("0"),
-            max_header_bytes: Some(Bytes(128 * 1024)),
+            max_header_bytes: Some(ByteSize(128 * 1024)),
             ..Settings::default()
         };
         let given = Settings { request_body_timeout: wait("90s"), ..Settings::default() };
@@ -75,7 +75,10 @@ mod tests {
                 "request-body-timeout",
             ),
             (Settings { max_header_fields: Some(5), ..Settings::default() }, "max-header-fields"),
-            (Settings { max_header_bytes: Some(Bytes(1 << 30)), ..Settings::default() }, "max-header-bytes"),
+            (
+                Settings { max_header_bytes: Some(ByteSize(1 << 30)), ..Settings::default() },
+                "max-header-bytes",
+            ),
         ] {
             let why = limits(&settings, &Settings::default()).unwrap_err();
             assert!(why.starts_with(&format!("{name}: ")), "{why}");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use dataplane::table::{Protocol, Timeouts};
+use dataplane::table::{Protocol, RequestTimeouts};
 use serde::Deserialize;
 
 use super::value::{Wait, is_domain};
@@ -22,7 +22,7 @@ pub(crate) struct RouteRule {
     pub(crate) targets: Vec<RouteTarget>,
     /// They speak it by TLS.
     pub(crate) tls: Option<TlsRule>,
-    pub(crate) timeouts: Timeouts,
+    pub(crate) timeouts: RequestTimeouts,
 }
 
 /// Where requests go.
@@ -92,10 +92,10 @@ impl FromStr for RouteRule {
         };
         let (list, options) = list.split_once('?').unwrap_or((list, ""));
         let options = RouteOptions::parse(options)?;
-        let timeouts = Timeouts {
+        let timeouts = RequestTimeouts {
             request_body: options.request_body_timeout,
             stream_idle: options.stream_idle_timeout,
-            ..Timeouts::NONE
+            ..RequestTimeouts::NONE
         };
         let tls = options.tls_rule(&host, by_tls)?;
         let targets = list.split(',').map(str::parse).collect::<Result<_, _>>()?;

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
-use super::value::{AllowedTargetRule, Bytes, CertificateRule, FilePair, HostRule, ImageRule, ProcessRule};
+use super::value::{
+    AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule,
+};
 use super::value::{QuotaRule, UserRule, Wait};
-use super::{AccessFormat, Many, RouteRule, ServerTiming, TlsVersion, file, value};
+use super::{AccessFormat, ManyValues, RouteRule, ServerTiming, TlsVersion, file, value};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -40,7 +42,7 @@ pub(crate) struct Settings {
     /// given more than once
     #[arg(long, value_name = "HOST=CERT,KEY", env = "SLUICEGATE_TLS_CERT")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) tls_cert: Vec<Many<CertificateRule>>,
+    pub(crate) tls_cert: Vec<ManyValues<CertificateRule>>,
 
     /// Address for callers inside, who reach cluster-local hosts too; those are 404 on the others [default:
     /// none]
@@ -110,7 +112,7 @@ pub(crate) struct Settings {
     /// be given more than once
     #[arg(long, value_name = "NAME", env = "SLUICEGATE_ALLOWED_HOST")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) allowed_host: Vec<Many<HostRule>>,
+    pub(crate) allowed_host: Vec<ManyValues<AllowedHostRule>>,
 
     /// Write a line for every answer: off, common (as NCSA's httpd) or json [default: off]
     #[arg(long, value_name = "FORMAT", value_enum, env = "SLUICEGATE_ACCESS_LOG")]
@@ -148,12 +150,12 @@ pub(crate) struct Settings {
     /// once
     #[arg(long, value_name = "PATH", env = "SLUICEGATE_MANIFESTS")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) manifests: Vec<Many<PathBuf>>,
+    pub(crate) manifests: Vec<ManyValues<PathBuf>>,
 
     /// Run images called REF as this command of this host; may be given more than once
     #[arg(long, value_name = "REF=COMMAND", env = "SLUICEGATE_IMAGE")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) image: Vec<Many<ImageRule>>,
+    pub(crate) image: Vec<ManyValues<ImageRule>>,
 
     /// Run instances whose manifest names no user as this one; takes root [default: the appliance's own; the group is the
     /// user's number]
@@ -177,7 +179,7 @@ pub(crate) struct Settings {
     /// request-body-timeout=WAIT, stream-idle-timeout=WAIT; may be given more than once
     #[arg(long, value_name = "HOST=[SCHEME://]ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) route: Vec<Many<RouteRule>>,
+    pub(crate) route: Vec<ManyValues<RouteRule>>,
 
     /// End a request whose body brings nothing for so long while there is no response (408) [default: 60s]
     #[arg(long, value_name = "WAIT", env = "SLUICEGATE_REQUEST_BODY_TIMEOUT")]
@@ -198,16 +200,16 @@ pub(crate) struct Settings {
 
     /// Size of the head of a request or a response [default: 64Ki]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_MAX_HEADER_BYTES")]
-    pub(crate) max_header_bytes: Option<Bytes>,
+    pub(crate) max_header_bytes: Option<ByteSize>,
     /// Let objects name addresses as sinks, backends and probes that are refused otherwise: listeners of the appliance (only
     /// with their port), link-local and metadata addresses; may be given more than once
     #[arg(long, value_name = "CIDR[:PORT]", env = "SLUICEGATE_ALLOW_TARGET")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) allow_target: Vec<Many<AllowedTargetRule>>,
+    pub(crate) allow_target: Vec<ManyValues<AllowedTargetRule>>,
 
     /// Files of each core's event log, together; a full log answers senders 503 [default: 8Gi]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_LOG_BYTES")]
-    pub(crate) log_bytes: Option<Bytes>,
+    pub(crate) log_bytes: Option<ByteSize>,
 
     /// A core that has done nothing for so long is stalled: /healthz and /readyz fail and say at what (2s, 500ms; 0 = never)
     /// [default: 2s]
@@ -216,12 +218,12 @@ pub(crate) struct Settings {
 
     /// Undelivered events of all namespaces together; beyond it senders are answered 429 [default: none]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_EVENT_QUOTA")]
-    pub(crate) event_quota: Option<Bytes>,
+    pub(crate) event_quota: Option<ByteSize>,
 
     /// Undelivered events of one namespace (`*` = of each that is not named); may be given more than once
     #[arg(long, value_name = "NAMESPACE=BYTES", env = "SLUICEGATE_NAMESPACE_EVENT_QUOTA")]
     #[serde(default, deserialize_with = "file::one_or_many")]
-    pub(crate) namespace_event_quota: Vec<Many<QuotaRule>>,
+    pub(crate) namespace_event_quota: Vec<ManyValues<QuotaRule>>,
 
     /// Follow the cluster of this kubeconfig instead of serving an API of our own
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_KUBECONFIG")]

@@ -67,7 +67,7 @@ pub(crate) struct CertificateRule {
 /// An amount like `10Gi`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct Bytes(pub(crate) u64);
+pub(crate) struct ByteSize(pub(crate) u64);
 
 /// A time to wait, like `90s` or `1h30m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -96,10 +96,10 @@ impl FromStr for Wait {
 pub(crate) struct QuotaRule {
     /// `*` for each that is not named.
     pub(crate) namespace: String,
-    pub(crate) bytes: Bytes,
+    pub(crate) bytes: ByteSize,
 }
 
-impl FromStr for Bytes {
+impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -192,9 +192,9 @@ impl FromStr for CertificateRule {
 /// A name by which clients may call a listener: a DNS name, `*.PARENT` or an address.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub(crate) struct HostRule(pub(crate) String);
+pub(crate) struct AllowedHostRule(pub(crate) String);
 
-impl FromStr for HostRule {
+impl FromStr for AllowedHostRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -253,12 +253,12 @@ from_string!(
     AllowedTargetRule,
     CertificateRule,
     ImageRule,
-    Bytes,
+    ByteSize,
     QuotaRule,
     FilePair,
     UserRule,
     Wait,
-    HostRule
+    AllowedHostRule
 );
 
 #[cfg(test)]
@@ -273,10 +273,10 @@ mod tests {
             ("10.0.0.5", "10.0.0.5"),
             ("2001:DB8:0::1", "2001:db8::1"),
         ] {
-            assert_eq!(text.parse(), Ok(HostRule(host.to_owned())));
+            assert_eq!(text.parse(), Ok(AllowedHostRule(host.to_owned())));
         }
         for bad in ["", "*", "*.", "gate:8001", "http://gate", "gate.", "a b", "[::1]"] {
-            assert!(bad.parse::<HostRule>().is_err(), "{bad:?}");
+            assert!(bad.parse::<AllowedHostRule>().is_err(), "{bad:?}");
         }
     }
 

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use kit::manifest::NAMESPACE;
-use kit::server::{Message, Reply, Server};
-use kit::{PATIENCE, Request, Setup, wait};
+use kit::server::{HandlerReply, ReceivedMessage, TestServer};
+use kit::{ApplianceSetup, HttpRequest, PATIENCE, wait};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -108,17 +108,17 @@ fn chromium(arguments: &[&str], profile: &Path) -> Option<Command> {
 }
 
 /// Serves the page; what it reports is in the second.
-fn page(api: SocketAddr, admin: SocketAddr) -> (Server, Arc<Mutex<Option<Value>>>) {
+fn page(api: SocketAddr, admin: SocketAddr) -> (TestServer, Arc<Mutex<Option<Value>>>) {
     let seen = Arc::<Mutex<Option<Value>>>::default();
     let html = PAGE.replace("API", &api.to_string()).replace("ADMIN", &admin.to_string());
     let reported = Arc::clone(&seen);
-    let server = Server::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
-        move |request: Request| {
+    let server = TestServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
+        move |request: HttpRequest| {
             if request.path() == "/seen" {
                 *reported.lock().unwrap() = serde_json::from_slice(&request.body).ok();
             }
-            let answer = Message::new(200).header("Content-Type", "text/html").body(html.as_bytes());
-            async move { Reply::Send(answer) }
+            let answer = ReceivedMessage::new(200).header("Content-Type", "text/html").body(html.as_bytes());
+            async move { HandlerReply::Send(answer) }
         }
     });
     (server, seen)
@@ -153,7 +153,7 @@ fn page_of_another_port_changes_and_reads_nothing() {
 
 #[test]
 fn name_that_dns_rebinding_leads_here_reads_nothing() {
-    let appliance = Setup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).start();
     let shown = |host: &str| {
         let profile = TempDir::new().unwrap();
         let url = format!("http://{host}:{}/api/v1/namespaces", appliance.api().address().port());

@@ -2,19 +2,19 @@
 
 /// One line of a table: its columns, the last one turned into bytes.
 #[derive(Debug)]
-pub(crate) struct Case {
+pub(crate) struct FramingCase {
     pub(crate) what: &'static str,
     pub(crate) columns: Vec<&'static str>,
     pub(crate) bytes: Vec<u8>,
 }
 
-pub(crate) fn read(table: &'static str) -> Vec<Case> {
+pub(crate) fn read(table: &'static str) -> Vec<FramingCase> {
     let lines = table.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines
         .map(|line| {
             let mut columns: Vec<_> = line.split(" | ").collect();
             let bytes = bytes(columns.pop().unwrap());
-            Case { what: columns[0], columns: columns.split_off(1), bytes }
+            FramingCase { what: columns[0], columns: columns.split_off(1), bytes }
         })
         .collect()
 }

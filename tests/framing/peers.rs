@@ -26,13 +26,13 @@ const TASTES: [&str; 12] = [
     "bytes past ASCII in a value",
 ];
 
-struct Peer {
+struct FramingPeer {
     child: Child,
     address: SocketAddr,
     _folder: tempfile::TempDir,
 }
 
-impl Drop for Peer {
+impl Drop for FramingPeer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -40,7 +40,7 @@ impl Drop for Peer {
 }
 
 /// Starts a proxy in the foreground; `None` when it is not installed.
-fn start(program: &str, config: impl Fn(SocketAddr) -> String, arguments: &[&str]) -> Option<Peer> {
+fn start(program: &str, config: impl Fn(SocketAddr) -> String, arguments: &[&str]) -> Option<FramingPeer> {
     let folder = tempfile::tempdir().unwrap();
     let address = kit::server::closed_address();
     let file = folder.path().join("peer.conf");
@@ -57,14 +57,14 @@ fn start(program: &str, config: impl Fn(SocketAddr) -> String, arguments: &[&str
         eprintln!("skipped: {program} is not installed");
         return None;
     };
-    let peer = Peer { child, address, _folder: folder };
+    let peer = FramingPeer { child, address, _folder: folder };
     let up = wait::try_until(PATIENCE, || TcpStream::connect(address).ok());
     assert!(up.is_some(), "{program} does not listen");
     Some(peer)
 }
 
 /// What it refuses without passing anything on must not be among what we take.
-fn compare(program: &str, peer: &Peer, witness: &Witness) {
+fn compare(program: &str, peer: &FramingPeer, witness: &Witness) {
     let mut wrong = Vec::new();
     for case in read(TABLE) {
         let Some(taken) = case.columns[0].strip_prefix("= ") else { continue };

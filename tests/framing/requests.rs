@@ -3,16 +3,16 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use kit::server::{Message, Reply, Server};
-use kit::{Appliance, Call, Connection, Request, Setup};
+use kit::server::{HandlerReply, ReceivedMessage, TestServer};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, HttpRequest};
 
-use crate::cases::{Case, bytes, read};
+use crate::cases::{FramingCase, bytes, read};
 
 pub(crate) const TABLE: &str = include_str!("requests.txt");
 
 /// An instance that notes every whole request as `METHOD TARGET BODY`.
 pub(crate) struct Witness {
-    server: Server,
+    server: TestServer,
     seen: Arc<Mutex<Vec<String>>>,
 }
 
@@ -20,12 +20,12 @@ impl Witness {
     pub(crate) fn start() -> Self {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&seen);
-        let server = Server::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
-            move |request: Request| {
-                let Request { method, target, body, .. } = &request;
+        let server = TestServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
+            move |request: HttpRequest| {
+                let HttpRequest { method, target, body, .. } = &request;
                 let line = format!("{method} {target} {}", String::from_utf8_lossy(body));
                 noted.lock().unwrap().push(line.trim_end().to_owned());
-                async { Reply::Send(Message::new(200).body("ok")) }
+                async { HandlerReply::Send(ReceivedMessage::new(200).body("ok")) }
             }
         });
         Self { server, seen }
@@ -41,8 +41,13 @@ impl Witness {
 }
 
 /// What became of one case: the statuses that came back, and what the instance saw.
-pub(crate) fn put(case: &Case, to: SocketAddr, witness: &Witness, wanted: usize) -> (Vec<u16>, Vec<String>) {
-    let mut connection = Connection::open(to);
+pub(crate) fn put(
+    case: &FramingCase,
+    to: SocketAddr,
+    witness: &Witness,
+    wanted: usize,
+) -> (Vec<u16>, Vec<String>) {
+    let mut connection = HttpConnection::open(to);
     connection.send(&case.bytes);
     let to_head = case.bytes.starts_with(b"HEAD");
     let mut statuses = Vec::new();
@@ -59,7 +64,7 @@ fn whole(line: &str) -> String {
     String::from_utf8(bytes(line.trim())).unwrap()
 }
 
-fn check(case: &Case, appliance: &Appliance, witness: &Witness) -> Result<(), String> {
+fn check(case: &FramingCase, appliance: &Appliance, witness: &Witness) -> Result<(), String> {
     let verdict = case.columns[0];
     if let Some(listed) = verdict.strip_prefix("= ") {
         let wanted: Vec<_> = listed.split(" ; ").map(whole).collect();
@@ -82,8 +87,8 @@ fn check(case: &Case, appliance: &Appliance, witness: &Witness) -> Result<(), St
 }
 
 /// More is announced than comes: nobody answers, and the instance never sees a request.
-fn unfinished(case: &Case, appliance: &Appliance, witness: &Witness) -> Result<(), String> {
-    let mut connection = Connection::open(appliance.http());
+fn unfinished(case: &FramingCase, appliance: &Appliance, witness: &Witness) -> Result<(), String> {
+    let mut connection = HttpConnection::open(appliance.http());
     connection.send(&case.bytes);
     connection.finish();
     let answer = connection.try_receive(false);
@@ -97,7 +102,8 @@ fn unfinished(case: &Case, appliance: &Appliance, witness: &Witness) -> Result<(
 #[test]
 fn a_request_is_refused_or_it_is_the_same_to_everybody() {
     let witness = Witness::start();
-    let mut appliance = Setup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
+    let mut appliance =
+        ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
     let mut wrong = Vec::new();
     for case in read(TABLE) {
         if let Err(found) = check(&case, &appliance, &witness) {
@@ -107,7 +113,7 @@ fn a_request_is_refused_or_it_is_the_same_to_everybody() {
     }
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 
-    let after = Call::get("/after").host("a").send(appliance.http());
+    let after = HttpCall::get("/after").host("a").send(appliance.http());
     assert_eq!((after.status, witness.take()), (200, vec!["GET /after".to_owned()]));
 }
 
@@ -116,8 +122,9 @@ fn a_request_is_refused_or_it_is_the_same_to_everybody() {
 #[test]
 fn a_client_that_stops_in_the_preface_is_told_so() {
     let witness = Witness::start();
-    let appliance = Setup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
-    let mut connection = Connection::open(appliance.http());
+    let appliance =
+        ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
+    let mut connection = HttpConnection::open(appliance.http());
     connection.send(b"PRI * HT");
     assert_eq!(connection.receive().status, 408);
     assert_eq!(connection.rest(), Some(Vec::new()));

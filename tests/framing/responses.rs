@@ -5,16 +5,16 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-use kit::{Call, Connection, PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, HttpCall, HttpConnection, PATIENCE, wait};
 
-use crate::cases::{Case, read};
+use crate::cases::{FramingCase, read};
 
 const TABLE: &str = include_str!("responses.txt");
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// An instance that answers `/N` with the bytes of case N, and anything else well. Its thread ends with the
 /// process.
-fn instance(cases: &Arc<Vec<Case>>) -> SocketAddr {
+fn instance(cases: &Arc<Vec<FramingCase>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let cases = Arc::clone(cases);
@@ -27,7 +27,7 @@ fn instance(cases: &Arc<Vec<Case>>) -> SocketAddr {
     address
 }
 
-fn converse(mut stream: TcpStream, cases: &[Case]) {
+fn converse(mut stream: TcpStream, cases: &[FramingCase]) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let (mut held, mut piece) = (Vec::new(), [0; 4096]);
     loop {
@@ -47,10 +47,10 @@ fn converse(mut stream: TcpStream, cases: &[Case]) {
     }
 }
 
-fn check(case: &Case, number: usize, to: SocketAddr) -> Result<(), String> {
+fn check(case: &FramingCase, number: usize, to: SocketAddr) -> Result<(), String> {
     let (method, verdict) = (case.columns[0], case.columns[1]);
-    let mut connection = Connection::open(to);
-    connection.send(&Call::new(method, &format!("/{number}")).host("a").to_bytes(to));
+    let mut connection = HttpConnection::open(to);
+    connection.send(&HttpCall::new(method, &format!("/{number}")).host("a").to_bytes(to));
     let answer = connection.try_receive(method == "HEAD");
     let found = match (&answer, verdict) {
         (Ok(answer), "502") => (answer.status == 502).then_some(()),
@@ -66,7 +66,7 @@ fn check(case: &Case, number: usize, to: SocketAddr) -> Result<(), String> {
     found.ok_or_else(|| format!("{answer:?}"))?;
 
     // Whoever asks next gets what was meant for it: on the same connection, if it lives, and on another.
-    let next = || Call::get("/fine").host("a");
+    let next = || HttpCall::get("/fine").host("a");
     if answer.is_ok_and(|answer| answer.status != 502 && answer.header("connection").is_none()) {
         let mine = connection.try_call(&next()).map_err(|why| format!("the next request: {why}"))?;
         if mine.body != b"ok" {
@@ -85,7 +85,7 @@ fn check(case: &Case, number: usize, to: SocketAddr) -> Result<(), String> {
 #[test]
 fn an_answer_is_whole_or_it_is_none() {
     let cases = Arc::new(read(TABLE));
-    let setup = Setup::new(env!("CARGO_BIN_EXE_sluicegate"));
+    let setup = ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate"));
     // One core, so that what an instance's connection was left with meets the very next request.
     let mut appliance = setup.flag("workers", "1").route("a", instance(&cases)).start();
     let mut wrong = Vec::new();

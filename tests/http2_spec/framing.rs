@@ -7,11 +7,11 @@ use super::peer::*;
 const BROKEN: Expect = Expect::Connection(&[PROTOCOL_ERROR]);
 const WRONG_SIZE: Expect = Expect::Connection(&[FRAME_SIZE_ERROR]);
 
-pub(crate) fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Http2Case> {
     [opening(), data_and_headers(), settings(), single_frames(), windows(), continuations()].concat()
 }
 
-fn opening() -> Vec<Case> {
+fn opening() -> Vec<Http2Case> {
     let large = |stream| frame(DATA, END_STREAM, stream, &vec![0; 16_384]);
     let wrong = b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_vec();
     let huge = [get_block(HOST, "/"), vec![0; 16_384]].concat();
@@ -33,7 +33,7 @@ fn opening() -> Vec<Case> {
     ]
 }
 
-fn data_and_headers() -> Vec<Case> {
+fn data_and_headers() -> Vec<Http2Case> {
     let padded = |kind, flags, stream, pad: u8, content: &[u8]| {
         frame(kind, flags | PADDED, stream, &[&[pad], content, &vec![0; usize::from(pad)]].concat())
     };
@@ -78,7 +78,7 @@ fn data_and_headers() -> Vec<Case> {
     ]
 }
 
-fn settings() -> Vec<Case> {
+fn settings() -> Vec<Http2Case> {
     let window = Expect::Connection(&[FLOW_CONTROL_ERROR, PROTOCOL_ERROR]); // by h2 the latter
     let two = [setting(0x4, 100)[9..].to_vec(), setting(0x4, 1)[9..].to_vec()].concat();
     vec![
@@ -100,7 +100,7 @@ fn settings() -> Vec<Case> {
     ]
 }
 
-fn single_frames() -> Vec<Case> {
+fn single_frames() -> Vec<Http2Case> {
     let goaway =
         |stream, code: u32| frame(GOAWAY, 0, stream, &[0_u32.to_be_bytes(), code.to_be_bytes()].concat());
     vec![
@@ -128,7 +128,7 @@ fn single_frames() -> Vec<Case> {
     ]
 }
 
-fn windows() -> Vec<Case> {
+fn windows() -> Vec<Http2Case> {
     let overflow = 0x7fff_ffff;
     let flow = Expect::Connection(&[FLOW_CONTROL_ERROR]);
     let resized = [setting(0x4, 1), get(1, WHOLE), window_update(1, 4)];
@@ -170,7 +170,7 @@ fn windows() -> Vec<Case> {
     ]
 }
 
-fn continuations() -> Vec<Case> {
+fn continuations() -> Vec<Http2Case> {
     let block = get_block(HOST, "/");
     let (one, two) = block.split_at(2);
     let (two, three) = two.split_at(3);

@@ -4,20 +4,20 @@ use kit::http2::frame;
 
 use super::peer::*;
 
-pub(crate) fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Http2Case> {
     [fields(), pseudo_fields(), bodies()].concat()
 }
 
-fn malformed(section: &'static str, name: &'static str, further: &[Vec<u8>]) -> Case {
+fn malformed(section: &'static str, name: &'static str, further: &[Vec<u8>]) -> Http2Case {
     case(section, name, &[get_with(further)], Expect::Malformed)
 }
 
 /// HEADERS of exactly these fields.
-fn exactly(section: &'static str, name: &'static str, fields: &[Vec<u8>]) -> Case {
+fn exactly(section: &'static str, name: &'static str, fields: &[Vec<u8>]) -> Http2Case {
     case(section, name, &[frame(HEADERS, WHOLE, 1, &fields.concat())], Expect::Malformed)
 }
 
-fn fields() -> Vec<Case> {
+fn fields() -> Vec<Http2Case> {
     vec![
         malformed("8.2", "a name in upper case", &[field("X-Upper", "1")]),
         malformed("8.2.1", "a name with a space", &[field("x y", "1")]),
@@ -38,7 +38,7 @@ fn fields() -> Vec<Case> {
     ]
 }
 
-fn pseudo_fields() -> Vec<Case> {
+fn pseudo_fields() -> Vec<Http2Case> {
     let (method, scheme, path) = (field(":method", "GET"), field(":scheme", "http"), field(":path", "/"));
     let host = field(":authority", HOST);
     let all = |with: &[&Vec<u8>]| with.iter().map(|field| (*field).clone()).collect::<Vec<_>>();
@@ -76,7 +76,7 @@ fn pseudo_fields() -> Vec<Case> {
     ]
 }
 
-fn bodies() -> Vec<Case> {
+fn bodies() -> Vec<Http2Case> {
     let sized = |length: &str| {
         frame(HEADERS, END_HEADERS, 1, &[post_block(), field("content-length", length)].concat())
     };

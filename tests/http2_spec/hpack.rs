@@ -7,7 +7,7 @@ use super::peer::*;
 /// COMPRESSION_ERROR by the letter. h2 ends the connection, which is what matters, and says PROTOCOL_ERROR.
 const BROKEN: Expect = Expect::Connection(&[COMPRESSION_ERROR, PROTOCOL_ERROR]);
 
-pub(crate) fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Http2Case> {
     [good(), bad()].concat()
 }
 
@@ -21,7 +21,7 @@ fn before(bytes: &[u8]) -> Vec<u8> {
     frame(HEADERS, WHOLE, 1, &[bytes.to_vec(), get_block(HOST, "/")].concat())
 }
 
-fn good() -> Vec<Case> {
+fn good() -> Vec<Http2Case> {
     let indexed_again = [0x40, 1, b'x', 1, b'y', 0xbe]; // into the table, then out of it
     vec![
         case("RFC7541 6.1", "an indexed field", &[behind(&[0x90])], Expect::Answer), // accept-encoding
@@ -53,7 +53,7 @@ fn good() -> Vec<Case> {
     ]
 }
 
-fn bad() -> Vec<Case> {
+fn bad() -> Vec<Http2Case> {
     vec![
         case("RFC7541 2.3.3", "an index beyond both tables", &[behind(&[0xc6])], BROKEN),
         case("RFC7541 2.3.3", "a name beyond both tables", &[behind(&[0x7f, 0x0a, 1, b'y'])], BROKEN),

@@ -8,19 +8,19 @@ mod hpack;
 mod peer;
 mod states;
 
-use kit::{Appliance, Call, Setup, Upstream};
+use kit::{Appliance, ApplianceSetup, HttpCall, TestUpstream};
 
-use peer::{Case, Expect, HOST, play};
+use peer::{Expect, HOST, Http2Case, play};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 
-fn gateway(upstream: &Upstream) -> Appliance {
-    Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start()
+fn gateway(upstream: &TestUpstream) -> Appliance {
+    ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start()
 }
 
 /// Plays all cases and tells of all that went wrong.
-fn check(cases: &[Case]) {
-    let upstream = Upstream::start("one");
+fn check(cases: &[Http2Case]) {
+    let upstream = TestUpstream::start("one");
     let mut appliance = gateway(&upstream);
     let mut wrong = Vec::new();
     for case in cases {
@@ -32,7 +32,7 @@ fn check(cases: &[Case]) {
         }
     }
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
-    assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
     assert!(appliance.is_running() && !appliance.stderr().contains("panicked"), "{}", appliance.stderr());
 }
 

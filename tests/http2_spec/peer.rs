@@ -62,7 +62,7 @@ pub(crate) enum Expect {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Case {
+pub(crate) struct Http2Case {
     pub(crate) section: &'static str,
     pub(crate) name: &'static str,
     /// Behind the opening.
@@ -70,8 +70,13 @@ pub(crate) struct Case {
     pub(crate) expect: Expect,
 }
 
-pub(crate) fn case(section: &'static str, name: &'static str, frames: &[Vec<u8>], expect: Expect) -> Case {
-    Case { section, name, bytes: frames.concat(), expect }
+pub(crate) fn case(
+    section: &'static str,
+    name: &'static str,
+    frames: &[Vec<u8>],
+    expect: Expect,
+) -> Http2Case {
+    Http2Case { section, name, bytes: frames.concat(), expect }
 }
 
 /// HEADERS of `GET /` on a stream.
@@ -130,7 +135,7 @@ impl Frame {
 }
 
 /// Says it, and judges what comes back.
-pub(crate) fn play(to: SocketAddr, case: &Case) -> Result<(), String> {
+pub(crate) fn play(to: SocketAddr, case: &Http2Case) -> Result<(), String> {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut said = match case.expect {

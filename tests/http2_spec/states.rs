@@ -10,7 +10,7 @@ const CLOSED: Expect = Expect::Stream(1, &[STREAM_CLOSED]);
 /// ... or, where h2 finds a frame in no state to come, PROTOCOL_ERROR for the connection.
 const CLOSED_OR_BROKEN: Expect = Expect::Stream(1, &[STREAM_CLOSED, PROTOCOL_ERROR]);
 
-pub(crate) fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Http2Case> {
     [idle(), half_closed(), closed(), numbers(), many()].concat()
 }
 
@@ -22,7 +22,7 @@ fn continuation() -> Vec<u8> {
     frame(CONTINUATION, END_HEADERS, 1, &[])
 }
 
-fn idle() -> Vec<Case> {
+fn idle() -> Vec<Http2Case> {
     vec![
         case("5.1", "idle: DATA", &[data(1, END_STREAM)], BROKEN),
         case("5.1", "idle: RST_STREAM", &[reset(1, 8)], BROKEN),
@@ -37,7 +37,7 @@ fn waiting() -> Vec<u8> {
     [setting(0x4, 0), get(1, WHOLE)].concat()
 }
 
-fn half_closed() -> Vec<Case> {
+fn half_closed() -> Vec<Http2Case> {
     vec![
         case("5.1", "half-closed: DATA", &[waiting(), data(1, END_STREAM)], CLOSED_OR_BROKEN),
         case("5.1", "half-closed: HEADERS", &[waiting(), get(1, WHOLE)], CLOSED_OR_BROKEN),
@@ -47,7 +47,7 @@ fn half_closed() -> Vec<Case> {
     ]
 }
 
-fn closed() -> Vec<Case> {
+fn closed() -> Vec<Http2Case> {
     let gone = || [post(1), reset(1, 8)].concat();
     vec![
         case("5.1", "closed by RST_STREAM: DATA", &[gone(), data(1, 0)], CLOSED),
@@ -59,7 +59,7 @@ fn closed() -> Vec<Case> {
     ]
 }
 
-fn numbers() -> Vec<Case> {
+fn numbers() -> Vec<Http2Case> {
     vec![
         case("5.1.1", "an even stream", &[get(2, WHOLE)], BROKEN),
         case(
@@ -73,7 +73,7 @@ fn numbers() -> Vec<Case> {
 }
 
 /// More streams at a time than the server allows; none of them ever ends.
-fn many() -> Vec<Case> {
+fn many() -> Vec<Http2Case> {
     let open: Vec<Vec<u8>> = (0..400).map(|number| post(2 * number + 1)).collect();
     let any = Expect::AnyStream(&[REFUSED_STREAM, PROTOCOL_ERROR, ENHANCE_YOUR_CALM]);
     vec![case("5.1.2", "more streams than allowed", &open, any)]

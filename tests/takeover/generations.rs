@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kit::manifest::{NAMESPACE, broker, service};
-use kit::{Appliance, Call, PATIENCE, Response, Setup, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpResponse, PATIENCE, wait};
 
 use super::BIN;
 
@@ -14,10 +14,10 @@ const HOST: &str = "hello.default.localhost";
 /// A request of this length is in flight while two more processes start, also on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
-type LongRequest = JoinHandle<std::io::Result<Response>>;
+type LongRequest = JoinHandle<std::io::Result<HttpResponse>>;
 
 fn with_service() -> Appliance {
-    let first = Setup::new(BIN).hello_image("example.com/hello").flag("workers", "1").start();
+    let first = ApplianceSetup::new(BIN).hello_image("example.com/hello").flag("workers", "1").start();
     first.api().create(&service("hello", "example.com/hello", "World"));
     first.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     first
@@ -25,7 +25,7 @@ fn with_service() -> Appliance {
 
 /// A request that is in flight for [`LONG`], begun at the process that accepts now.
 fn long_request(to: SocketAddr) -> LongRequest {
-    let call = Call::get(&format!("/slow?ms={}", LONG.as_millis())).host(HOST);
+    let call = HttpCall::get(&format!("/slow?ms={}", LONG.as_millis())).host(HOST);
     std::thread::spawn(move || call.try_send(to))
 }
 
@@ -63,8 +63,8 @@ fn ends_well(request: LongRequest) {
 }
 
 fn serves(appliance: &Appliance) {
-    assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
-    assert_eq!(Call::get("/readyz").send(appliance.admin()).status, 200);
+    assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/readyz").send(appliance.admin()).status, 200);
 }
 
 /// The second process ends first, and the third one leaves the first one's instances alone.

@@ -4,10 +4,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service};
-use kit::{Api, Appliance, Call, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
 use serde_json::{Value, json};
 
-use super::client::{Authority, BIN, BOTH, Client};
+use super::client::{BIN, BOTH, TlsAuthority, TlsTestClient};
 use super::ingress::secret;
 
 const IMAGE: &str = "example.com/hello";
@@ -18,29 +18,29 @@ const DISABLE: &str = "networking.knative.dev/disable-external-domain-tls";
 const PROTOCOL: &str = "networking.knative.dev/http-protocol";
 
 fn start(settings: &Value) -> Appliance {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).flag("https", "127.0.0.1:0").start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("https", "127.0.0.1:0").start();
     set(appliance.api(), settings);
     appliance
 }
 
-pub(super) fn set(api: Api, settings: &Value) {
+pub(super) fn set(api: KitApi, settings: &Value) {
     api.patch("ConfigMap", SERVING, "config-network", &json!({ "data": settings }));
 }
 
 /// A Service with a tag.
-fn hello(api: Api) {
+fn hello(api: KitApi) {
     let mut object = service("hello", IMAGE, "tls");
     object["spec"]["traffic"] =
         json!([{ "latestRevision": true, "percent": 100 }, { "latestRevision": true, "tag": "blue" }]);
     api.create(&object);
 }
 
-fn annotate(api: Api, key: &str, value: &str) {
+fn annotate(api: KitApi, key: &str, value: &str) {
     api.patch("Service", NAMESPACE, "hello", &json!({ "metadata": { "annotations": { (key): value } } }));
 }
 
 /// The Route once its condition CertificateProvisioned has this reason.
-fn route_because(api: Api, reason: &str) -> Value {
+fn route_because(api: KitApi, reason: &str) -> Value {
     api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
         condition(route, "CertificateProvisioned")
             .is_some_and(|c| c["reason"].as_str().unwrap_or_default() == reason)
@@ -63,9 +63,9 @@ fn by(appliance: &Appliance, scheme: &str) -> Value {
 }
 
 /// A client that believes the appliance's authority.
-fn believer(api: Api) -> Client {
+fn believer(api: KitApi) -> TlsTestClient {
     let map = api.wait_for("ConfigMap", SERVING, "sluicegate-domain-authority", PATIENCE, |_| true);
-    Client::believing(map["data"]["ca.crt"].as_str().unwrap(), BOTH)
+    TlsTestClient::believing(map["data"]["ca.crt"].as_str().unwrap(), BOTH)
 }
 
 /// X-RTE-06, X-RTE-07: each public host gets a certificate of its own, by which it is served and shown; over a restart
@@ -91,12 +91,12 @@ fn a_service_gets_certificates_for_its_hosts() {
     let serves = |appliance: &Appliance| {
         for host in [HOST, TAG_HOST] {
             let mut connection = client.connect(appliance.https(), host).unwrap();
-            assert_eq!(connection.call(&Call::get("/").host(host)).unwrap().status, 200, "{host}");
+            assert_eq!(connection.call(&HttpCall::get("/").host(host)).unwrap().status, 200, "{host}");
             let others =
                 [HOST, TAG_HOST].into_iter().filter(|other| *other != host && !host.ends_with(other));
             others.for_each(|other| assert!(!connection.shown_for(other), "{host} is not shown {other}"));
         }
-        assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200, "HTTP is served too");
+        assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200, "HTTP is served too");
     };
     serves(&appliance);
     appliance.restart();
@@ -129,7 +129,7 @@ fn clients_without_tls_are_sent_there_as_operator_or_annotation_say() {
     let api = appliance.api();
     hello(api);
     by(&appliance, "https");
-    let status = || Call::get("/x?y").host(HOST).send(appliance.http());
+    let status = || HttpCall::get("/x?y").host(HOST).send(appliance.http());
     let answers = |wanted: u16| {
         wait::until(PATIENCE, &format!("answers {wanted}"), || (status().status == wanted).then_some(()));
     };
@@ -175,7 +175,7 @@ fn a_certificate_that_another_provides_is_awaited_and_then_shown() {
     assert_eq!(waits["status"]["url"], url(&appliance, "https", HOST));
     assert_eq!(condition(&waits, "Ready").unwrap()["status"], "Unknown");
 
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let mut kept = secret(&authority, HOST);
     kept["metadata"]["name"] = json!(name);
     api.create(&kept);
@@ -184,14 +184,14 @@ fn a_certificate_that_another_provides_is_awaited_and_then_shown() {
         "observedGeneration": certificate["metadata"]["generation"],
         "conditions": [{ "type": "Ready", "status": "True" }],
     } });
-    let path = format!("{}/status", Api::path("Certificate", NAMESPACE, &name));
-    let patched = Call::new("PATCH", &path)
+    let path = format!("{}/status", KitApi::path("Certificate", NAMESPACE, &name));
+    let patched = HttpCall::new("PATCH", &path)
         .header("Content-Type", "application/merge-patch+json")
         .body(status.to_string())
         .send(api.address());
     assert_eq!(patched.status, 200, "{patched}");
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
-    let answer = authority.client(BOTH).call(appliance.https(), HOST, &Call::get("/")).unwrap();
+    let answer = authority.client(BOTH).call(appliance.https(), HOST, &HttpCall::get("/")).unwrap();
     assert_eq!(answer.status, 200);
 }
 
@@ -199,9 +199,9 @@ fn a_certificate_that_another_provides_is_awaited_and_then_shown() {
 /// his own authority signs where he puts it.
 #[test]
 fn the_operators_certificates_and_authority_come_first() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let files = authority.issue("wild", "*.default.localhost");
-    let appliance = Setup::new(BIN)
+    let appliance = ApplianceSetup::new(BIN)
         .hello_image(IMAGE)
         .flag("https", "127.0.0.1:0")
         .flag("tls-cert", &format!("*={files}"))
@@ -231,7 +231,7 @@ fn the_operators_certificates_and_authority_come_first() {
     assert_eq!(certificate["spec"]["domain"], "app.example.com");
     let client = authority.client(BOTH);
     for host in ["app.example.com", HOST] {
-        assert_eq!(client.call(appliance.https(), host, &Call::get("/")).unwrap().status, 200, "{host}");
+        assert_eq!(client.call(appliance.https(), host, &HttpCall::get("/")).unwrap().status, 200, "{host}");
     }
 }
 
@@ -244,7 +244,7 @@ fn an_authority_without_its_key_takes_nothing_away() {
     hello(api);
     by(&appliance, "https");
     let believer = believer(api);
-    let own = Authority::new();
+    let own = TlsAuthority::new();
     let put = |key: &str, pem: String| {
         let data = json!({ "data": { (key): STANDARD.encode(pem) } });
         api.patch("Secret", SERVING, "sluicegate-domain-authority", &data)
@@ -257,7 +257,7 @@ fn an_authority_without_its_key_takes_nothing_away() {
         })
     });
     assert_eq!(failed["spec"]["dnsNames"], json!(["later.default.localhost"]));
-    let answer = believer.call(appliance.https(), HOST, &Call::get("/")).unwrap();
+    let answer = believer.call(appliance.https(), HOST, &HttpCall::get("/")).unwrap();
     assert_eq!(answer.status, 200);
     let route = by(&appliance, "https");
     assert_eq!(condition(&route, "CertificateProvisioned").unwrap()["status"], "True");
@@ -268,7 +268,7 @@ fn an_authority_without_its_key_takes_nothing_away() {
     let client = own.client(BOTH);
     for host in [HOST, "later.default.localhost"] {
         wait::until(PATIENCE, "a certificate of the operator's authority", || {
-            let answer = client.call(appliance.https(), host, &Call::get("/")).ok()?;
+            let answer = client.call(appliance.https(), host, &HttpCall::get("/")).ok()?;
             (answer.status == 200).then_some(())
         });
     }
@@ -302,7 +302,7 @@ fn a_namespace_has_one_certificate_for_all_its_names() {
 /// the status says with what to start.
 #[test]
 fn nobody_gets_a_certificate_for_the_host_of_another() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     set(api, &json!({ "external-domain-tls": "Enabled" }));
     api.create(&service("hello", IMAGE, "tls"));

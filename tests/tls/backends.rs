@@ -2,20 +2,25 @@
 
 use kit::kingress::{core_service, ingress, path, rule};
 use kit::manifest::NAMESPACE;
-use kit::tls::Front;
-use kit::{Api, Call, PATIENCE, Setup, Upstream, wait};
+use kit::tls::TlsFront;
+use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, TestUpstream, wait};
 use serde_json::{Value, json};
 
-use super::client::{Authority, BIN};
+use super::client::{BIN, TlsAuthority};
 
 const HOST: &str = "app.example.com";
 
 /// An instance that shows a certificate for `name`, behind the Service `service`.
-fn backend(api: Api, authority: &Authority, (service, name): (&str, &str), upstream: &Upstream) -> Front {
+fn backend(
+    api: KitApi,
+    authority: &TlsAuthority,
+    (service, name): (&str, &str),
+    upstream: &TestUpstream,
+) -> TlsFront {
     let files = authority.issue(service, name);
     let (chain, key) = files.split_once(',').unwrap();
     let [chain, key] = [chain, key].map(|file| std::fs::read(file).unwrap());
-    let front = Front::start(&chain, &key, &[b"http/1.1"], upstream.address());
+    let front = TlsFront::start(&chain, &key, &[b"http/1.1"], upstream.address());
     let ports = json!([{ "name": "http", "port": 80 }, { "name": "https", "port": 443 }]);
     core_service(
         api,
@@ -45,8 +50,8 @@ fn to(service: &str) -> Value {
 /// authority to be an activator or a queue-proxy of the namespace.
 #[test]
 fn ingresses_reach_their_services_by_tls_and_believe_only_the_clusters() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
-    let appliance = Setup::new(BIN).start();
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
+    let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     let patch = json!({ "data": { "system-internal-tls": "Enabled" } });
     api.patch("ConfigMap", "knative-serving", "config-network", &patch);
@@ -67,7 +72,7 @@ fn ingresses_reach_their_services_by_tls_and_believe_only_the_clusters() {
         "data": { "ca.pem": authority.pem() },
     }));
     api.wait_ready("Ingress", NAMESPACE, "inner", PATIENCE);
-    let call = |service: &str| Call::get("/").host(&host(service)).send(appliance.http());
+    let call = |service: &str| HttpCall::get("/").host(&host(service)).send(appliance.http());
     assert_eq!((call("user").status, call("routing").status), (200, 200));
     let refused = call("stranger");
     assert!(refused.status == 502 && refused.text().contains("not valid for name"), "{refused}");

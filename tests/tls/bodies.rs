@@ -5,21 +5,22 @@ use std::net::Shutdown;
 use std::thread;
 
 use kit::server::closed_address;
-use kit::{Call, PATIENCE, Setup, Upstream, wait};
+use kit::{ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
 use rustls::version;
 
-use super::client::{Authority, BIN, BOTH, house};
+use super::client::{BIN, BOTH, TlsAuthority, house};
 
 const LARGE: usize = 16 * 1024 * 1024;
 
 #[test]
 fn a_large_body_goes_both_ways_byte_for_byte() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("*", "app.test")], &upstream);
     let body: Vec<u8> = (0..LARGE as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for spoken in [&version::TLS12, &version::TLS13] {
         let client = authority.client(&[spoken]);
-        let answer = client.call(appliance.https(), "app.test", &Call::post("/mirror").body(body.clone()));
+        let answer =
+            client.call(appliance.https(), "app.test", &HttpCall::post("/mirror").body(body.clone()));
         let answer = answer.unwrap();
         assert_eq!((answer.status, answer.body.len()), (200, LARGE));
         assert!(answer.body == body, "{spoken:?}: the body changed on its way");
@@ -28,10 +29,10 @@ fn a_large_body_goes_both_ways_byte_for_byte() {
 
 #[test]
 fn a_client_that_reads_slowly_gets_all_of_it() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("*", "app.test")], &upstream);
     let mut connection = authority.client(BOTH).connect(appliance.https(), "app.test").unwrap();
-    let call = Call::get("/chunks?count=64&bytes=100000").host("app.test");
+    let call = HttpCall::get("/chunks?count=64&bytes=100000").host("app.test");
     connection.tls.write_all(&call.to_bytes(appliance.https())).unwrap();
     // The socket's buffers fill up meanwhile.
     wait::until(PATIENCE, "the upstream to be asked", || (upstream.requests() == 1).then_some(()));
@@ -40,7 +41,7 @@ fn a_client_that_reads_slowly_gets_all_of_it() {
     let others: Vec<_> = (0..4)
         .map(|_| {
             let (client, https) = (authority.client(BOTH), appliance.https());
-            thread::spawn(move || client.call(https, "app.test", &Call::get("/")).unwrap().status)
+            thread::spawn(move || client.call(https, "app.test", &HttpCall::get("/")).unwrap().status)
         })
         .collect();
     assert!(others.into_iter().all(|other| other.join().unwrap() == 200));
@@ -58,13 +59,13 @@ fn a_client_that_reads_slowly_gets_all_of_it() {
 /// A whole answer ends by `close_notify`, whoever asked for the end.
 #[test]
 fn an_ending_connection_says_so() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let mut appliance = house(&authority, &[("*", "app.test")], &upstream);
     let client = authority.client(BOTH);
     let open = || client.connect(appliance.https(), "app.test").unwrap();
 
     let mut asked = open();
-    let close = Call::get("/").host("app.test").header("Connection", "close");
+    let close = HttpCall::get("/").host("app.test").header("Connection", "close");
     assert_eq!(asked.call(&close).unwrap().status, 200);
     assert_eq!(asked.rest().unwrap(), b"");
 
@@ -74,13 +75,13 @@ fn an_ending_connection_says_so() {
     assert_eq!(refused.rest().unwrap(), b"");
 
     let mut half = open();
-    half.tls.write_all(&Call::get("/delay?ms=300").host("app.test").to_bytes(appliance.https())).unwrap();
+    half.tls.write_all(&HttpCall::get("/delay?ms=300").host("app.test").to_bytes(appliance.https())).unwrap();
     half.tls.conn.send_close_notify();
     half.tls.flush().unwrap();
     assert_eq!(half.receive().unwrap().status, 200, "a client that said goodbye still gets its answer");
 
     let mut idle = open();
-    assert_eq!(idle.call(&Call::get("/").host("app.test")).unwrap().status, 200);
+    assert_eq!(idle.call(&HttpCall::get("/").host("app.test")).unwrap().status, 200);
     assert!(appliance.terminate().success());
     assert_eq!(idle.rest().unwrap(), b"", "a drain is no cut");
 }
@@ -89,10 +90,10 @@ fn an_ending_connection_says_so() {
 /// connection.
 #[test]
 fn an_answer_that_breaks_off_is_no_end() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let instance = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let files = authority.issue("app", "app.test");
-    let appliance = Setup::new(BIN)
+    let appliance = ApplianceSetup::new(BIN)
         .route("*", instance.local_addr().unwrap())
         .flag("https", "127.0.0.1:0")
         .flag("tls-cert", &format!("*={files}"))
@@ -114,7 +115,7 @@ fn an_answer_that_breaks_off_is_no_end() {
 /// Whether the client's connection was cut on its way or ended too early: there is no whole request.
 #[test]
 fn a_request_that_breaks_off_is_answered_by_nobody() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("*", "app.test")], &upstream);
     for polite in [false, true] {
         let mut connection = authority.client(BOTH).connect(appliance.https(), "app.test").unwrap();
@@ -132,14 +133,14 @@ fn a_request_that_breaks_off_is_answered_by_nobody() {
 
 #[test]
 fn a_refusal_of_the_gateway_comes_by_tls_too() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let files = authority.issue("app", "app.test");
-    let appliance = Setup::new(BIN)
+    let appliance = ApplianceSetup::new(BIN)
         .route("app.test", closed_address())
         .flag("https", "127.0.0.1:0")
         .flag("tls-cert", &format!("*={files}"))
         .start();
     let mut connection = authority.client(BOTH).connect(appliance.https(), "app.test").unwrap();
-    assert_eq!(connection.call(&Call::get("/").host("app.test")).unwrap().status, 502);
-    assert_eq!(connection.call(&Call::get("/").host("other.test")).unwrap().status, 404);
+    assert_eq!(connection.call(&HttpCall::get("/").host("app.test")).unwrap().status, 502);
+    assert_eq!(connection.call(&HttpCall::get("/").host("other.test")).unwrap().status, 404);
 }

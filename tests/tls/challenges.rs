@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use kit::kingress::backend;
 use kit::manifest::{NAMESPACE, service};
-use kit::{Api, Call, PATIENCE, Setup, Upstream, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, TestUpstream, wait};
 use serde_json::{Value, json};
 
 use super::automatic::set;
-use super::client::{Authority, BIN};
+use super::client::{BIN, TlsAuthority};
 
 const IMAGE: &str = "example.com/hello";
 const HOST: &str = "hello.default.localhost";
@@ -18,9 +18,9 @@ const BELOW: &str = "k.app.example.com";
 const PATH: &str = "/.well-known/acme-challenge/token";
 
 /// The Certificate's provider says how it is.
-fn say(api: Api, name: &str, status: &Value) {
-    let path = format!("{}/status", Api::path("Certificate", NAMESPACE, name));
-    let patched = Call::new("PATCH", &path)
+fn say(api: KitApi, name: &str, status: &Value) {
+    let path = format!("{}/status", KitApi::path("Certificate", NAMESPACE, name));
+    let patched = HttpCall::new("PATCH", &path)
         .header("Content-Type", "application/merge-patch+json")
         .body(json!({ "status": status }).to_string())
         .send(api.address());
@@ -36,16 +36,16 @@ fn challenges(hosts: &[&str], namespace: &str) -> Value {
 }
 
 fn get(http: SocketAddr, host: &str, path: &str) -> u16 {
-    Call::get(path).host(host).send(http).status
+    HttpCall::get(path).host(host).send(http).status
 }
 
 /// X-RTE-07, X-RTE-06, X-RTE-13: a challenge of a Route's or DomainMapping's Certificate is answered in the clear by its
 /// Service, though clients are redirected otherwise; only as long as it is asked, and at no other path or host.
 #[test]
 fn a_challenge_is_answered_by_its_service_until_the_certificate_is_there() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let other = authority.issue("other", "other.example.com");
-    let mut appliance = Setup::new(BIN)
+    let mut appliance = ApplianceSetup::new(BIN)
         .hello_image(IMAGE)
         .flag("https", "127.0.0.1:0")
         .flag("tls-cert", &format!("*={other}"))
@@ -77,7 +77,7 @@ fn a_challenge_is_answered_by_its_service_until_the_certificate_is_there() {
     // The Service that answers comes after the question, as it may.
     say(api, &of_route, &challenges(&[HOST, "stranger.example.com"], NAMESPACE));
     say(api, DOMAIN, &challenges(&[DOMAIN, BELOW, "stranger.example.com"], NAMESPACE));
-    let solver = Upstream::start("solver");
+    let solver = TestUpstream::start("solver");
     backend(api, "solver", "http", &[solver.address()]);
     let answered = |http: SocketAddr| {
         wait::until(PATIENCE, "the challenges to be answered", || {

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kit::message::Response;
-use kit::{Appliance, Call, PATIENCE, Setup, Upstream, wait};
+use kit::message::HttpResponse;
+use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
 use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
 use rustls::client::Resumption;
 use rustls::crypto::ring::default_provider;
@@ -18,12 +18,12 @@ pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 pub(crate) const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
 
 /// Who signs the certificates of a test, and where its files are.
-pub(crate) struct Authority {
+pub(crate) struct TlsAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: tempfile::TempDir,
 }
 
-impl Authority {
+impl TlsAuthority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -65,15 +65,19 @@ impl Authority {
     }
 
     /// A client that trusts this authority. Clones share their tickets.
-    pub(crate) fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> Client {
-        Client::believing(&self.pem(), versions)
+    pub(crate) fn client(&self, versions: &[&'static SupportedProtocolVersion]) -> TlsTestClient {
+        TlsTestClient::believing(&self.pem(), versions)
     }
 }
 
 /// An appliance with one upstream behind every host, on one core.
-pub(crate) fn house(authority: &Authority, certificates: &[(&str, &str)], upstream: &Upstream) -> Appliance {
+pub(crate) fn house(
+    authority: &TlsAuthority,
+    certificates: &[(&str, &str)],
+    upstream: &TestUpstream,
+) -> Appliance {
     // A client that has said goodbye may wait for its answer.
-    let setup = Setup::new(BIN).route("*", upstream.address()).flag("workers", "1");
+    let setup = ApplianceSetup::new(BIN).route("*", upstream.address()).flag("workers", "1");
     let setup = setup.flag("half-close-timeout", "10s");
     certificates
         .iter()
@@ -85,11 +89,11 @@ pub(crate) fn house(authority: &Authority, certificates: &[(&str, &str)], upstre
 }
 
 #[derive(Clone)]
-pub(crate) struct Client {
+pub(crate) struct TlsTestClient {
     config: Arc<ClientConfig>,
 }
 
-impl Client {
+impl TlsTestClient {
     /// One that trusts the authority with this certificate (PEM).
     pub(crate) fn believing(authority: &str, versions: &[&'static SupportedProtocolVersion]) -> Self {
         let mut roots = RootCertStore::empty();
@@ -125,7 +129,7 @@ impl Client {
     }
 
     /// One call on a connection of its own.
-    pub(crate) fn call(&self, to: SocketAddr, name: &str, call: &Call) -> io::Result<Response> {
+    pub(crate) fn call(&self, to: SocketAddr, name: &str, call: &HttpCall) -> io::Result<HttpResponse> {
         self.connect(to, name)?.call(&call.clone().host(name))
     }
 }
@@ -138,17 +142,17 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn call(&mut self, call: &Call) -> io::Result<Response> {
+    pub(crate) fn call(&mut self, call: &HttpCall) -> io::Result<HttpResponse> {
         self.tls.write_all(&call.to_bytes(self.peer))?;
         self.tls.flush()?;
         self.receive()
     }
 
-    pub(crate) fn receive(&mut self) -> io::Result<Response> {
+    pub(crate) fn receive(&mut self) -> io::Result<HttpResponse> {
         let mut closed = false;
         loop {
             let parsed =
-                Response::parse(&self.received, false, closed).map_err(|why| io::Error::other(why.0))?;
+                HttpResponse::parse(&self.received, false, closed).map_err(|why| io::Error::other(why.0))?;
             if let Some((response, length)) = parsed {
                 self.received.drain(..length);
                 return Ok(response);

@@ -2,10 +2,10 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service};
-use kit::{Call, PATIENCE, Setup, wait};
+use kit::{ApplianceSetup, HttpCall, PATIENCE, wait};
 use serde_json::json;
 
-use super::client::{Authority, BIN, BOTH};
+use super::client::{BIN, BOTH, TlsAuthority};
 use super::ingress::secret;
 
 const IMAGE: &str = "example.com/hello";
@@ -15,9 +15,9 @@ const HOST: &str = "app.example.com";
 /// missing until it can.
 #[test]
 fn a_domain_mapping_brings_its_own_certificate() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let own = authority.issue("own", "other.example.com");
-    let mut appliance = Setup::new(BIN)
+    let mut appliance = ApplianceSetup::new(BIN)
         .hello_image(IMAGE)
         .flag("https", "127.0.0.1:0")
         .flag("tls-cert", &format!("other.example.com={own}"))
@@ -47,11 +47,15 @@ fn a_domain_mapping_brings_its_own_certificate() {
     let ready = api.wait_ready("DomainMapping", NAMESPACE, HOST, PATIENCE);
     let url = ready["status"]["url"].as_str().unwrap();
     assert_eq!(url, format!("https://{HOST}:{}", appliance.https().port()));
-    let answer = client.call(appliance.https(), HOST, &Call::get("/")).unwrap();
+    let answer = client.call(appliance.https(), HOST, &HttpCall::get("/")).unwrap();
     assert_eq!((answer.status, answer.text().trim()), (200, "Hello mapped from hello-00001"));
 
     appliance.restart();
-    assert_eq!(client.call(appliance.https(), HOST, &Call::get("/")).unwrap().status, 200, "after a restart");
+    assert_eq!(
+        client.call(appliance.https(), HOST, &HttpCall::get("/")).unwrap().status,
+        200,
+        "after a restart"
+    );
     appliance.api().delete("DomainMapping", NAMESPACE, HOST);
     wait::until(PATIENCE, "the certificate to go", || {
         client.connect(appliance.https(), HOST).err().map(drop)
@@ -61,7 +65,7 @@ fn a_domain_mapping_brings_its_own_certificate() {
 /// Without a listener for TLS the condition says what to start with.
 #[test]
 fn a_certificate_without_a_listener_says_so() {
-    let appliance = Setup::new(BIN).hello_image(IMAGE).start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     appliance.api().create(&json!({
         "apiVersion": "serving.knative.dev/v1beta1", "kind": "DomainMapping",
         "metadata": { "name": HOST, "namespace": NAMESPACE },

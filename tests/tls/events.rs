@@ -5,26 +5,26 @@ use std::net::SocketAddr;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, trigger, with};
 use kit::scene::{BROKER, ids, subscribe};
-use kit::{Api, Appliance, Event, EventSink, PATIENCE, Setup, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, KitApi, PATIENCE, TestEvent, wait};
 use serde_json::{Value, json};
 
-use super::client::{BIN, BOTH, Client};
+use super::client::{BIN, BOTH, TlsTestClient};
 
-fn setup() -> Setup {
-    Setup::new(BIN).flag("workers", "2")
+fn setup() -> ApplianceSetup {
+    ApplianceSetup::new(BIN).flag("workers", "2")
 }
 
-fn by_tls() -> Setup {
+fn by_tls() -> ApplianceSetup {
     setup().flag("events-https", "127.0.0.1:0")
 }
 
-fn encryption(api: Api, word: &str) {
+fn encryption(api: KitApi, word: &str) {
     let data = json!({ "data": { "transport-encryption": word } });
     api.patch("ConfigMap", "knative-eventing", "config-features", &data);
 }
 
 /// The named address in a status, once it is there.
-fn address(api: Api, kind: &str, name: &str, which: &str) -> Value {
+fn address(api: KitApi, kind: &str, name: &str, which: &str) -> Value {
     let find = |object: &Value| {
         let all = object["status"]["addresses"].as_array()?;
         all.iter().find(|address| address["name"] == which).cloned()
@@ -40,12 +40,12 @@ fn of_url(url: &Value) -> (SocketAddr, String) {
 /// The status of a POST by TLS, to somebody who is believed by `address` alone.
 fn sent(address: &Value, id: &str) -> u16 {
     let (to, path) = of_url(&address["url"]);
-    let client = Client::believing(address["CACerts"].as_str().unwrap(), BOTH);
-    client.call(to, &to.ip().to_string(), &Event::new(id).binary(&path)).unwrap().status
+    let client = TlsTestClient::believing(address["CACerts"].as_str().unwrap(), BOTH);
+    client.call(to, &to.ip().to_string(), &TestEvent::new(id).binary(&path)).unwrap().status
 }
 
 fn plain(appliance: &Appliance, id: &str) -> u16 {
-    Event::new(id).binary(BROKER).send(appliance.events()).status
+    TestEvent::new(id).binary(BROKER).send(appliance.events()).status
 }
 
 /// X-FEA-05: `permissive` adds an https address that `CACerts` vouch for, and both work; `strict` takes the one in the

@@ -4,14 +4,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 
-use kit::{Appliance, Call, PATIENCE, Setup, Upstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
 use rustls::{HandshakeKind, ProtocolVersion, version};
 
-use super::client::{Authority, BIN, BOTH, house};
+use super::client::{BIN, BOTH, TlsAuthority, house};
 
 /// A counter of handshakes, over all cores.
 fn handshakes(appliance: &Appliance, outcome: &str) -> u64 {
-    let text = Call::get("/metrics").send(appliance.admin()).text();
+    let text = HttpCall::get("/metrics").send(appliance.admin()).text();
     let label = format!("outcome=\"{outcome}\"");
     let lines = text.lines().filter(|line| line.starts_with("sluicegate_tls_handshakes_total"));
     let values = lines.filter(|line| line.contains(&label)).filter_map(|line| line.rsplit(' ').next());
@@ -20,7 +20,7 @@ fn handshakes(appliance: &Appliance, outcome: &str) -> u64 {
 
 #[test]
 fn the_server_name_picks_the_certificate() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let certificates =
         [("one.example.com", "one.example.com"), ("*.example.com", "*.example.com"), ("*", "anybody.test")];
     let appliance = house(&authority, &certificates, &upstream);
@@ -32,7 +32,7 @@ fn the_server_name_picks_the_certificate() {
     ] {
         let mut connection = client.connect(appliance.https(), name).unwrap();
         assert!(connection.shown_for(shown), "{name}");
-        let seen = connection.call(&Call::get("/").host(name)).unwrap().json();
+        let seen = connection.call(&HttpCall::get("/").host(name)).unwrap().json();
         assert_eq!((&seen["name"], &seen["headers"]["host"]), (&"one".into(), &name.into()));
     }
     // Shown anybody's, which is not good for this name: the client is the one that refuses.
@@ -42,7 +42,7 @@ fn the_server_name_picks_the_certificate() {
 
 #[test]
 fn a_name_without_a_certificate_gets_an_alert() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("one.example.com", "one.example.com")], &upstream);
     let client = authority.client(BOTH);
     for name in ["two.example.com", "example.com", "127.0.0.1"] {
@@ -57,7 +57,7 @@ fn a_name_without_a_certificate_gets_an_alert() {
 /// RT-HDR-06, RT-HDR-07: the instance learns that its client came by TLS.
 #[test]
 fn both_versions_are_spoken_and_the_instance_is_told_https() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("*", "app.test")], &upstream);
     for (spoken, agreed) in
         [(&version::TLS12, ProtocolVersion::TLSv1_2), (&version::TLS13, ProtocolVersion::TLSv1_3)]
@@ -67,19 +67,19 @@ fn both_versions_are_spoken_and_the_instance_is_told_https() {
         assert_eq!(connection.tls.conn.protocol_version(), Some(agreed));
         assert_eq!(connection.tls.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
         for _ in 0..3 {
-            let seen = connection.call(&Call::get("/").host("app.test")).unwrap().json();
+            let seen = connection.call(&HttpCall::get("/").host("app.test")).unwrap().json();
             assert_eq!(seen["headers"]["x-forwarded-proto"], "https");
             let forwarded = seen["headers"]["forwarded"].as_str().unwrap().to_owned();
             assert!(forwarded.contains("proto=https"), "{forwarded}");
         }
     }
-    let plain = Call::get("/").host("app.test").send(appliance.http()).json();
+    let plain = HttpCall::get("/").host("app.test").send(appliance.http()).json();
     assert_eq!(plain["headers"]["x-forwarded-proto"], "http");
 }
 
 #[test]
 fn a_client_that_speaks_none_of_our_protocols_is_told_so() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("*", "app.test")], &upstream);
     let client = authority.client(BOTH).alpn(&[b"imap"]);
     let why = client.connect(appliance.https(), "app.test").err().unwrap().to_string();
@@ -88,9 +88,9 @@ fn a_client_that_speaks_none_of_our_protocols_is_told_so() {
 
 #[test]
 fn a_client_that_comes_again_resumes_on_any_core() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let files = authority.issue("app", "app.test");
-    let appliance = Setup::new(BIN)
+    let appliance = ApplianceSetup::new(BIN)
         .route("*", upstream.address())
         .flag("workers", "2")
         .flag("https", "127.0.0.1:0")
@@ -102,7 +102,7 @@ fn a_client_that_comes_again_resumes_on_any_core() {
             .map(|_| {
                 let mut connection = client.connect(appliance.https(), "app.test").unwrap();
                 // Tickets of TLS 1.3 come behind the handshake.
-                assert_eq!(connection.call(&Call::get("/").host("app.test")).unwrap().status, 200);
+                assert_eq!(connection.call(&HttpCall::get("/").host("app.test")).unwrap().status, 200);
                 connection.tls.conn.handshake_kind().unwrap()
             })
             .collect();
@@ -114,9 +114,9 @@ fn a_client_that_comes_again_resumes_on_any_core() {
 
 #[test]
 fn plain_http_on_the_tls_port_gets_an_answer_and_a_clean_close() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("*", "app.test")], &upstream);
-    let mut connection = kit::Connection::open(appliance.https());
+    let mut connection = kit::HttpConnection::open(appliance.https());
     connection.send(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n");
     let response = connection.receive();
     assert_eq!((response.status, response.text().contains("HTTPS")), (400, true));
@@ -127,7 +127,7 @@ fn plain_http_on_the_tls_port_gets_an_answer_and_a_clean_close() {
 
 #[test]
 fn bytes_that_are_no_tls_get_an_alert_and_a_close() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("*", "app.test")], &upstream);
     let garbage: [&[u8]; 4] = [
         b"\x00\x00\x00\x00\x00\x00\x00\x00",
@@ -136,19 +136,19 @@ fn bytes_that_are_no_tls_get_an_alert_and_a_close() {
         b"\x17\x03\x03\x00\x01x",
     ];
     for bytes in garbage {
-        let mut connection = kit::Connection::open(appliance.https());
+        let mut connection = kit::HttpConnection::open(appliance.https());
         connection.send(bytes);
         assert!(connection.rest().is_some(), "{:?} was not closed", &bytes[..5]);
     }
     assert_eq!(
-        authority.client(BOTH).call(appliance.https(), "app.test", &Call::get("/")).unwrap().status,
+        authority.client(BOTH).call(appliance.https(), "app.test", &HttpCall::get("/")).unwrap().status,
         200
     );
 }
 
 #[test]
 fn a_handshake_that_does_not_come_to_its_end_is_cut_while_others_are_served() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("*", "app.test")], &upstream);
     let slow: Vec<_> = [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"]
         .into_iter()
@@ -160,7 +160,7 @@ fn a_handshake_that_does_not_come_to_its_end_is_cut_while_others_are_served() {
         })
         .collect();
     let client = authority.client(BOTH);
-    assert_eq!(client.call(appliance.https(), "app.test", &Call::get("/")).unwrap().status, 200);
+    assert_eq!(client.call(appliance.https(), "app.test", &HttpCall::get("/")).unwrap().status, 200);
     for mut socket in slow {
         assert_eq!(wait::read(&mut socket, &mut [0; 64]).unwrap(), 0);
     }
@@ -170,14 +170,14 @@ fn a_handshake_that_does_not_come_to_its_end_is_cut_while_others_are_served() {
 #[test]
 fn a_crowd_of_silent_connections_gives_way_to_one_that_speaks() {
     const CROWD: usize = 600; // more than may shake hands at a time
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("*", "app.test")], &upstream);
     let crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(appliance.https()).unwrap()).collect();
     let client = authority.client(BOTH);
     let speakers: Vec<_> = (0..8)
         .map(|_| {
             let (client, https) = (client.clone(), appliance.https());
-            thread::spawn(move || client.call(https, "app.test", &Call::get("/")).unwrap().status)
+            thread::spawn(move || client.call(https, "app.test", &HttpCall::get("/")).unwrap().status)
         })
         .collect();
     for speaker in speakers {
@@ -189,7 +189,7 @@ fn a_crowd_of_silent_connections_gives_way_to_one_that_speaks() {
 
 #[test]
 fn what_is_configured_by_half_stops_the_start() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let files = authority.issue("app", "app.test");
     let missing =
         format!("*={},{}", authority.file("none.pem").display(), authority.file("app.key").display());
@@ -197,7 +197,8 @@ fn what_is_configured_by_half_stops_the_start() {
         (vec![("tls-cert", &*format!("*={files}"))], "--https", 2),
         (vec![("https", "127.0.0.1:0"), ("tls-cert", &*missing)], "none.pem", 1),
     ] {
-        let setup = flags.into_iter().fold(Setup::new(BIN), |setup, (name, value)| setup.flag(name, value));
+        let setup =
+            flags.into_iter().fold(ApplianceSetup::new(BIN), |setup, (name, value)| setup.flag(name, value));
         let refusal = setup.refused();
         assert_eq!(refusal.code, Some(code), "{refusal}");
         assert!(refusal.stderr.contains(said), "{refusal}");
@@ -206,9 +207,9 @@ fn what_is_configured_by_half_stops_the_start() {
 
 #[test]
 fn an_old_version_can_be_ruled_out() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let certificate = authority.issue("a", "app.test");
-    let appliance = Setup::new(BIN)
+    let appliance = ApplianceSetup::new(BIN)
         .route("*", upstream.address())
         .flag("https", "127.0.0.1:0")
         .flag("tls-cert", &format!("*={certificate}"))
@@ -217,7 +218,7 @@ fn an_old_version_can_be_ruled_out() {
     let old = authority.client(&[&version::TLS12]).connect(appliance.https(), "app.test");
     assert!(old.err().unwrap().to_string().contains("alert"));
     authority.client(&[&version::TLS13]).connect(appliance.https(), "app.test").unwrap();
-    let refusal = Setup::new(BIN).flag("tls-min-version", "1.1").refused();
+    let refusal = ApplianceSetup::new(BIN).flag("tls-min-version", "1.1").refused();
     assert!(refusal.code == Some(2) && refusal.stderr.contains("tls-min-version"), "{refusal}");
 }
 
@@ -225,7 +226,7 @@ fn an_old_version_can_be_ruled_out() {
 /// for another with another certificate (RFC 9113 9.1.1).
 #[test]
 fn a_stream_for_a_host_of_another_certificate_is_misdirected() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let certificates = [("one.test", "one.test"), ("two.test", "two.test")];
     let appliance = house(&authority, &certificates, &upstream);
     let client = authority.client(BOTH).alpn(&[b"h2"]);

@@ -4,14 +4,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use kit::kingress::{backend, ingress, path, rule};
 use kit::manifest::{NAMESPACE, with};
-use kit::{Call, PATIENCE, Setup, Upstream};
+use kit::{ApplianceSetup, HttpCall, PATIENCE, TestUpstream};
 use serde_json::{Value, json};
 
-use super::client::{Authority, BIN, BOTH};
+use super::client::{BIN, BOTH, TlsAuthority};
 
 const HOST: &str = "app.example.com";
 
-pub(super) fn secret(authority: &Authority, name: &str) -> Value {
+pub(super) fn secret(authority: &TlsAuthority, name: &str) -> Value {
     let files = authority.issue("secret", name);
     let (chain, key) = files.split_once(',').unwrap();
     let data = |file: &str| STANDARD.encode(std::fs::read(file).unwrap());
@@ -26,13 +26,13 @@ pub(super) fn secret(authority: &Authority, name: &str) -> Value {
 /// and a Secret that changes is shown at once.
 #[test]
 fn an_ingress_brings_its_own_certificate() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let own = authority.issue("own", "other.example.com");
-    let appliance = Setup::new(BIN)
+    let appliance = ApplianceSetup::new(BIN)
         .flag("https", "127.0.0.1:0")
         .flag("tls-cert", &format!("other.example.com={own}"))
         .start();
-    let (api, upstream) = (appliance.api(), Upstream::start("one"));
+    let (api, upstream) = (appliance.api(), TestUpstream::start("one"));
     backend(api, "one", "http", &[upstream.address()]);
     let mut object = ingress("tls", json!([rule(HOST, &[path("", "one")])]));
     object = with(object, "/spec/httpOption", json!("Redirected"));
@@ -49,7 +49,7 @@ fn an_ingress_brings_its_own_certificate() {
 
     let mended = secret(&authority, HOST);
     api.patch("Secret", NAMESPACE, "certificate", &json!({ "data": mended["data"] }));
-    let call = Call::get("/x?y");
+    let call = HttpCall::get("/x?y");
     let response = kit::wait::until(PATIENCE, "the new certificate", || {
         client.call(appliance.https(), HOST, &call).ok()
     });
@@ -64,11 +64,11 @@ fn an_ingress_brings_its_own_certificate() {
 /// ask for.
 #[test]
 fn nobody_is_sent_to_tls_that_is_not_there() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let bare = "bare.example.com";
-    let start = |setup: Setup| {
+    let start = |setup: ApplianceSetup| {
         let appliance = setup.flag("private", "127.0.0.1:0").start();
-        let (api, upstream) = (appliance.api(), Upstream::start("one"));
+        let (api, upstream) = (appliance.api(), TestUpstream::start("one"));
         backend(api, "one", "http", &[upstream.address()]);
         api.create(&secret(&authority, HOST));
         let mut object =
@@ -77,13 +77,13 @@ fn nobody_is_sent_to_tls_that_is_not_there() {
         let tls = json!([{ "hosts": [HOST], "secretName": "certificate", "secretNamespace": NAMESPACE }]);
         api.create(&with(object, "/spec/tls", tls));
         api.wait_ready("Ingress", NAMESPACE, "tls", PATIENCE);
-        let status = |host: &str, to| Call::get("/").host(host).send(to).status;
+        let status = |host: &str, to| HttpCall::get("/").host(host).send(to).status;
         let [own, other] = [HOST, bare].map(|host| status(host, appliance.http()));
         assert_eq!([HOST, bare].map(|host| status(host, appliance.private())), [200, 200]);
         (own, other)
     };
-    assert_eq!(start(Setup::new(BIN).flag("https", "127.0.0.1:0")), (301, 200));
-    assert_eq!(start(Setup::new(BIN)), (200, 200));
+    assert_eq!(start(ApplianceSetup::new(BIN).flag("https", "127.0.0.1:0")), (301, 200));
+    assert_eq!(start(ApplianceSetup::new(BIN)), (200, 200));
 }
 
 /// X-KI-12: a listener for TLS needs no certificate of its own; and of a thousand that objects bring, each name is
@@ -91,9 +91,9 @@ fn nobody_is_sent_to_tls_that_is_not_there() {
 #[test]
 fn a_thousand_names_are_shown_their_own_certificates() {
     const EACH: usize = 100;
-    let authority = Authority::new();
-    let appliance = Setup::new(BIN).flag("https", "127.0.0.1:0").start();
-    let (api, upstream) = (appliance.api(), Upstream::start("one"));
+    let authority = TlsAuthority::new();
+    let appliance = ApplianceSetup::new(BIN).flag("https", "127.0.0.1:0").start();
+    let (api, upstream) = (appliance.api(), TestUpstream::start("one"));
     let client = authority.client(BOTH);
     assert!(client.connect(appliance.https(), HOST).is_err(), "there is no certificate yet");
     backend(api, "one", "http", &[upstream.address()]);
@@ -118,7 +118,7 @@ fn a_thousand_names_are_shown_their_own_certificates() {
         let name = host(number);
         let mut connection = client.connect(appliance.https(), &name).unwrap();
         assert!(connection.shown_for(&name), "{name}");
-        assert_eq!(connection.call(&Call::get("/").host(&name)).unwrap().status, 200);
+        assert_eq!(connection.call(&HttpCall::get("/").host(&name)).unwrap().status, 200);
     }
     assert!(client.connect(appliance.https(), "host-1000.example.com").is_err());
 }

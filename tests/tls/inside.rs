@@ -3,13 +3,13 @@
 use kit::api::{condition, is_ready};
 use kit::kingress::{backend, ingress, path, rule};
 use kit::manifest::{NAMESPACE, broker, service, with};
-use kit::pulse::Pulse;
+use kit::open_loop::OpenLoopLoad;
 use kit::scene::{BROKER, delivery, subscribe};
-use kit::{Api, Appliance, Call, Event, EventSink, PATIENCE, Setup, Upstream, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, PATIENCE, TestEvent, TestUpstream, wait};
 use serde_json::{Value, json};
 
 use super::automatic::set;
-use super::client::{Authority, BIN, BOTH, Client};
+use super::client::{BIN, BOTH, TlsAuthority, TlsTestClient};
 use super::ingress::secret;
 
 const IMAGE: &str = "example.com/hello";
@@ -18,24 +18,24 @@ const NAME: &str = "hello.default.svc.cluster.local";
 const NAMES: [&str; 3] = [NAME, "hello.default.svc", "hello.default"];
 
 fn start() -> Appliance {
-    let setup = Setup::new(BIN).hello_image(IMAGE).flag("private", "127.0.0.1:0");
+    let setup = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("private", "127.0.0.1:0");
     setup.flag("private-https", "127.0.0.1:0").flag("https", "127.0.0.1:0").start()
 }
 
-fn switch(api: Api, word: &str) {
+fn switch(api: KitApi, word: &str) {
     set(api, &json!({ "cluster-local-domain-tls": word }));
 }
 
 /// The Service once others reach it by this scheme.
-fn reached_by(api: Api, name: &str, scheme: &str) -> Value {
+fn reached_by(api: KitApi, name: &str, scheme: &str) -> Value {
     let url = format!("{scheme}://{name}.default.svc.cluster.local");
     api.wait_for("Service", NAMESPACE, name, PATIENCE, |service| {
         service["status"]["address"]["url"] == url && is_ready(service)
     })
 }
 
-fn believer(service: &Value) -> Client {
-    Client::believing(service["status"]["address"]["CACerts"].as_str().unwrap(), BOTH)
+fn believer(service: &Value) -> TlsTestClient {
+    TlsTestClient::believing(service["status"]["address"]["CACerts"].as_str().unwrap(), BOTH)
 }
 
 /// X-RTE-07: each name inside, a tag's too, has a certificate with all its spellings. Callers inside are shown it, and
@@ -64,7 +64,7 @@ fn names_inside_have_certificates_for_callers_inside() {
 
     let client = believer(&found);
     let serves = |appliance: &Appliance| {
-        let call = Call::get("/");
+        let call = HttpCall::get("/");
         for name in NAMES.into_iter().chain(["blue-hello.default.svc.cluster.local"]) {
             let answer = client.call(appliance.private_https(), name, &call).unwrap();
             assert_eq!(answer.status, 200, "{name}");
@@ -90,9 +90,12 @@ fn a_cluster_local_service_is_shown_by_tls() {
     api.create(&with(service("hello", IMAGE, "inside"), "/metadata/labels", labels));
     let found = reached_by(api, "hello", "https");
     assert_eq!(found["status"]["url"], format!("https://{NAME}"));
-    let plain = Call::get("/").host(NAME).send(appliance.private());
+    let plain = HttpCall::get("/").host(NAME).send(appliance.private());
     assert_eq!(plain.status, 200, "nobody inside is sent to TLS");
-    assert_eq!(believer(&found).call(appliance.private_https(), NAME, &Call::get("/")).unwrap().status, 200);
+    assert_eq!(
+        believer(&found).call(appliance.private_https(), NAME, &HttpCall::get("/")).unwrap().status,
+        200
+    );
 }
 
 /// X-RTE-07, EV-ADR-01: switched on and off while requests and events come, no request fails and every event arrives;
@@ -112,8 +115,8 @@ fn the_switch_is_thrown_under_load() {
     let trigger = subscribe(api, "to-hello", "http://unused/", &changes);
     assert_eq!(trigger["status"]["subscriberUri"], format!("http://{NAME}"));
 
-    let requests = Pulse::at_rate(appliance.private(), &Call::get("/").host(NAME), 4, 400);
-    let events = Pulse::at_rate(appliance.events(), &Event::new("e").binary(BROKER), 2, 100);
+    let requests = OpenLoopLoad::at_rate(appliance.private(), &HttpCall::get("/").host(NAME), 4, 400);
+    let events = OpenLoopLoad::at_rate(appliance.events(), &TestEvent::new("e").binary(BROKER), 2, 100);
     for round in 0..3 {
         switch(api, "Enabled");
         let found = reached_by(api, "hello", "https");
@@ -123,7 +126,7 @@ fn the_switch_is_thrown_under_load() {
             trigger["status"]["subscriberUri"] == format!("https://{NAME}") && is_ready(trigger)
         });
         assert_eq!(told["status"]["subscriberCACerts"], found["status"]["address"]["CACerts"]);
-        let mut asks = || kept.call(&Call::get("/").host(NAME)).unwrap().status;
+        let mut asks = || kept.call(&HttpCall::get("/").host(NAME)).unwrap().status;
         assert_eq!(asks(), 200);
         switch(api, "Disabled");
         let after = reached_by(api, "hello", "http");
@@ -149,9 +152,9 @@ fn the_switch_is_thrown_under_load() {
 /// X-KI-12: the certificate of an Ingress's hosts inside is shown inside alone.
 #[test]
 fn an_ingress_brings_a_certificate_for_hosts_inside() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let appliance = start();
-    let (api, upstream) = (appliance.api(), Upstream::start("one"));
+    let (api, upstream) = (appliance.api(), TestUpstream::start("one"));
     backend(api, "one", "http", &[upstream.address()]);
     api.create(&secret(&authority, NAME));
     let mut inside = rule(NAME, &[path("", "one")]);
@@ -160,6 +163,6 @@ fn an_ingress_brings_a_certificate_for_hosts_inside() {
     api.create(&with(ingress("tls", json!([inside])), "/spec/tls", tls));
     api.wait_ready("Ingress", NAMESPACE, "tls", PATIENCE);
     let client = authority.client(BOTH);
-    assert_eq!(client.call(appliance.private_https(), NAME, &Call::get("/")).unwrap().status, 200);
+    assert_eq!(client.call(appliance.private_https(), NAME, &HttpCall::get("/")).unwrap().status, 200);
     assert!(client.connect(appliance.https(), NAME).is_err());
 }

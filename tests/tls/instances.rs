@@ -2,46 +2,51 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
-use kit::http2::{self, Client, Instance};
-use kit::tls::Front;
-use kit::{Appliance, Call, Connection, PATIENCE, Setup, Upstream, wait};
+use kit::http2::{self, H2Client, H2Server};
+use kit::tls::TlsFront;
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, PATIENCE, TestUpstream, wait};
 
-use super::client::{Authority, BIN};
+use super::client::{BIN, TlsAuthority};
 
 const HOST: &str = "app.example.com";
 
 /// A front whose certificate is for `name`.
-pub(crate) fn front(authority: &Authority, name: &str, alpn: &[&[u8]], to: std::net::SocketAddr) -> Front {
+pub(crate) fn front(
+    authority: &TlsAuthority,
+    name: &str,
+    alpn: &[&[u8]],
+    to: std::net::SocketAddr,
+) -> TlsFront {
     let files = authority.issue(name, name);
     let (certificate, key) = files.split_once(',').unwrap();
-    Front::start(&std::fs::read(certificate).unwrap(), &std::fs::read(key).unwrap(), alpn, to)
+    TlsFront::start(&std::fs::read(certificate).unwrap(), &std::fs::read(key).unwrap(), alpn, to)
 }
 
 /// A gateway to these addresses, believed by the authority's word.
-fn gateway(authority: &Authority, scheme: &str, fronts: &[&Front], options: &str) -> Appliance {
+fn gateway(authority: &TlsAuthority, scheme: &str, fronts: &[&TlsFront], options: &str) -> Appliance {
     let addresses: Vec<_> = fronts.iter().map(|front| front.address().to_string()).collect();
     let ca = authority.own_file();
     let rule = format!("{HOST}={scheme}://{}?ca={}{options}", addresses.join(","), ca.display());
-    Setup::new(BIN).flag("route", &rule).flag("workers", "1").start()
+    ApplianceSetup::new(BIN).flag("route", &rule).flag("workers", "1").start()
 }
 
 #[test]
 fn an_instance_is_reached_by_tls_and_its_connection_is_kept() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let front = front(&authority, HOST, &[], upstream.address());
     let appliance = gateway(&authority, "https", &[&front], "");
-    let mut connection = Connection::open(appliance.http());
+    let mut connection = HttpConnection::open(appliance.http());
     for _ in 0..20 {
-        assert_eq!(connection.call(&Call::get("/").host(HOST)).status, 200);
+        assert_eq!(connection.call(&HttpCall::get("/").host(HOST)).status, 200);
     }
     let body: Vec<u8> = (0..3_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let mirrored = connection.call(&Call::post("/mirror").host(HOST).body(body.clone()));
+    let mirrored = connection.call(&HttpCall::post("/mirror").host(HOST).body(body.clone()));
     assert!(mirrored.status == 200 && mirrored.body == body, "{} bytes", mirrored.body.len());
     assert_eq!((front.handshakes(), front.named()), ((1, 0, 0), vec![HOST.to_owned()]));
     assert_eq!(appliance.metric("sluicegate_upstream_reused_total", ""), 20);
     // A client of HTTP/2 to the same instance.
     http2::run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let request = Request::post(format!("http://{HOST}/mirror")).body(()).unwrap();
         let answer = client.send(request, Bytes::from(body.clone()), None).await.unwrap();
         assert!(answer.status == 200 && answer.body == body, "{} bytes", answer.body.len());
@@ -50,11 +55,11 @@ fn an_instance_is_reached_by_tls_and_its_connection_is_kept() {
 
 #[test]
 fn a_new_connection_resumes_the_session() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let front = front(&authority, HOST, &[b"http/1.1"], upstream.address());
     let appliance = gateway(&authority, "https", &[&front], "");
     for _ in 0..4 {
-        assert_eq!(Call::get("/close").host(HOST).send(appliance.http()).status, 200);
+        assert_eq!(HttpCall::get("/close").host(HOST).send(appliance.http()).status, 200);
     }
     let (full, resumed, failed) = front.handshakes();
     assert_eq!((full, resumed, failed), (1, 3, 0));
@@ -62,11 +67,11 @@ fn a_new_connection_resumes_the_session() {
 
 #[test]
 fn an_instance_that_speaks_http2_by_tls_gets_streams_and_trailers() {
-    let (authority, instance) = (Authority::new(), Instance::start());
+    let (authority, instance) = (TlsAuthority::new(), H2Server::start());
     let front = front(&authority, "inside.test", &[b"h2"], instance.address());
     let appliance = gateway(&authority, "h2", &[&front], "&name=inside.test");
     http2::run(async {
-        let (client, _ended) = Client::open(appliance.http()).await;
+        let (client, _ended) = H2Client::open(appliance.http()).await;
         let request = || Request::post(format!("http://{HOST}/mirror")).body(()).unwrap();
         let mut check = HeaderMap::new();
         check.insert("x-check", HeaderValue::from_static("5"));
@@ -81,25 +86,25 @@ fn an_instance_that_speaks_http2_by_tls_gets_streams_and_trailers() {
             );
         }
     });
-    assert_eq!(Call::get("/x").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/x").host(HOST).send(appliance.http()).status, 200);
     assert_eq!((front.named(), instance.connections()), (vec!["inside.test".to_owned()], 1));
 }
 
 /// Nobody gets a request who does not prove to be the one that is meant.
 #[test]
 fn who_is_not_to_be_trusted_gets_nothing_and_the_client_is_told_why() {
-    let (authority, other) = (Authority::new(), Authority::new());
-    let upstream = Upstream::start("one");
+    let (authority, other) = (TlsAuthority::new(), TlsAuthority::new());
+    let upstream = TestUpstream::start("one");
     let wrong_name = front(&authority, "wrong.test", &[], upstream.address());
     let stranger = front(&other, HOST, &[], upstream.address());
     let right = front(&authority, HOST, &[], upstream.address());
     for (bad, said) in [(&wrong_name, "not valid for"), (&stranger, "peer certificate")] {
         let appliance = gateway(&authority, "https", &[bad], "");
-        let answer = Call::get("/").host(HOST).send(appliance.http());
+        let answer = HttpCall::get("/").host(HOST).send(appliance.http());
         assert_eq!(answer.status, 502, "{answer}");
         assert!(answer.text().contains("trusted") && answer.text().contains(said), "{answer}");
         http2::run(async {
-            let (client, _ended) = Client::open(appliance.http()).await;
+            let (client, _ended) = H2Client::open(appliance.http()).await;
             let request = Request::get(format!("http://{HOST}/")).body(()).unwrap();
             let answer = client.call(request).await.unwrap();
             assert!(answer.status == 502 && answer.text().contains(said), "{answer:?}");
@@ -113,26 +118,26 @@ fn who_is_not_to_be_trusted_gets_nothing_and_the_client_is_told_why() {
     // One that is in order stands in for the other.
     let appliance = gateway(&authority, "https", &[&wrong_name, &right], "");
     for _ in 0..10 {
-        assert_eq!(Call::get("/").host(HOST).send(appliance.http()).status, 200);
+        assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
     }
     // Who does not speak TLS at all, or no HTTP/2 where that is meant.
     let ca = authority.own_file();
     let plain = format!("{HOST}=https://{}?ca={}", upstream.address(), ca.display());
-    let appliance = Setup::new(BIN).flag("route", &plain).start();
-    let answer = Call::get("/").host(HOST).send(appliance.http());
+    let appliance = ApplianceSetup::new(BIN).flag("route", &plain).start();
+    let answer = HttpCall::get("/").host(HOST).send(appliance.http());
     assert_eq!(answer.status, 502, "{answer}");
     let appliance = gateway(&authority, "h2", &[&right], "");
-    let answer = Call::get("/").host(HOST).send(appliance.http());
+    let answer = HttpCall::get("/").host(HOST).send(appliance.http());
     assert!(answer.status == 502 && answer.text().contains("h2"), "{answer}");
 }
 
 #[test]
 fn an_authority_that_cannot_be_read_stops_the_start() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     std::fs::write(authority.file("bad.pem"), "no certificate").unwrap();
     for (file, said) in [("bad.pem", "no certificate of an authority"), ("none.pem", "none.pem")] {
         let rule = format!("{HOST}=https://127.0.0.1:9?ca={}", authority.file(file).display());
-        let refusal = Setup::new(BIN).flag("route", &rule).refused();
+        let refusal = ApplianceSetup::new(BIN).flag("route", &rule).refused();
         assert_eq!(refusal.code, Some(1), "{refusal}");
         assert!(refusal.stderr.contains(said) && refusal.stderr.contains(HOST), "{refusal}");
     }

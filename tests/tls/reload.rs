@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
-use kit::{Call, PATIENCE, Upstream, wait};
+use kit::{HttpCall, PATIENCE, TestUpstream, wait};
 
-use super::client::{Authority, BOTH, house};
+use super::client::{BOTH, TlsAuthority, house};
 
 /// What the server shows to a newcomer.
-fn shown(authority: &Authority, to: std::net::SocketAddr) -> Vec<u8> {
+fn shown(authority: &TlsAuthority, to: std::net::SocketAddr) -> Vec<u8> {
     let connection = authority.client(BOTH).connect(to, "app.test").unwrap();
     connection.tls.conn.peer_certificates().unwrap()[0].to_vec()
 }
@@ -17,7 +17,7 @@ fn shown(authority: &Authority, to: std::net::SocketAddr) -> Vec<u8> {
 #[test]
 fn certificates_change_under_load_and_no_request_fails() {
     const ROUNDS: usize = 20;
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let mut appliance = house(&authority, &[("*", "app.test")], &upstream);
     let https = appliance.https();
     let stop = Arc::new(AtomicBool::new(false));
@@ -26,7 +26,7 @@ fn certificates_change_under_load_and_no_request_fails() {
         .map(|number| {
             let (client, stop) = (authority.client(BOTH), Arc::clone(&stop));
             thread::spawn(move || {
-                let call = Call::post("/mirror").host("app.test").body(vec![b'x'; 20_000]);
+                let call = HttpCall::post("/mirror").host("app.test").body(vec![b'x'; 20_000]);
                 let mut kept = client.connect(https, "app.test").unwrap();
                 let mut calls = 0;
                 while !stop.load(SeqCst) {
@@ -60,7 +60,7 @@ fn certificates_change_under_load_and_no_request_fails() {
 
 #[test]
 fn a_reload_that_fails_leaves_all_as_it_was_and_says_why() {
-    let (authority, upstream) = (Authority::new(), Upstream::start("one"));
+    let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let certificates = [("app.test", "app.test"), ("other.test", "other.test")];
     let mut appliance = house(&authority, &certificates, &upstream);
     let before = shown(&authority, appliance.https());
@@ -74,14 +74,14 @@ fn a_reload_that_fails_leaves_all_as_it_was_and_says_why() {
 
     assert_eq!(shown(&authority, appliance.https()), before);
     let client = authority.client(BOTH);
-    assert_eq!(client.call(appliance.https(), "other.test", &Call::get("/")).unwrap().status, 200);
+    assert_eq!(client.call(appliance.https(), "other.test", &HttpCall::get("/")).unwrap().status, 200);
 }
 
 #[test]
 fn without_tls_a_reload_changes_nothing() {
-    let upstream = Upstream::start("one");
-    let mut appliance = kit::Setup::new(super::client::BIN).route("*", upstream.address()).start();
+    let upstream = TestUpstream::start("one");
+    let mut appliance = kit::ApplianceSetup::new(super::client::BIN).route("*", upstream.address()).start();
     appliance.reload();
     wait::until(PATIENCE, "the reload", || appliance.stderr().contains("certificates").then_some(()));
-    assert_eq!(Call::get("/").host("a.test").send(appliance.http()).status, 200);
+    assert_eq!(HttpCall::get("/").host("a.test").send(appliance.http()).status, 200);
 }

@@ -5,29 +5,31 @@ use base64::engine::general_purpose::STANDARD;
 use kit::manifest::{NAMESPACE, channel, subscription, trigger, with};
 use kit::scene::{ids, post, subscribe, with_broker};
 
-use kit::tls::Front;
-use kit::{Answer, Appliance, Call, Event, EventSink, PATIENCE, Received, Setup, wait};
+use kit::tls::TlsFront;
+use kit::{
+    Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait,
+};
 use serde_json::{Value, json};
 
-use super::client::{Authority, BIN};
+use super::client::{BIN, TlsAuthority};
 use super::instances::front;
 
-fn url(front: &Front, host: &str, path: &str) -> String {
+fn url(front: &TlsFront, host: &str, path: &str) -> String {
     format!("https://{host}:{}{path}", front.address().port())
 }
 
 /// A world whose system believes only who is in `file`, whatever this host believes.
-fn believing(file: &str) -> Setup {
-    Setup::new(BIN).env("SSL_CERT_FILE", file).env("SSL_CERT_DIR", "/nowhere")
+fn believing(file: &str) -> ApplianceSetup {
+    ApplianceSetup::new(BIN).env("SSL_CERT_FILE", file).env("SSL_CERT_DIR", "/nowhere")
 }
 
 /// A Broker on one core, in a world that believes nobody but `authority`.
-fn house(authority: &Authority) -> Appliance {
+fn house(authority: &TlsAuthority) -> Appliance {
     let file = authority.own_file();
     with_broker(&believing(&file.display().to_string()).flag("workers", "1"))
 }
 
-fn with_certificates(uri: &str, authority: &Authority) -> Value {
+fn with_certificates(uri: &str, authority: &TlsAuthority) -> Value {
     json!({ "uri": uri, "CACerts": authority.pem() })
 }
 
@@ -35,9 +37,9 @@ fn with_certificates(uri: &str, authority: &Authority) -> Value {
 /// connection, under its own name, and again after a restart.
 #[test]
 fn a_subscriber_is_reached_by_tls_and_its_connection_is_kept() {
-    let (authority, sink) = (Authority::new(), EventSink::start());
+    let (authority, sink) = (TlsAuthority::new(), EventSink::start());
     let front = front(&authority, "sub.localhost", &[], sink.address());
-    let elsewhere = Authority::new();
+    let elsewhere = TlsAuthority::new();
     let mut appliance = house(&elsewhere);
     let uri = url(&front, "sub.localhost", "/in?x=1");
     let to = with_certificates(&uri, &authority);
@@ -45,7 +47,7 @@ fn a_subscriber_is_reached_by_tls_and_its_connection_is_kept() {
     assert_eq!(ready["status"]["subscriberUri"], uri);
     assert_eq!(ready["status"]["subscriberCACerts"], authority.pem());
     for n in 1..=10 {
-        post(&appliance, &Event::new(&n.to_string()));
+        post(&appliance, &TestEvent::new(&n.to_string()));
         wait::until(PATIENCE, "an answer", || {
             (appliance.metric("sluicegate_subscriber_delivered_total", "default/t") == n).then_some(())
         });
@@ -57,12 +59,12 @@ fn a_subscriber_is_reached_by_tls_and_its_connection_is_kept() {
     assert_eq!(appliance.metric("sluicegate_subscriber_untrusted_total", "default/t"), 0);
 
     appliance.restart();
-    post(&appliance, &Event::new("after"));
+    post(&appliance, &TestEvent::new("after"));
     sink.wait_until(PATIENCE, |all| ids(all).contains(&"after".to_owned())).unwrap();
 }
 
 /// What went wrong, as a dead letter tells it.
-fn told(letter: &Received) -> String {
+fn told(letter: &ReceivedRequest) -> String {
     let data = letter.attribute("knativeerrordata").unwrap();
     String::from_utf8(STANDARD.decode(data).unwrap()).unwrap()
 }
@@ -71,7 +73,7 @@ fn told(letter: &Received) -> String {
 /// others, with its cause in the dead letter, the log and a counter; and is mended in place.
 #[test]
 fn who_cannot_prove_who_it_is_gets_nothing() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (authority, stranger) = (TlsAuthority::new(), TlsAuthority::new());
     let (sink, dead) = (EventSink::start(), EventSink::start());
     let door = front(&authority, "sub.localhost", &[], sink.address());
     let dead_door = front(&authority, "dead.localhost", &[], dead.address());
@@ -89,7 +91,7 @@ fn who_cannot_prove_who_it_is_gets_nothing() {
         let ready = subscribe(api, name, "http://unused/", &changes);
         assert_eq!(ready["status"]["deadLetterSinkCACerts"], authority.pem());
     }
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     for letter in dead.wait_for(3, PATIENCE) {
         assert_eq!(letter.attribute("knativeerrorcode").as_deref(), Some("500"));
         let why = told(&letter);
@@ -116,7 +118,7 @@ fn who_cannot_prove_who_it_is_gets_nothing() {
     api.wait_for("Trigger", NAMESPACE, "stranger", PATIENCE, |object| {
         object["status"]["subscriberCACerts"] == authority.pem()
     });
-    post(&appliance, &Event::new("2"));
+    post(&appliance, &TestEvent::new("2"));
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["2"]);
 }
 
@@ -124,13 +126,13 @@ fn who_cannot_prove_who_it_is_gets_nothing() {
 /// with `CACerts` beside it is one by its name.
 #[test]
 fn all_three_of_a_subscription_are_reached_by_tls() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let step = EventSink::answering(|event| match event.id().as_str() {
-        "bad" => Answer::status(400),
+        "bad" => SinkResponse::status(400),
         _ => {
             let attributes =
                 [("specversion", "1.0"), ("id", "answer"), ("source", "/kit"), ("type", "kit.test")];
-            Answer::event(200, &attributes, &json!({}))
+            SinkResponse::event(200, &attributes, &json!({}))
         }
     });
     let (reply, dead) = (EventSink::start(), EventSink::start());
@@ -138,12 +140,13 @@ fn all_three_of_a_subscription_are_reached_by_tls() {
     let door = front(&authority, core, &[], step.address());
     let reply_door = front(&authority, "reply.localhost", &[], reply.address());
     let dead_door = front(&authority, "127.0.0.1", &[], dead.address());
-    let elsewhere = Authority::new();
+    let elsewhere = TlsAuthority::new();
     let appliance = house(&elsewhere);
     let api = appliance.api();
     let put = |plural: &str, body: Value| {
-        let answer =
-            Call::post(&format!("/api/v1/namespaces/{NAMESPACE}/{plural}")).json(&body).send(api.address());
+        let answer = HttpCall::post(&format!("/api/v1/namespaces/{NAMESPACE}/{plural}"))
+            .json(&body)
+            .send(api.address());
         assert_eq!(answer.status, 201, "{answer}");
     };
     let metadata = json!({ "name": "core" });
@@ -168,12 +171,12 @@ fn all_three_of_a_subscription_are_reached_by_tls() {
         assert_eq!(physical[field], authority.pem(), "{field}");
     }
     for id in ["good", "bad"] {
-        let sent = Event::new(id).binary("/channels/default/c").send(appliance.events());
+        let sent = TestEvent::new(id).binary("/channels/default/c").send(appliance.events());
         assert_eq!(sent.status, 202, "{sent}");
     }
     assert_eq!(ids(&reply.wait_for(1, PATIENCE)), ["answer"]);
     assert_eq!(ids(&dead.wait_for(1, PATIENCE)), ["bad"]);
-    let kinds: Vec<_> = [&door, &reply_door, &dead_door].map(Front::handshakes).into();
+    let kinds: Vec<_> = [&door, &reply_door, &dead_door].map(TlsFront::handshakes).into();
     assert!(kinds.iter().all(|(full, _, failed)| *full >= 1 && *failed == 0), "{kinds:?}");
 }
 
@@ -181,7 +184,7 @@ fn all_three_of_a_subscription_are_reached_by_tls() {
 /// that they are there.
 #[test]
 fn the_systems_authorities_count_and_trust_bundles_beside_them() {
-    let (known, later) = (Authority::new(), Authority::new());
+    let (known, later) = (TlsAuthority::new(), TlsAuthority::new());
     let (first, second) = (EventSink::start(), EventSink::start());
     let first_door = front(&known, "one.localhost", &[], first.address());
     let second_door = front(&later, "two.localhost", &[], second.address());
@@ -190,7 +193,7 @@ fn the_systems_authorities_count_and_trust_bundles_beside_them() {
     subscribe(api, "one", &url(&first_door, "one.localhost", "/"), &[]);
     let patient = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.2S" });
     subscribe(api, "two", &url(&second_door, "two.localhost", "/"), &[("/spec/delivery", patient)]);
-    post(&appliance, &Event::new("1"));
+    post(&appliance, &TestEvent::new("1"));
     assert_eq!(ids(&first.wait_for(1, PATIENCE)), ["1"]);
     wait::until(PATIENCE, "a refused handshake", || {
         (appliance.metric("sluicegate_subscriber_untrusted_total", "default/two") > 0).then_some(())
@@ -209,7 +212,7 @@ fn the_systems_authorities_count_and_trust_bundles_beside_them() {
 /// EV-ADR-04: `CACerts` that cannot be read are refused where they are written, by their field.
 #[test]
 fn certificates_that_cannot_be_read_are_refused() {
-    let authority = Authority::new();
+    let authority = TlsAuthority::new();
     let (appliance, good) = (house(&authority), authority.pem());
     for bad in ["", "nonsense", &good[..good.len() / 2], "-----BEGIN CERTIFICATE-----"] {
         let to = json!({ "uri": "https://sub.localhost/", "CACerts": bad });
@@ -230,7 +233,7 @@ fn without_any_authority_nobody_is_ready() {
     let why = kit::api::condition(&told, "SubscriberResolved").unwrap();
     assert!(why["message"].as_str().unwrap().contains("give CACerts"), "{why}");
     assert!(!kit::api::is_ready(&told));
-    let authority = Authority::new().pem();
+    let authority = TlsAuthority::new().pem();
     api.patch("Trigger", NAMESPACE, "t", &json!({ "spec": { "subscriber": { "CACerts": authority } } }));
     api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
 }

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
-use kit::crowd::{Client, Crowd, keep_alive, one_by_one, streams};
-use kit::http2::{self, Instance};
+use kit::background_clients::{BackgroundClient, BackgroundClients, keep_alive, one_by_one, streams};
+use kit::http2::{self, H2Server};
 use kit::kingress::{backend, ingress, rule, split};
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Api, Call, PATIENCE, Setup, Upstream, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, TestUpstream, wait};
 use serde_json::{Value, json};
 
-use super::client::{self, Authority, BIN, BOTH};
+use super::client::{self, BIN, BOTH, TlsAuthority};
 
 const APP: &str = "app.example.com";
 const CHAT: &str = "chat.example.com";
@@ -26,9 +26,9 @@ const IMAGE: &str = "example.com/hello";
 const SECONDS_DEFAULT: u64 = 5;
 
 /// Asks by TLS on one connection until that ends, then on another.
-fn by_tls(client: client::Client, to: SocketAddr) -> Client {
+fn by_tls(client: client::TlsTestClient, to: SocketAddr) -> BackgroundClient {
     Box::new(move |stop, answers| {
-        let call = Call::post("/mirror").host(APP).body(vec![b'x'; 10_000]);
+        let call = HttpCall::post("/mirror").host(APP).body(vec![b'x'; 10_000]);
         let told = |what: &str, why: &dyn std::fmt::Display| format!("TLS: {what}: {why}");
         while !stop.load(SeqCst) {
             let mut connection = client.connect(to, APP).map_err(|why| told("connect", &why))?;
@@ -48,13 +48,13 @@ fn by_tls(client: client::Client, to: SocketAddr) -> Client {
 }
 
 /// Calls as gRPC makes them: a message, trailers behind it, and a status in the answer's trailers.
-fn grpc(to: SocketAddr) -> Client {
+fn grpc(to: SocketAddr) -> BackgroundClient {
     Box::new(move |stop, answers| {
         http2::run(async {
             let mut check = HeaderMap::new();
             check.insert("x-check", HeaderValue::from_static("7"));
             while !stop.load(SeqCst) {
-                let (client, _ended) = http2::Client::open(to).await;
+                let (client, _ended) = http2::H2Client::open(to).await;
                 while !stop.load(SeqCst) {
                     let request = Request::post(format!("http://{CHAT}/mirror"));
                     let request = request.header("te", "trailers").body(()).unwrap();
@@ -84,7 +84,7 @@ fn grpc(to: SocketAddr) -> Client {
 }
 
 /// Frames there and back until the server says goodbye (1001), then anew.
-fn web_socket(to: SocketAddr) -> Client {
+fn web_socket(to: SocketAddr) -> BackgroundClient {
     const FRAME: &[u8] = b"\x82\x85\x01\x02\x03\x04hello";
     const GOODBYE: &[u8] = b"\x88\x02\x03\xe9";
     Box::new(move |stop, answers| {
@@ -180,7 +180,7 @@ fn subsets(addresses: &[SocketAddr]) -> Value {
 }
 
 /// One turn of the weather. Each change is in force before the next one comes.
-fn turn(api: Api, number: u32, upstreams: &[Upstream]) {
+fn turn(api: KitApi, number: u32, upstreams: &[TestUpstream]) {
     api.patch(
         "Ingress",
         NAMESPACE,
@@ -198,9 +198,9 @@ fn turn(api: Api, number: u32, upstreams: &[Upstream]) {
 #[test]
 fn no_client_notices_a_day_of_changes() {
     let seconds = std::env::var("WEATHER_SECONDS").map_or(SECONDS_DEFAULT, |text| text.parse().unwrap());
-    let (authority, chat, socket) = (Authority::new(), Instance::start(), echo());
-    let upstreams = [Upstream::start("one"), Upstream::start("two"), Upstream::start("three")];
-    let mut current = Setup::new(BIN)
+    let (authority, chat, socket) = (TlsAuthority::new(), H2Server::start(), echo());
+    let upstreams = [TestUpstream::start("one"), TestUpstream::start("two"), TestUpstream::start("three")];
+    let mut current = ApplianceSetup::new(BIN)
         .hello_image(IMAGE)
         .flag("https", "127.0.0.1:0")
         .flag("tls-cert", &format!("*={}", authority.issue("app", APP)))
@@ -218,11 +218,11 @@ fn no_client_notices_a_day_of_changes() {
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
 
     let (to, https) = (current.http(), current.https());
-    let mut crowd = Crowd::new();
-    crowd.add(keep_alive(to, |_| Call::get("/").host(APP), 200, Duration::ZERO));
+    let mut crowd = BackgroundClients::new();
+    crowd.add(keep_alive(to, |_| HttpCall::get("/").host(APP), 200, Duration::ZERO));
     crowd.add(keep_alive(
         to,
-        |_| Call::post("/mirror").host(APP).body(vec![b'x'; 50_000]),
+        |_| HttpCall::post("/mirror").host(APP).body(vec![b'x'; 50_000]),
         200,
         Duration::ZERO,
     ));

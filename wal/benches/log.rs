@@ -18,7 +18,7 @@ use std::thread;
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rustix::io::{ReadWriteFlags, pwritev2};
-use sluicegate_wal::{Bookmark, Flush, Log, Options, Position, StreamId, Urgency};
+use sluicegate_wal::{Cursor, Flush, FlushUrgency, LogOptions, LogPosition, StreamId, WriteAheadLog};
 
 const RECORD_BYTES: usize = 512;
 const FILE_BYTES: u64 = 64 << 20;
@@ -30,9 +30,9 @@ const GIB: u64 = 1 << 30;
 const RECOVERED_GIB: &str = "SLUICEGATE_RECOVERED_GIB";
 const RECOVERED_BYTES: u64 = if cfg!(debug_assertions) { GIB / 16 } else { GIB };
 
-type Write = fn(&File, &[u8], u64);
+type BenchWrite = fn(&File, &[u8], u64);
 
-const WRITES: [(&str, Write); 2] = [("fdatasync", write_and_sync), ("dsync", write_through)];
+const WRITES: [(&str, BenchWrite); 2] = [("fdatasync", write_and_sync), ("dsync", write_through)];
 
 fn write_and_sync(file: &File, bytes: &[u8], offset: u64) {
     file.write_all_at(bytes, offset).unwrap();
@@ -44,7 +44,7 @@ fn write_through(file: &File, bytes: &[u8], offset: u64) {
     assert_eq!(written, bytes.len());
 }
 
-fn commit(log: &mut Log, stream: StreamId, payload: &[u8], records: usize, write: Write) {
+fn commit(log: &mut WriteAheadLog, stream: StreamId, payload: &[u8], records: usize, write: BenchWrite) {
     for _ in 0..records {
         black_box(log.append(stream, 0, &[payload]).unwrap());
     }
@@ -63,7 +63,7 @@ struct Pipeline {
 }
 
 impl Pipeline {
-    fn new(write: Write) -> Self {
+    fn new(write: BenchWrite) -> Self {
         let (flushes, next) = sync_channel::<(Arc<File>, Bytes, u64)>(1);
         let (tell, done) = sync_channel(1);
         thread::spawn(move || {
@@ -76,7 +76,7 @@ impl Pipeline {
         Self { flushes, done, out: None }
     }
 
-    fn commit(&mut self, log: &mut Log, stream: StreamId, payload: &[u8], records: usize) {
+    fn commit(&mut self, log: &mut WriteAheadLog, stream: StreamId, payload: &[u8], records: usize) {
         for _ in 0..records {
             black_box(log.append(stream, 0, &[payload]).unwrap());
         }
@@ -84,14 +84,14 @@ impl Pipeline {
         while let Some(flush) = log.next_flush() {
             self.flushes.send((Arc::clone(&flush.file), flush.bytes.clone(), flush.offset)).unwrap();
             self.out = Some(flush);
-            if log.urgency() == Urgency::Now {
+            if log.urgency() == FlushUrgency::Now {
                 self.settle(log); // a roll-over: two files
             }
         }
         log.reclaim();
     }
 
-    fn settle(&mut self, log: &mut Log) {
+    fn settle(&mut self, log: &mut WriteAheadLog) {
         if let Some(flush) = self.out.take() {
             self.done.recv().unwrap();
             log.flush_done(flush, Ok(()));
@@ -101,7 +101,7 @@ impl Pipeline {
 
 fn append(c: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = Log::open(folder.path(), Options::default()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), LogOptions::default()).unwrap();
     let stream = log.stream("bench").unwrap();
     let mut group = c.benchmark_group("append");
     for payload in [vec![7; RECORD_BYTES], vec![7; 4096]] {
@@ -115,7 +115,7 @@ fn append(c: &mut Criterion) {
 
 fn group_commit(c: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = Log::open(&folder.path().join("log"), Options::default()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(&folder.path().join("log"), LogOptions::default()).unwrap();
     let stream = log.stream("bench").unwrap();
     let file = zeroed(&folder.path().join("bare"));
     let mut group = c.benchmark_group("group commit");
@@ -154,11 +154,11 @@ fn streams(c: &mut Criterion) {
     let mut group = c.benchmark_group("streams");
     for streams in [1, 1000] {
         let folder = tempfile::tempdir().unwrap();
-        let (mut log, _) = Log::open(folder.path(), Options::default()).unwrap();
+        let (mut log, _) = WriteAheadLog::open(folder.path(), LogOptions::default()).unwrap();
         let ids: Vec<StreamId> = (0..streams)
             .map(|nth| {
                 let stream = log.stream(&format!("broker/default/bench-{nth}")).unwrap();
-                log.bookmark(stream, "reader", Bookmark::at(log.end(stream))).unwrap();
+                log.cursor(stream, "reader", Cursor::at(log.end(stream))).unwrap();
                 stream
             })
             .collect();
@@ -178,7 +178,7 @@ fn streams(c: &mut Criterion) {
                     }
                     for stream in &touched {
                         let end = log.end(*stream);
-                        log.bookmark(*stream, "reader", Bookmark::at(end)).unwrap();
+                        log.cursor(*stream, "reader", Cursor::at(end)).unwrap();
                     }
                     if nth % RECLAIM_EVERY == 0 {
                         log.reclaim();
@@ -195,10 +195,10 @@ fn recovery(c: &mut Criterion) {
     let recovered_bytes =
         std::env::var(RECOVERED_GIB).map_or(RECOVERED_BYTES, |gib| gib.parse::<u64>().unwrap() * GIB);
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { log_bytes_max: 2 * recovered_bytes, ..Options::default() };
-    let (mut log, _) = Log::open(folder.path(), options.clone()).unwrap();
+    let options = LogOptions { log_bytes_max: 2 * recovered_bytes, ..LogOptions::default() };
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options.clone()).unwrap();
     let stream = log.stream("bench").unwrap();
-    log.bookmark(stream, "away", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "away", Cursor::at(log.end(stream))).unwrap();
     let payload = vec![7; RECORD_BYTES];
     while log.visible().get() < recovered_bytes {
         for _ in 0..512 {
@@ -214,7 +214,7 @@ fn recovery(c: &mut Criterion) {
     group.sample_size(10);
     group.throughput(Throughput::Bytes(recovered_bytes));
     group.bench_function("open, bytes of a cached log", |b| {
-        b.iter(|| black_box(Log::open(folder.path(), options.clone()).unwrap().1.events));
+        b.iter(|| black_box(WriteAheadLog::open(folder.path(), options.clone()).unwrap().1.events));
     });
     group.finish();
 }
@@ -224,7 +224,7 @@ fn read(c: &mut Criterion) {
     let mut group = c.benchmark_group("read");
     for bytes in [64, RECORD_BYTES, 4096] {
         let folder = tempfile::tempdir().unwrap();
-        let (mut log, _) = Log::open(folder.path(), Options::default()).unwrap();
+        let (mut log, _) = WriteAheadLog::open(folder.path(), LogOptions::default()).unwrap();
         let stream = log.stream("bench").unwrap();
         for _ in 0..READ_RECORDS {
             log.append(stream, 0, &[&vec![7; bytes]]).unwrap();
@@ -233,7 +233,7 @@ fn read(c: &mut Criterion) {
         group.throughput(Throughput::Elements(READ_RECORDS));
         group.bench_function(BenchmarkId::new("records in order", bytes), |b| {
             b.iter(|| {
-                let mut from = Position::ORIGIN;
+                let mut from = LogPosition::ORIGIN;
                 while let Some(record) = log.read(stream, from) {
                     from = black_box(record).next;
                 }

@@ -1,6 +1,6 @@
 //! One record, byte by byte (drawn in FORMAT.md). Values in, values out.
 
-use crate::position::Position;
+use crate::position::LogPosition;
 
 /// Bytes before a record's payload.
 pub(crate) const HEADER_BYTES: usize = 40;
@@ -13,35 +13,35 @@ pub(crate) const ORIGIN_BYTES: usize = 8;
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum RecordKind {
     Event = 1,
     /// The state of the log when a segment began: stream count and segment list. The streams and
     /// bookmarks follow in the same batch.
     Snapshot = 2,
     Stream = 3,
     ForgetStream = 4,
-    Bookmark = 5,
-    ForgetBookmark = 6,
+    Cursor = 5,
+    ForgetCursor = 6,
     /// Segments that nobody needs: their files may be gone.
     Drop = 7,
     /// The last record of a segment: the next one has begun or will.
     Seal = 8,
     /// An event that was appended elsewhere: its origin, then its payload.
-    Moved = 9,
+    Compacted = 9,
 }
 
-impl Kind {
+impl RecordKind {
     const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Event,
             2 => Self::Snapshot,
             3 => Self::Stream,
             4 => Self::ForgetStream,
-            5 => Self::Bookmark,
-            6 => Self::ForgetBookmark,
+            5 => Self::Cursor,
+            6 => Self::ForgetCursor,
             7 => Self::Drop,
             8 => Self::Seal,
-            9 => Self::Moved,
+            9 => Self::Compacted,
             _ => return None,
         })
     }
@@ -53,22 +53,22 @@ impl Kind {
             Self::Snapshot => "snapshot",
             Self::Stream => "stream",
             Self::ForgetStream => "forget-stream",
-            Self::Bookmark => "bookmark",
-            Self::ForgetBookmark => "forget-bookmark",
+            Self::Cursor => "bookmark",
+            Self::ForgetCursor => "forget-bookmark",
             Self::Drop => "drop",
             Self::Seal => "seal",
-            Self::Moved => "moved",
+            Self::Compacted => "moved",
         }
     }
 }
 
 /// What stands before a payload, checksum and length aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) kind: Kind,
+pub(crate) struct RecordHeader {
+    pub(crate) kind: RecordKind,
     /// 0 for records that belong to no stream.
     pub(crate) stream: u32,
-    pub(crate) position: Position,
+    pub(crate) position: LogPosition,
     pub(crate) at_ms: u64,
     /// Bytes before this record that no sync had confirmed when it was appended. It proves what was
     /// durable: damage below `position - unsynced` cannot be a torn write.
@@ -79,18 +79,18 @@ pub(crate) struct Head {
 
 /// A record as found in a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Found<'a> {
-    pub(crate) head: Head,
+pub(crate) struct DecodedRecord<'a> {
+    pub(crate) head: RecordHeader,
     pub(crate) payload: &'a [u8],
 }
 
-impl Found<'_> {
+impl DecodedRecord<'_> {
     /// For an event: where it was appended, and how many bytes of the payload are not its own.
-    pub(crate) fn event(&self) -> Option<(Position, usize)> {
+    pub(crate) fn event(&self) -> Option<(LogPosition, usize)> {
         match self.head.kind {
-            Kind::Event => Some((self.head.position, 0)),
-            Kind::Moved => {
-                let origin = Position::new(u64_at(self.payload, 0)?);
+            RecordKind::Event => Some((self.head.position, 0)),
+            RecordKind::Compacted => {
+                let origin = LogPosition::new(u64_at(self.payload, 0)?);
                 (origin < self.head.position).then_some((origin, ORIGIN_BYTES))
             }
             _ => None,
@@ -104,7 +104,7 @@ pub(crate) const fn record_bytes(payload_bytes: usize) -> usize {
 }
 
 /// Appends one record to `out`. `parts` together are shorter than 4 GiB (the caller's limits).
-pub(crate) fn encode(out: &mut Vec<u8>, salt: u32, head: &Head, parts: &[&[u8]]) {
+pub(crate) fn encode(out: &mut Vec<u8>, salt: u32, head: &RecordHeader, parts: &[&[u8]]) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     let length_word = u32::try_from(length).expect("record_bytes_max is a u32");
     let start = out.len();
@@ -127,7 +127,12 @@ pub(crate) fn encode(out: &mut Vec<u8>, salt: u32, head: &Head, parts: &[&[u8]])
 }
 
 /// The record that begins at `offset` of a segment, if one does that belongs at `position`.
-pub(crate) fn decode(segment: &[u8], offset: usize, salt: u32, position: Position) -> Option<Found<'_>> {
+pub(crate) fn decode(
+    segment: &[u8],
+    offset: usize,
+    salt: u32,
+    position: LogPosition,
+) -> Option<DecodedRecord<'_>> {
     let found = peek(segment, offset)?;
     if found.head.position != position {
         return None; // the cheap test first: zeros and stale bytes stop here
@@ -138,22 +143,22 @@ pub(crate) fn decode(segment: &[u8], offset: usize, salt: u32, position: Positio
 }
 
 /// Like [`decode`] for a record whose checksum was verified before.
-pub(crate) fn peek(segment: &[u8], offset: usize) -> Option<Found<'_>> {
+pub(crate) fn peek(segment: &[u8], offset: usize) -> Option<DecodedRecord<'_>> {
     let length = u32_at(segment, offset + 4)? as usize;
     let start = offset.checked_add(HEADER_BYTES)?;
     let payload = segment.get(start..start.checked_add(length)?)?;
     if start + length > segment.len() - segment.len() % ALIGN {
         return None;
     }
-    let head = Head {
-        kind: Kind::from_byte(*segment.get(offset + 32)?)?,
+    let head = RecordHeader {
+        kind: RecordKind::from_byte(*segment.get(offset + 32)?)?,
         stream: u32_at(segment, offset + 24)?,
-        position: Position::new(u64_at(segment, offset + 8)?),
+        position: LogPosition::new(u64_at(segment, offset + 8)?),
         at_ms: u64_at(segment, offset + 16)?,
         unsynced: u32_at(segment, offset + 28)?,
         batch_rest: u32_at(segment, offset + 36)?,
     };
-    Some(Found { head, payload })
+    Some(DecodedRecord { head, payload })
 }
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -172,11 +177,11 @@ mod tests {
 
     use super::*;
 
-    fn head(position: u64) -> Head {
-        Head {
-            kind: Kind::Event,
+    fn head(position: u64) -> RecordHeader {
+        RecordHeader {
+            kind: RecordKind::Event,
             stream: 7,
-            position: Position::new(position),
+            position: LogPosition::new(position),
             at_ms: 1_700_000_000_000,
             unsynced: 512,
             batch_rest: 3,
@@ -202,9 +207,9 @@ mod tests {
     fn a_record_of_another_place_or_salt_is_not_taken() {
         let mut out = Vec::new();
         encode(&mut out, 9, &head(64), &[b"abc"]);
-        assert!(decode(&out, 0, 9, Position::new(64)).is_some());
-        assert!(decode(&out, 0, 9, Position::new(72)).is_none());
-        assert!(decode(&out, 0, 8, Position::new(64)).is_none());
+        assert!(decode(&out, 0, 9, LogPosition::new(64)).is_some());
+        assert!(decode(&out, 0, 9, LogPosition::new(72)).is_none());
+        assert!(decode(&out, 0, 8, LogPosition::new(64)).is_none());
     }
 
     proptest! {
@@ -212,7 +217,7 @@ mod tests {
         fn what_was_encoded_is_decoded(payload in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut out = vec![0; 16];
             encode(&mut out, 5, &head(16), &[&payload]);
-            let found = decode(&out, 16, 5, Position::new(16)).unwrap();
+            let found = decode(&out, 16, 5, LogPosition::new(16)).unwrap();
             prop_assert_eq!(found.payload, &payload[..]);
             prop_assert_eq!(found.head, head(16));
         }
@@ -225,7 +230,7 @@ mod tests {
             encode(&mut out, 5, &head(0), &[&payload]);
             let bit = bit % ((HEADER_BYTES + payload.len()) * 8);
             out[bit / 8] ^= 1 << (bit % 8);
-            prop_assert!(decode(&out, 0, 5, Position::new(0)).is_none());
+            prop_assert!(decode(&out, 0, 5, LogPosition::new(0)).is_none());
         }
 
         #[test]
@@ -233,7 +238,7 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..200), offset in 0_usize..300,
         ) {
             let position = u64_at(&bytes, offset.saturating_add(8)).unwrap_or(0);
-            prop_assert!(decode(&bytes, offset, 1, Position::new(position)).is_none());
+            prop_assert!(decode(&bytes, offset, 1, LogPosition::new(position)).is_none());
         }
     }
 }

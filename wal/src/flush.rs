@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::bookmark::Bookmark;
-use crate::broken::is_unlinked;
-use crate::codec::{Kind, record_bytes};
-use crate::ledger::encode_bookmark;
+use crate::broken_segment::is_unlinked;
+use crate::codec::{RecordKind, record_bytes};
+use crate::cursor::Cursor;
 use crate::limits::RANGES_MAX;
-use crate::log::Log;
-use crate::position::Position;
-use crate::roll::For;
+use crate::log::WriteAheadLog;
+use crate::log_state::encode_cursor;
+use crate::position::LogPosition;
+use crate::roll::RollPurpose;
 
 /// The page cache's unit, in bytes.
 const PAGE_BYTES: u64 = 4096;
@@ -31,14 +31,14 @@ pub struct Flush {
     pub offset: u64,
     pub bytes: Bytes,
     /// Everything below is durable when this write is.
-    pub end: Position,
+    pub end: LogPosition,
     /// Nobody else may open the folder while this write can still reach it, log or no log.
     _lock: Arc<File>,
 }
 
 /// How soon the owner should take [`Log::next_flush`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Urgency {
+pub enum FlushUrgency {
     Nothing,
     /// Bookmarks and declarations only: nobody waits, and a later flush carries more of them.
     Whenever,
@@ -47,7 +47,7 @@ pub enum Urgency {
 }
 
 /// Bytes for one segment, from `offset` on.
-pub(crate) struct Staged {
+pub(crate) struct StagedBytes {
     pub(crate) base: u64,
     pub(crate) capacity: u32,
     pub(crate) file: Arc<File>,
@@ -55,12 +55,12 @@ pub(crate) struct Staged {
     pub(crate) bytes: Vec<u8>,
 }
 
-pub(crate) struct InFlight {
+pub(crate) struct InFlightFlush {
     base: u64,
     offset: u64,
     /// Without the padding.
     length: usize,
-    end: Position,
+    end: LogPosition,
 }
 
 /// Zeros from a write's end to the end of its page. A partial write to a page that is not cached makes
@@ -71,14 +71,14 @@ fn padding(end: u64, capacity: u32) -> usize {
 }
 
 /// A bookmark, as it was written down, that is durable when everything below `at` is.
-pub(crate) struct MarkInFlight {
-    pub(crate) at: Position,
+pub(crate) struct InFlightCursor {
+    pub(crate) at: LogPosition,
     pub(crate) stream: u32,
     pub(crate) subscriber: Arc<str>,
-    pub(crate) mark: Bookmark,
+    pub(crate) mark: Cursor,
 }
 
-impl Log {
+impl WriteAheadLog {
     /// The next write; `None` while one is out, when nothing is pending, or when the log failed.
     pub fn next_flush(&mut self) -> Option<Flush> {
         if self.in_flight.is_some() || self.poison.is_some() {
@@ -103,8 +103,8 @@ impl Log {
         } else {
             self.staged.pop_front();
         }
-        let end = Position::new(base + offset + length as u64);
-        self.in_flight = Some(InFlight { base, offset, length, end });
+        let end = LogPosition::new(base + offset + length as u64);
+        self.in_flight = Some(InFlightFlush { base, offset, length, end });
         Some(Flush { file, offset, bytes: Bytes::from(bytes), end, _lock: Arc::clone(&self.lock) })
     }
 
@@ -142,16 +142,16 @@ impl Log {
 
     /// Whether anything waits for a flush, and how urgently.
     #[must_use]
-    pub fn urgency(&self) -> Urgency {
+    pub fn urgency(&self) -> FlushUrgency {
         let tail_empty = self.staged.iter().all(|staged| staged.bytes.is_empty());
         if self.poison.is_some() {
-            Urgency::Nothing
+            FlushUrgency::Nothing
         } else if self.events_staged || self.staged.len() > 1 {
-            Urgency::Now
+            FlushUrgency::Now
         } else if !self.ledger.changed.is_empty() || !self.forgotten.is_empty() || !tail_empty {
-            Urgency::Whenever
+            FlushUrgency::Whenever
         } else {
-            Urgency::Nothing
+            FlushUrgency::Nothing
         }
     }
 
@@ -185,7 +185,7 @@ impl Log {
     /// and is tried with the next flush; a roll-over takes all of it into its snapshot.
     fn stage_changes(&mut self) {
         while let Some((kind, stream, name)) = self.forgotten.pop() {
-            if self.make_room(record_bytes(name.len()), For::Control).is_err() {
+            if self.reclaim_for(record_bytes(name.len()), RollPurpose::Control).is_err() {
                 self.forgotten.push((kind, stream, name));
                 return;
             }
@@ -194,32 +194,33 @@ impl Log {
         // A roll-over on the way takes all that is left into its snapshot, and nothing is left.
         while let Some((stream, subscriber)) = self.ledger.changed.last().cloned() {
             let known = self.ledger.streams.get(&stream);
-            let Some(kept) = known.and_then(|known| known.bookmarks.get(&subscriber)) else {
+            let Some(kept) = known.and_then(|known| known.cursors.get(&subscriber)) else {
                 self.ledger.changed.pop();
                 continue;
             };
-            let payload = encode_bookmark(&subscriber, &kept.mark, RANGES_MAX);
+            let payload = encode_cursor(&subscriber, &kept.mark, RANGES_MAX);
             let mark = kept.mark.cut(RANGES_MAX);
-            if self.make_room(record_bytes(payload.len()), For::Control).is_err() {
+            if self.reclaim_for(record_bytes(payload.len()), RollPurpose::Control).is_err() {
                 return;
             }
             if self.ledger.changed.pop().is_none() {
                 return;
             }
-            self.stage(Kind::Bookmark, stream, 0, 0, &[&payload]);
+            self.stage(RecordKind::Cursor, stream, 0, 0, &[&payload]);
             let at = self.visible;
             self.ledger.staged(stream, &subscriber);
-            self.marks_in_flight.push_back(MarkInFlight { at, stream, subscriber, mark });
+            self.marks_in_flight.push_back(InFlightCursor { at, stream, subscriber, mark });
         }
     }
 
     fn settle_marks(&mut self) {
         while self.marks_in_flight.front().is_some_and(|mark| mark.at <= self.durable) {
-            let Some(MarkInFlight { stream, subscriber, mark, .. }) = self.marks_in_flight.pop_front() else {
+            let Some(InFlightCursor { stream, subscriber, mark, .. }) = self.marks_in_flight.pop_front()
+            else {
                 return;
             };
             let known = self.ledger.streams.get_mut(&stream);
-            if let Some(kept) = known.and_then(|known| known.bookmarks.get_mut(&subscriber)) {
+            if let Some(kept) = known.and_then(|known| known.cursors.get_mut(&subscriber)) {
                 kept.durable = Some(mark);
             }
         }

@@ -14,7 +14,7 @@ const MAGIC: [u8; 8] = *b"SLUICWAL";
 
 /// What a segment says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct SegmentHeader {
     /// [`FORMAT`], or an older one that is read.
     pub(crate) format: u32,
     /// Position of the segment's first byte.
@@ -28,8 +28,8 @@ pub(crate) struct Header {
 
 /// What the first bytes of a file turn out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
-    Good(Header),
+pub(crate) enum HeaderState {
+    Good(SegmentHeader),
     /// Zeros: prepared, never used.
     Blank,
     /// Ours, and not whole: its first flush never returned.
@@ -38,7 +38,7 @@ pub(crate) enum Door {
     OtherFormat(u32),
 }
 
-impl Header {
+impl SegmentHeader {
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut out = [0; SEGMENT_HEADER_BYTES];
         out[0..8].copy_from_slice(&MAGIC);
@@ -51,29 +51,29 @@ impl Header {
         out
     }
 
-    pub(crate) fn decode(file: &[u8]) -> Door {
+    pub(crate) fn decode(file: &[u8]) -> HeaderState {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         let length = file.len().min(SEGMENT_HEADER_BYTES);
         bytes[..length].copy_from_slice(&file[..length]);
 
         if bytes.iter().all(|byte| *byte == 0) {
-            return Door::Blank;
+            return HeaderState::Blank;
         }
         // A file is wiped before its header is written, so a torn header is ours mixed with zeros.
         let torn_magic = MAGIC.iter().zip(&bytes).all(|(ours, found)| found == ours || *found == 0);
         if !torn_magic {
             let mut found = [0; 8];
             found.copy_from_slice(&bytes[..8]);
-            return Door::Foreign(found);
+            return HeaderState::Foreign(found);
         }
         if bytes[..8] != MAGIC {
-            return Door::Torn;
+            return HeaderState::Torn;
         }
         let (Some(format), Some(salt)) = (u32_at(&bytes, 8), u32_at(&bytes, 12)) else {
-            return Door::Torn;
+            return HeaderState::Torn;
         };
         if !(FORMAT_MIN..=FORMAT).contains(&format) && format != 0 {
-            return Door::OtherFormat(format); // before the checksum: another format may keep it elsewhere
+            return HeaderState::OtherFormat(format); // before the checksum: another format may keep it elsewhere
         }
         match (u64_at(&bytes, 16), u32_at(&bytes, 24), u32_at(&bytes, 60)) {
             (Some(base), Some(capacity), Some(crc))
@@ -81,9 +81,9 @@ impl Header {
                     && base <= BASE_MAX
                     && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&capacity) =>
             {
-                Door::Good(Self { format, base, capacity, salt })
+                HeaderState::Good(Self { format, base, capacity, salt })
             }
-            _ => Door::Torn,
+            _ => HeaderState::Torn,
         }
     }
 }
@@ -92,24 +92,25 @@ impl Header {
 mod tests {
     use super::*;
 
-    const HEADER: Header = Header { format: FORMAT, base: 1 << 40, capacity: 1 << 20, salt: 0xdead_beef };
+    const HEADER: SegmentHeader =
+        SegmentHeader { format: FORMAT, base: 1 << 40, capacity: 1 << 20, salt: 0xdead_beef };
 
     #[test]
     fn each_door_is_told_from_the_others() {
         let good = HEADER.encode();
-        assert_eq!(Header::decode(&good), Door::Good(HEADER));
-        assert_eq!(Header::decode(&[]), Door::Blank);
-        assert_eq!(Header::decode(&[0; 4096]), Door::Blank);
-        assert_eq!(Header::decode(b"PNG\r\n and more"), Door::Foreign(*b"PNG\r\n an"));
+        assert_eq!(SegmentHeader::decode(&good), HeaderState::Good(HEADER));
+        assert_eq!(SegmentHeader::decode(&[]), HeaderState::Blank);
+        assert_eq!(SegmentHeader::decode(&[0; 4096]), HeaderState::Blank);
+        assert_eq!(SegmentHeader::decode(b"PNG\r\n and more"), HeaderState::Foreign(*b"PNG\r\n an"));
 
         let mut newer = good;
         newer[8] = 3;
-        assert_eq!(Header::decode(&newer), Door::OtherFormat(3));
-        let older = Header { format: FORMAT_MIN, ..HEADER };
-        assert_eq!(Header::decode(&older.encode()), Door::Good(older));
+        assert_eq!(SegmentHeader::decode(&newer), HeaderState::OtherFormat(3));
+        let older = SegmentHeader { format: FORMAT_MIN, ..HEADER };
+        assert_eq!(SegmentHeader::decode(&older.encode()), HeaderState::Good(older));
         let mut flipped = good;
         flipped[20] ^= 1;
-        assert_eq!(Header::decode(&flipped), Door::Torn);
+        assert_eq!(SegmentHeader::decode(&flipped), HeaderState::Torn);
     }
 
     #[test]
@@ -119,7 +120,7 @@ mod tests {
             let mut torn = [0; SEGMENT_HEADER_BYTES];
             torn[..cut].copy_from_slice(&good[..cut]);
             if torn != good {
-                assert_eq!(Header::decode(&torn), Door::Torn, "cut at {cut}");
+                assert_eq!(SegmentHeader::decode(&torn), HeaderState::Torn, "cut at {cut}");
             }
         }
     }

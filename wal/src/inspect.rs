@@ -10,25 +10,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::bookmark::Bookmark;
-use crate::broken::Broken;
-use crate::codec::Kind;
+use crate::broken_segment::BrokenSegment;
+use crate::codec::RecordKind;
+use crate::cursor::Cursor;
 use crate::error::Error;
-use crate::header::{Door, FORMAT, Header, SEGMENT_HEADER_BYTES};
-use crate::headless::lost_header;
-use crate::ledger::Ledger;
-use crate::position::Position;
-use crate::recovery::{Hole, apply, read_up_to, segment_files};
-use crate::scan::{Scan, place, record, scan};
+use crate::header::{FORMAT, HeaderState, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::log_state::LogState;
+use crate::position::LogPosition;
+use crate::recovery::{LogGap, apply, read_up_to, segment_files};
+use crate::scan::{ScanResult, place, record, scan};
+use crate::unformatted::lost_header;
 
 /// How often a folder that changes is read again before its findings are told as they are.
 const ATTEMPTS_MAX: usize = 3;
 
 /// One record, as [`inspect`] shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct InspectedRecord<'a> {
     /// Of a moved event: where it was appended.
-    pub position: Position,
+    pub position: LogPosition,
     pub file: &'a Path,
     pub offset: u32,
     /// `None` for records that belong to no stream.
@@ -42,7 +42,7 @@ pub struct Entry<'a> {
 
 /// What a folder holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Inspection {
+pub struct LogInspection {
     pub segments: usize,
     /// Prepared or begun, with nothing in them.
     pub spares: usize,
@@ -53,13 +53,13 @@ pub struct Inspection {
     /// Remains of a flush that never returned, or that is on its way: no damage.
     pub torn_bytes: u64,
     /// Where the oldest segment begins, and where the last record ends.
-    pub first: Position,
-    pub end: Position,
+    pub first: LogPosition,
+    pub end: LogPosition,
     pub streams: BTreeMap<Box<str>, StreamInspection>,
     /// Acknowledged bytes that are gone.
-    pub holes: Vec<Hole>,
+    pub gaps: Vec<LogGap>,
     /// Segments whose file is shorter than it was made.
-    pub cut: Vec<Broken>,
+    pub cut: Vec<BrokenSegment>,
     /// Segments that an earlier recovery could not read and set aside.
     pub set_aside: Vec<PathBuf>,
 }
@@ -69,14 +69,14 @@ pub struct StreamInspection {
     /// Events that are there, needed or not.
     pub events: u64,
     /// By subscriber, in the order of their names.
-    pub bookmarks: Vec<BookmarkInspection>,
+    pub cursors: Vec<CursorInspection>,
 }
 
 /// How far a subscriber has come, as far as it is written down.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BookmarkInspection {
+pub struct CursorInspection {
     pub subscriber: Arc<str>,
-    pub mark: Bookmark,
+    pub mark: Cursor,
     /// Events at or after its low mark.
     pub ahead: u64,
 }
@@ -84,15 +84,15 @@ pub struct BookmarkInspection {
 impl StreamInspection {
     /// That subscriber's, if it has one.
     #[must_use]
-    pub fn mark(&self, subscriber: &str) -> Option<&Bookmark> {
-        let at = self.bookmarks.binary_search_by(|one| (*one.subscriber).cmp(subscriber)).ok()?;
-        Some(&self.bookmarks[at].mark)
+    pub fn mark(&self, subscriber: &str) -> Option<&Cursor> {
+        let at = self.cursors.binary_search_by(|one| (*one.subscriber).cmp(subscriber)).ok()?;
+        Some(&self.cursors[at].mark)
     }
 }
 
 /// A segment file that was read.
-struct Piece {
-    header: Header,
+struct InspectedSegment {
+    header: SegmentHeader,
     path: PathBuf,
 }
 
@@ -103,12 +103,12 @@ pub fn is_log(folder: &Path) -> bool {
 }
 
 /// Reads everything and checks every checksum. `progress` hears of bytes done and bytes in all.
-pub fn inspect(folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Inspection, Error> {
+pub fn inspect(folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<LogInspection, Error> {
     let mut attempt = 1;
     loop {
         let before = identity(folder)?;
         let found = walk(folder, progress, &mut |_| Ok(()))?;
-        if found.holes.is_empty() || attempt == ATTEMPTS_MAX || identity(folder)? == before {
+        if found.gaps.is_empty() || attempt == ATTEMPTS_MAX || identity(folder)? == before {
             return Ok(found);
         }
         attempt += 1; // it was in use and has changed: a segment may have gone while we read
@@ -119,8 +119,8 @@ pub fn inspect(folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Insp
 pub fn dump(
     folder: &Path,
     progress: &mut dyn FnMut(u64, u64),
-    show: &mut dyn FnMut(&Entry<'_>) -> io::Result<()>,
-) -> Result<Inspection, Error> {
+    show: &mut dyn FnMut(&InspectedRecord<'_>) -> io::Result<()>,
+) -> Result<LogInspection, Error> {
     walk(folder, progress, show)
 }
 
@@ -141,18 +141,18 @@ fn identity(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Error> {
 fn walk(
     folder: &Path,
     progress: &mut dyn FnMut(u64, u64),
-    show: &mut dyn FnMut(&Entry<'_>) -> io::Result<()>,
-) -> Result<Inspection, Error> {
-    let mut found = Inspection { set_aside: set_aside(folder)?, ..Inspection::default() };
+    show: &mut dyn FnMut(&InspectedRecord<'_>) -> io::Result<()>,
+) -> Result<LogInspection, Error> {
+    let mut found = LogInspection { set_aside: set_aside(folder)?, ..LogInspection::default() };
     let (pieces, headless) = pieces(folder, &mut found)?;
     let all: u64 = pieces.iter().map(|piece| u64::from(piece.header.capacity)).sum();
-    let (mut ledger, mut expected) = (Ledger::default(), BTreeSet::new());
+    let (mut ledger, mut expected) = (LogState::default(), BTreeSet::new());
     let mut names: BTreeMap<u32, Box<str>> = BTreeMap::new();
     let (mut present, mut done, mut next, mut buffer) = (BTreeSet::new(), 0, 0, Vec::new());
     for (nth, piece) in pieces.iter().enumerate() {
         let Some((header, bytes)) = read_piece(piece, &mut buffer)? else { continue };
         if bytes < header.capacity as usize {
-            found.cut.push(Broken::cut(&piece.path, &header, bytes as u64));
+            found.cut.push(BrokenSegment::cut(&piece.path, &header, bytes as u64));
         }
         let is_last = nth + 1 == pieces.len();
         let read = scan(&buffer, &header, !is_last);
@@ -173,7 +173,7 @@ fn walk(
     tell_lost_headers(&headless, &expected, &present, next, &mut found)?;
     for base in expected.difference(&present) {
         let next = present.range(base..).next().copied().unwrap_or(*base);
-        found.holes.push(Hole { file: None, from: Position::new(*base), to: Position::new(next) });
+        found.gaps.push(LogGap { file: None, from: LogPosition::new(*base), to: LogPosition::new(next) });
     }
     for base in present.difference(&expected) {
         ledger.streams.values_mut().for_each(|stream| stream.forget_segment(*base)); // dropped, not yet gone
@@ -188,7 +188,7 @@ fn tell_lost_headers(
     expected: &BTreeSet<u64>,
     present: &BTreeSet<u64>,
     next: u64,
-    found: &mut Inspection,
+    found: &mut LogInspection,
 ) -> Result<(), Error> {
     let bases: Vec<u64> = expected.difference(present).copied().chain([next]).collect();
     for path in headless {
@@ -198,28 +198,29 @@ fn tell_lost_headers(
             Err(error) => return Err(Error::io(path, "read a spare")(error)),
         };
         if let Some(base) = lost_header(&bytes, &bases) {
-            let (from, to) = (Position::new(base), Position::new(base.saturating_add(bytes.len() as u64)));
+            let (from, to) =
+                (LogPosition::new(base), LogPosition::new(base.saturating_add(bytes.len() as u64)));
             found.spares -= 1;
-            found.holes.push(Hole { file: Some(path.clone()), from, to });
+            found.gaps.push(LogGap { file: Some(path.clone()), from, to });
         }
     }
     Ok(())
 }
 
 /// The folder's segments by base, and files without a header; others are refused, as recovery would.
-fn pieces(folder: &Path, found: &mut Inspection) -> Result<(Vec<Piece>, Vec<PathBuf>), Error> {
+fn pieces(folder: &Path, found: &mut LogInspection) -> Result<(Vec<InspectedSegment>, Vec<PathBuf>), Error> {
     let (mut pieces, mut headless) = (Vec::new(), Vec::new());
     for (path, door) in identity(folder)? {
-        match Header::decode(&door) {
-            Door::Good(header) => {
+        match SegmentHeader::decode(&door) {
+            HeaderState::Good(header) => {
                 found.bytes += u64::from(header.capacity);
-                pieces.push(Piece { header, path });
+                pieces.push(InspectedSegment { header, path });
             }
-            Door::Foreign(found) => return Err(Error::Foreign { file: path, found }),
-            Door::OtherFormat(found) => {
+            HeaderState::Foreign(found) => return Err(Error::Foreign { file: path, found }),
+            HeaderState::OtherFormat(found) => {
                 return Err(Error::Format { file: path, found, readable: FORMAT });
             }
-            Door::Blank | Door::Torn => {
+            HeaderState::Blank | HeaderState::Torn => {
                 found.spares += 1;
                 headless.push(path);
             }
@@ -245,7 +246,10 @@ fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// A segment's bytes, and how many its file has; `None` when it has gone or become another one since it was listed.
-fn read_piece(piece: &Piece, buffer: &mut Vec<u8>) -> Result<Option<(Header, usize)>, Error> {
+fn read_piece(
+    piece: &InspectedSegment,
+    buffer: &mut Vec<u8>,
+) -> Result<Option<(SegmentHeader, usize)>, Error> {
     buffer.clear();
     buffer.resize(piece.header.capacity as usize, 0);
     let bytes = match File::open(&piece.path).and_then(|file| read_up_to(&file, buffer)) {
@@ -253,40 +257,40 @@ fn read_piece(piece: &Piece, buffer: &mut Vec<u8>) -> Result<Option<(Header, usi
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io(&piece.path, "read a segment (see its disk's log)")(error)),
     };
-    Ok((Header::decode(buffer) == Door::Good(piece.header)).then_some((piece.header, bytes)))
+    Ok((SegmentHeader::decode(buffer) == HeaderState::Good(piece.header)).then_some((piece.header, bytes)))
 }
 
-fn count(piece: &Piece, header: &Header, read: &Scan, found: &mut Inspection) {
+fn count(piece: &InspectedSegment, header: &SegmentHeader, read: &ScanResult, found: &mut LogInspection) {
     if found.segments == 0 {
-        found.first = Position::new(header.base);
+        found.first = LogPosition::new(header.base);
     }
     found.segments += 1;
     found.end = place(header, read.end);
     found.torn_bytes += read.torn.as_ref().map_or(0, |torn| torn.len() as u64);
-    for hole in &read.holes {
+    for hole in &read.gaps {
         let (from, to) = (place(header, hole.start), place(header, hole.end));
-        found.holes.push(Hole { file: Some(piece.path.clone()), from, to });
+        found.gaps.push(LogGap { file: Some(piece.path.clone()), from, to });
     }
 }
 
 fn show_all(
-    piece: &Piece,
+    piece: &InspectedSegment,
     bytes: &[u8],
-    read: &Scan,
+    read: &ScanResult,
     names: &mut BTreeMap<u32, Box<str>>,
     events: &mut u64,
-    show: &mut dyn FnMut(&Entry<'_>) -> io::Result<()>,
+    show: &mut dyn FnMut(&InspectedRecord<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
     for offset in &read.records {
         let Some(found) = record(bytes, *offset) else { continue };
         let (kind, stream) = (found.head.kind, found.head.stream);
-        if kind == Kind::Stream {
+        if kind == RecordKind::Stream {
             names.insert(stream, String::from_utf8_lossy(found.payload).into());
         }
         let event = found.event();
         *events += u64::from(event.is_some());
         let (position, skip) = event.unwrap_or((place(&piece.header, *offset as usize), 0));
-        show(&Entry {
+        show(&InspectedRecord {
             position,
             file: &piece.path,
             offset: *offset,
@@ -299,16 +303,16 @@ fn show_all(
     Ok(())
 }
 
-fn streams(ledger: &mut Ledger) -> BTreeMap<Box<str>, StreamInspection> {
+fn streams(ledger: &mut LogState) -> BTreeMap<Box<str>, StreamInspection> {
     let streams = ledger.streams.values_mut().map(|stream| {
         stream.settle_copies();
-        let bookmarks = stream.bookmarks.iter().map(|(subscriber, kept)| {
+        let bookmarks = stream.cursors.iter().map(|(subscriber, kept)| {
             let ahead = stream.index.count_from(kept.mark.low());
-            BookmarkInspection { subscriber: subscriber.clone(), mark: kept.mark.clone(), ahead }
+            CursorInspection { subscriber: subscriber.clone(), mark: kept.mark.clone(), ahead }
         });
         let bookmarks = bookmarks.collect();
-        let events = stream.index.count_from(Position::ORIGIN);
-        (stream.name.clone(), StreamInspection { events, bookmarks })
+        let events = stream.index.count_from(LogPosition::ORIGIN);
+        (stream.name.clone(), StreamInspection { events, cursors: bookmarks })
     });
     streams.collect()
 }

@@ -13,43 +13,45 @@
 
 #![deny(unsafe_code)]
 
-mod bookmark;
-mod broken;
+mod broken_segment;
 mod codec;
+mod compaction;
+mod cursor;
 mod error;
 mod flush;
 mod header;
-mod headless;
 mod index;
 mod inspect;
-mod ledger;
 pub mod limits;
 mod log;
+mod log_state;
 mod map;
-mod moving;
 mod options;
-mod page_in;
+mod parallel_scan;
 mod position;
 mod read;
-mod readers;
+mod readahead;
+mod reclaim;
 mod recovery;
 mod release;
 mod roll;
 mod scan;
+mod seek;
 mod segment;
-mod space;
-mod time;
+mod unformatted;
 
-pub use bookmark::Bookmark;
-pub use broken::Broken;
+pub use broken_segment::BrokenSegment;
+pub use cursor::Cursor;
 pub use error::{AppendError, Error};
-pub use flush::{Flush, Urgency};
-pub use inspect::{BookmarkInspection, Entry, Inspection, StreamInspection, dump, inspect, is_log};
-pub use log::Log;
-pub use options::Options;
-pub use page_in::{Ahead, PageIn};
-pub use position::{Position, StreamId};
-pub use read::{Damage, Record};
-pub use recovery::{Hole, Recovery};
-pub use segment::{PrepareSpare, Spare};
-pub use space::{Reclaimed, Stat, StreamStat};
+pub use flush::{Flush, FlushUrgency};
+pub use inspect::{
+    CursorInspection, InspectedRecord, LogInspection, StreamInspection, dump, inspect, is_log,
+};
+pub use log::WriteAheadLog;
+pub use options::LogOptions;
+pub use position::{LogPosition, StreamId};
+pub use read::{LogRecord, RecordDamage};
+pub use readahead::{ReadaheadRequest, ReadaheadWindow};
+pub use reclaim::{LogStat, ReclaimedSpace, StreamStat};
+pub use recovery::{LogGap, Recovery};
+pub use segment::{SegmentPreparation, SpareSegment};

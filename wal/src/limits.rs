@@ -53,7 +53,7 @@ pub const STAGED_BYTES_MAX: usize = 32 << 20;
 pub const STREAMS_MAX: usize = 4096;
 
 /// Default for bookmarks kept at a time, over all streams.
-pub const BOOKMARKS_MAX: usize = 16_384;
+pub const CURSORS_MAX: usize = 16_384;
 
 /// Longest stream or subscriber name, in bytes: `broker/NAMESPACE/NAME/UID` with the longest
 /// Kubernetes names is 300.
@@ -84,7 +84,7 @@ pub const MOVE_STEP_BYTES: usize = 1 << 20;
 pub const READERS_MAX: usize = 4;
 
 /// Damaged records that are told one by one; beyond that they are only counted.
-pub const DAMAGE_TOLD_MAX: usize = 1024;
+pub const DAMAGE_REPORTED_MAX: usize = 1024;
 
 /// The share of a segment that a snapshot may fill (1/4): streams' and subscribers' names must fit.
 pub(crate) const fn snapshot_bytes_max(segment_bytes: u32) -> usize {

@@ -7,47 +7,47 @@ use std::ops::{Bound, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::bookmark::Bookmark;
-use crate::codec::{Head, Kind, record_bytes};
+use crate::codec::{RecordHeader, RecordKind, record_bytes};
+use crate::compaction::Compaction;
+use crate::cursor::Cursor;
 use crate::error::{AppendError, Error};
-use crate::flush::{InFlight, MarkInFlight, Staged};
-use crate::ledger::{Kept, Ledger, bookmark_bytes};
+use crate::flush::{InFlightCursor, InFlightFlush, StagedBytes};
 use crate::limits::{NAME_BYTES_MAX, batch_bytes_max, snapshot_bytes_max};
-use crate::moving::Moving;
-use crate::options::Options;
-use crate::position::{Position, StreamId};
-use crate::read::Damages;
+use crate::log_state::{CursorState, LogState, cursor_bytes};
+use crate::options::LogOptions;
+use crate::position::{LogPosition, StreamId};
+use crate::read::DamageReport;
 use crate::recovery::{self, Recovery};
-use crate::roll::For;
-use crate::segment::{Segment, Spare};
+use crate::roll::RollPurpose;
+use crate::segment::{Segment, SpareSegment};
 
 /// An append-only sequence of records in segment files, owned by one thread.
 ///
 /// Invariant: `durable <= visible`, and both only rise.
-pub struct Log {
+pub struct WriteAheadLog {
     pub(crate) folder: PathBuf,
-    pub(crate) options: Options,
+    pub(crate) options: LogOptions,
     /// The folder is ours while the log is open, or a flush of it is out.
     pub(crate) lock: Arc<File>,
     /// By rising base; the last one is appended to. Never empty once open.
     pub(crate) segments: VecDeque<Segment>,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: LogState,
     /// Appended, not handed out. The last one is the tail's and may be empty.
-    pub(crate) staged: VecDeque<Staged>,
-    pub(crate) in_flight: Option<InFlight>,
+    pub(crate) staged: VecDeque<StagedBytes>,
+    pub(crate) in_flight: Option<InFlightFlush>,
     /// In `staged` and in flight together.
     pub(crate) staged_bytes: usize,
     pub(crate) events_staged: bool,
     /// A buffer that came back from a flush, to be filled again.
     pub(crate) idle_buffer: Vec<u8>,
-    pub(crate) visible: Position,
-    pub(crate) durable: Position,
-    pub(crate) marks_in_flight: VecDeque<MarkInFlight>,
-    pub(crate) forgotten: Vec<(Kind, u32, Box<str>)>,
+    pub(crate) visible: LogPosition,
+    pub(crate) durable: LogPosition,
+    pub(crate) marks_in_flight: VecDeque<InFlightCursor>,
+    pub(crate) forgotten: Vec<(RecordKind, u32, Box<str>)>,
     /// Ready for the next roll-over.
-    pub(crate) spares: Vec<Spare>,
+    pub(crate) spares: Vec<SpareSegment>,
     /// Files that nobody reads any more; their headers must be wiped before they are used again.
-    pub(crate) recyclable: Vec<Spare>,
+    pub(crate) recyclable: Vec<SpareSegment>,
     pub(crate) spare_out: bool,
     pub(crate) file_number: u64,
     /// The appenders' clock when the disk last had no room.
@@ -56,20 +56,20 @@ pub struct Log {
     pub(crate) spare_failed_at_ms: Option<u64>,
     pub(crate) now_ms: u64,
     /// Live records on their way out of a segment.
-    pub(crate) moving: Option<Moving>,
+    pub(crate) compaction: Option<Compaction>,
     /// While they are: their copies lie in segments from this base on, none of which may go before
     /// the copies count.
     pub(crate) copies_from: Option<u64>,
-    pub(crate) moved_bytes: u64,
-    pub(crate) damages: Damages,
+    pub(crate) compacted_bytes: u64,
+    pub(crate) damages: DamageReport,
     pub(crate) poison: Option<Box<str>>,
     pub(crate) flushes: u64,
     pub(crate) flushed_bytes: u64,
 }
 
-impl Log {
+impl WriteAheadLog {
     /// Opens a folder's log: creates it, or recovers what is durable. One opener at a time.
-    pub fn open(folder: &Path, options: Options) -> Result<(Self, Recovery), Error> {
+    pub fn open(folder: &Path, options: LogOptions) -> Result<(Self, Recovery), Error> {
         options.check()?;
         let found = recovery::recover(folder)?;
         let mut log = Self {
@@ -94,10 +94,10 @@ impl Log {
             no_space_at_ms: None,
             spare_failed_at_ms: None,
             now_ms: 0,
-            moving: None,
+            compaction: None,
             copies_from: None,
-            moved_bytes: 0,
-            damages: Damages::default(),
+            compacted_bytes: 0,
+            damages: DamageReport::default(),
             poison: None,
             flushes: 0,
             flushed_bytes: 0,
@@ -117,14 +117,14 @@ impl Log {
         }
         self.check_poison()?;
         check_name(name)?;
-        self.check_room("streams_max", self.ledger.streams.len(), self.options.streams_max)?;
+        self.check_space("streams_max", self.ledger.streams.len(), self.options.streams_max)?;
         self.check_snapshot(record_bytes(name.len()))?;
         let Some(stream) = self.ledger.next_stream() else {
             return Err(full("stream numbers", u32::MAX.into(), u32::MAX.into()));
         };
-        self.make_room(record_bytes(name.len()), For::Control)?;
+        self.reclaim_for(record_bytes(name.len()), RollPurpose::Control)?;
         self.ledger.declare(stream, name);
-        self.stage(Kind::Stream, stream, 0, 0, &[name.as_bytes()]);
+        self.stage(RecordKind::Stream, stream, 0, 0, &[name.as_bytes()]);
         Ok(StreamId(stream))
     }
 
@@ -132,16 +132,21 @@ impl Log {
     pub fn forget_stream(&mut self, name: &str) {
         if let Some(stream) = self.ledger.find(name) {
             self.ledger.forget_stream(stream);
-            self.forgotten.push((Kind::ForgetStream, stream, "".into()));
+            self.forgotten.push((RecordKind::ForgetStream, stream, "".into()));
         }
     }
 
     /// Appends one event, `parts` joined. It is visible now, and durable when [`Log::durable`] has
     /// passed the position.
-    pub fn append(&mut self, stream: StreamId, at_ms: u64, parts: &[&[u8]]) -> Result<Position, AppendError> {
+    pub fn append(
+        &mut self,
+        stream: StreamId,
+        at_ms: u64,
+        parts: &[&[u8]],
+    ) -> Result<LogPosition, AppendError> {
         let bytes = self.record_size(parts)?;
-        self.admit(stream, at_ms, bytes, For::Event)?;
-        Ok(self.stage(Kind::Event, stream.0, at_ms, 0, parts))
+        self.admit(stream, at_ms, bytes, RollPurpose::Event)?;
+        Ok(self.stage(RecordKind::Event, stream.0, at_ms, 0, parts))
     }
 
     /// Appends several events that become durable together or not at all. The range runs from the
@@ -151,8 +156,8 @@ impl Log {
         stream: StreamId,
         at_ms: u64,
         records: &[&[&[u8]]],
-    ) -> Result<Range<Position>, AppendError> {
-        self.append_all(stream, at_ms, records, For::Event)
+    ) -> Result<Range<LogPosition>, AppendError> {
+        self.append_all(stream, at_ms, records, RollPurpose::Event)
     }
 
     /// The same for events to which others in the log led, such as replies: a full log has room for them still
@@ -162,8 +167,8 @@ impl Log {
         stream: StreamId,
         at_ms: u64,
         records: &[&[&[u8]]],
-    ) -> Result<Range<Position>, AppendError> {
-        self.append_all(stream, at_ms, records, For::Onward)
+    ) -> Result<Range<LogPosition>, AppendError> {
+        self.append_all(stream, at_ms, records, RollPurpose::Onward)
     }
 
     fn append_all(
@@ -171,8 +176,8 @@ impl Log {
         stream: StreamId,
         at_ms: u64,
         records: &[&[&[u8]]],
-        whose: For,
-    ) -> Result<Range<Position>, AppendError> {
+        whose: RollPurpose,
+    ) -> Result<Range<LogPosition>, AppendError> {
         let mut bytes = 0;
         for parts in records {
             bytes += self.record_size(parts)?;
@@ -187,7 +192,7 @@ impl Log {
         for (nth, parts) in records.iter().enumerate() {
             let rest =
                 u32::try_from(records.len() - 1 - nth).expect("each record has bytes in a u32's worth");
-            self.stage(Kind::Event, stream.0, at_ms, rest, parts);
+            self.stage(RecordKind::Event, stream.0, at_ms, rest, parts);
         }
         Ok(start..self.visible)
     }
@@ -200,34 +205,29 @@ impl Log {
 
     /// Everything below was appended.
     #[must_use]
-    pub const fn visible(&self) -> Position {
+    pub const fn visible(&self) -> LogPosition {
         self.visible
     }
 
     /// Everything below survives a crash.
     #[must_use]
-    pub const fn durable(&self) -> Position {
+    pub const fn durable(&self) -> LogPosition {
         self.durable
     }
 
     /// Where a subscriber that comes now begins.
     #[must_use]
-    pub const fn end(&self, _stream: StreamId) -> Position {
+    pub const fn end(&self, _stream: StreamId) -> LogPosition {
         self.visible
     }
 
     /// Puts a subscriber's bookmark. It is written with the next flush, the newest only, however
     /// often it is put in between.
-    pub fn bookmark(
-        &mut self,
-        stream: StreamId,
-        subscriber: &str,
-        mark: Bookmark,
-    ) -> Result<(), AppendError> {
+    pub fn cursor(&mut self, stream: StreamId, subscriber: &str, mark: Cursor) -> Result<(), AppendError> {
         self.check_poison()?;
         let known = self.ledger.streams.get_mut(&stream.0);
         let known = known.ok_or(AppendError::UnknownStream { stream: stream.0 })?;
-        if let Some((name, kept)) = known.bookmarks.range_mut::<str, _>(only(subscriber)).next() {
+        if let Some((name, kept)) = known.cursors.range_mut::<str, _>(only(subscriber)).next() {
             if kept.mark != mark && !std::mem::replace(&mut kept.changed, true) {
                 self.ledger.changed.push((stream.0, Arc::clone(name)));
             }
@@ -235,28 +235,28 @@ impl Log {
             return Ok(());
         }
         check_name(subscriber)?;
-        self.check_room("bookmarks_max", self.ledger.bookmarks, self.options.bookmarks_max)?;
-        self.check_snapshot(bookmark_bytes(subscriber, 0))?;
-        self.ledger.keep(stream.0, subscriber, Kept { mark, durable: None, changed: true });
+        self.check_space("bookmarks_max", self.ledger.cursors, self.options.cursors_max)?;
+        self.check_snapshot(cursor_bytes(subscriber, 0))?;
+        self.ledger.keep(stream.0, subscriber, CursorState { mark, durable: None, changed: true });
         Ok(())
     }
 
     /// The stream's subscribers and how far each has come.
-    pub fn bookmarks(&self, stream: StreamId) -> impl Iterator<Item = (&str, &Bookmark)> {
+    pub fn cursors(&self, stream: StreamId) -> impl Iterator<Item = (&str, &Cursor)> {
         let known = self.ledger.streams.get(&stream.0);
-        known.into_iter().flat_map(|known| known.bookmarks.iter().map(|(name, kept)| (&**name, &kept.mark)))
+        known.into_iter().flat_map(|known| known.cursors.iter().map(|(name, kept)| (&**name, &kept.mark)))
     }
 
     /// How far one of them has come.
     #[must_use]
-    pub fn how_far(&self, stream: StreamId, subscriber: &str) -> Option<&Bookmark> {
-        self.ledger.streams.get(&stream.0)?.bookmarks.get(subscriber).map(|kept| &kept.mark)
+    pub fn how_far(&self, stream: StreamId, subscriber: &str) -> Option<&Cursor> {
+        self.ledger.streams.get(&stream.0)?.cursors.get(subscriber).map(|kept| &kept.mark)
     }
 
     /// Forgets a subscriber: nothing is kept for it any more.
-    pub fn forget_bookmark(&mut self, stream: StreamId, subscriber: &str) {
-        if self.ledger.forget_bookmark(stream.0, subscriber) {
-            self.forgotten.push((Kind::ForgetBookmark, stream.0, subscriber.into()));
+    pub fn forget_cursor(&mut self, stream: StreamId, subscriber: &str) {
+        if self.ledger.forget_cursor(stream.0, subscriber) {
+            self.forgotten.push((RecordKind::ForgetCursor, stream.0, subscriber.into()));
         }
     }
 
@@ -296,7 +296,13 @@ impl Log {
     }
 
     /// Everything that can refuse an event, before a byte of it is staged.
-    fn admit(&mut self, stream: StreamId, at_ms: u64, bytes: usize, whose: For) -> Result<(), AppendError> {
+    fn admit(
+        &mut self,
+        stream: StreamId,
+        at_ms: u64,
+        bytes: usize,
+        whose: RollPurpose,
+    ) -> Result<(), AppendError> {
         self.check_poison()?;
         if !self.ledger.streams.contains_key(&stream.0) {
             return Err(AppendError::UnknownStream { stream: stream.0 });
@@ -306,32 +312,32 @@ impl Log {
             return Err(full("staged_bytes_max", self.staged_bytes as u64, max as u64));
         }
         self.now_ms = at_ms;
-        self.make_room(bytes, whose)
+        self.reclaim_for(bytes, whose)
     }
 
     /// Puts one record behind all others; room was made before.
     pub(crate) fn stage(
         &mut self,
-        kind: Kind,
+        kind: RecordKind,
         stream: u32,
         at_ms: u64,
         batch_rest: u32,
         parts: &[&[u8]],
-    ) -> Position {
+    ) -> LogPosition {
         let position = self.visible;
         let unsynced = position.get() - self.durable.get();
         let unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
-        let head = Head { kind, stream, position, at_ms, unsynced, batch_rest };
-        let crate::header::Header { base, salt, .. } = self.tail().header;
+        let head = RecordHeader { kind, stream, position, at_ms, unsynced, batch_rest };
+        let crate::header::SegmentHeader { base, salt, .. } = self.tail().header;
         let staged = self.staged.back_mut().expect("the tail always has a place to stage in");
         let before = staged.bytes.len();
         crate::codec::encode(&mut staged.bytes, salt, &head, parts);
         let added = staged.bytes.len() - before;
         self.staged_bytes += added;
-        self.visible = Position::new(position.get() + added as u64);
+        self.visible = LogPosition::new(position.get() + added as u64);
         let used = u32::try_from(self.visible.get() - base).expect("a segment's capacity is a u32");
         self.segments.back_mut().into_iter().for_each(|tail| tail.used = used);
-        if kind == Kind::Event {
+        if kind == RecordKind::Event {
             self.events_staged = true;
             let offset = u32::try_from(position.get() - base).expect("a segment's capacity is a u32");
             if let Some(known) = self.ledger.streams.get_mut(&stream) {
@@ -348,7 +354,7 @@ impl Log {
         }
     }
 
-    fn check_room(&self, limit: &'static str, used: usize, max: usize) -> Result<(), AppendError> {
+    fn check_space(&self, limit: &'static str, used: usize, max: usize) -> Result<(), AppendError> {
         if used < max { Ok(()) } else { Err(full(limit, used as u64, max as u64)) }
     }
 
@@ -361,7 +367,7 @@ impl Log {
     }
 }
 
-impl fmt::Debug for Log {
+impl fmt::Debug for WriteAheadLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Log")
             .field("folder", &self.folder)

@@ -20,33 +20,33 @@ use std::sync::{Arc, Once, OnceLock};
 use bytes::Bytes;
 use memmap2::{Mmap, MmapOptions};
 
-pub(crate) struct Map {
+pub(crate) struct SegmentMap {
     /// The whole segment. Only ranges below the durable position may be looked at.
     whole: Bytes,
     /// Shared with the owner inside `whole`: alone here when no reader is left.
     held: Arc<()>,
-    slot: &'static Slot,
+    slot: &'static MapSlot,
 }
 
-struct Mapped {
+struct MappedSegment {
     memory: Mmap,
-    slot: &'static Slot,
+    slot: &'static MapSlot,
     _held: Arc<()>,
 }
 
-impl AsRef<[u8]> for Mapped {
+impl AsRef<[u8]> for MappedSegment {
     fn as_ref(&self) -> &[u8] {
         &self.memory
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedSegment {
     fn drop(&mut self) {
         self.slot.free(); // before the memory goes, and somebody else's comes to lie there
     }
 }
 
-impl Map {
+impl SegmentMap {
     /// Maps the first `length` bytes; the file must be at least as long.
     pub(crate) fn new(file: &File, length: u32) -> io::Result<Self> {
         let found = file.metadata()?.len();
@@ -63,9 +63,9 @@ impl Map {
         // beginning again only after `release` proved that no reader is left.
         let memory = unsafe { MmapOptions::new().len(length as usize).map(file)? };
         let start = memory.as_ptr().addr();
-        let slot = Slot::take(start..start + memory.len());
+        let slot = MapSlot::take(start..start + memory.len());
         let held = Arc::new(());
-        let whole = Bytes::from_owner(Mapped { memory, slot, _held: Arc::clone(&held) });
+        let whole = Bytes::from_owner(MappedSegment { memory, slot, _held: Arc::clone(&held) });
         Ok(Self { whole, held, slot })
     }
 
@@ -86,7 +86,7 @@ impl Map {
 
     /// Takes its pages out of the process's memory. They stay in the page cache, and come back when somebody
     /// looks at them.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release_pages(&self) {
         let start = self.whole.as_ptr().cast_mut().cast();
         // SAFETY: the whole is one map from its first byte on and alive; it is read-only and of a file, so
         // who looks at a page next is given the same bytes again.
@@ -124,12 +124,12 @@ pub(crate) fn faults() -> usize {
 
 static FAULTS: AtomicUsize = AtomicUsize::new(0);
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
-static MAPS: Shelf = Shelf::new();
+static MAPS: MapSlots = MapSlots::new();
 static BEFORE_US: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Where one map lies. The handler reads these while other threads map and unmap; so there is no lock, and a
 /// slot is used again but never freed.
-struct Slot {
+struct MapSlot {
     taken: AtomicBool,
     /// 0 while it names no map.
     start: AtomicUsize,
@@ -138,21 +138,21 @@ struct Slot {
 }
 
 /// Slots in one piece, and the way to more of them.
-struct Shelf {
-    slots: [Slot; Shelf::SLOTS],
-    next: OnceLock<Box<Shelf>>,
+struct MapSlots {
+    slots: [MapSlot; MapSlots::SLOTS],
+    next: OnceLock<Box<MapSlots>>,
 }
 
-impl Shelf {
+impl MapSlots {
     /// A log of 8 GiB has 128 segments.
     const SLOTS: usize = 128;
 
     const fn new() -> Self {
-        Self { slots: [const { Slot::new() }; Self::SLOTS], next: OnceLock::new() }
+        Self { slots: [const { MapSlot::new() }; Self::SLOTS], next: OnceLock::new() }
     }
 }
 
-impl Slot {
+impl MapSlot {
     const fn new() -> Self {
         Self {
             taken: AtomicBool::new(false),
@@ -173,7 +173,7 @@ impl Slot {
                     return slot;
                 }
             }
-            shelf = shelf.next.get_or_init(|| Box::new(Shelf::new()));
+            shelf = shelf.next.get_or_init(|| Box::new(MapSlots::new()));
         }
     }
 
@@ -281,18 +281,18 @@ mod tests {
     fn bytes_outlive_the_map_and_are_known_to_be_held() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 8192]).unwrap();
-        let map = Map::new(&file, 8192).unwrap();
+        let map = SegmentMap::new(&file, 8192).unwrap();
         let held = map.slice(10..20).unwrap();
         assert!(!map.release());
         assert_eq!(held, [7; 10][..]);
 
-        assert!(Map::new(&file, 8192).unwrap().release());
+        assert!(SegmentMap::new(&file, 8192).unwrap().release());
     }
 
     #[test]
     fn a_file_too_short_is_refused_instead_of_faulting_later() {
         let file = tempfile::tempfile().unwrap();
-        assert!(Map::new(&file, 4096).is_err());
+        assert!(SegmentMap::new(&file, 4096).is_err());
     }
 
     /// APP-05: the process lives, what is gone reads as zeros, and only the map that lost it is broken.
@@ -306,7 +306,7 @@ mod tests {
         };
         let (cut, whole) = (file(7), file(8));
         let length = u32::try_from(3 * page).unwrap();
-        let (map, other) = (Map::new(&cut, length).unwrap(), Map::new(&whole, length).unwrap());
+        let (map, other) = (SegmentMap::new(&cut, length).unwrap(), SegmentMap::new(&whole, length).unwrap());
         let bytes = map.slice(0..3 * page).unwrap();
         assert_eq!(bytes[2 * page], 7);
         let before = faults();
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(other.slice(0..3 * page).unwrap()[2 * page], 8);
         drop(bytes);
         assert!(map.release());
-        assert!(!Map::new(&whole, length).unwrap().is_broken(), "a slot that is used again is whole");
+        assert!(!SegmentMap::new(&whole, length).unwrap().is_broken(), "a slot that is used again is whole");
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
         let page = 64 << 10;
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&vec![7; 3 * page]).unwrap();
-        let map = Map::new(&file, u32::try_from(3 * page).unwrap()).unwrap();
+        let map = SegmentMap::new(&file, u32::try_from(3 * page).unwrap()).unwrap();
         let bytes = map.slice(100..3 * page).unwrap();
         file.set_len(page as u64).unwrap();
         populate(&bytes);
@@ -339,7 +339,7 @@ mod tests {
     fn there_is_a_place_for_every_map() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 8192]).unwrap();
-        let maps: Vec<_> = (0..300).map(|_| Map::new(&file, 8192).unwrap()).collect();
+        let maps: Vec<_> = (0..300).map(|_| SegmentMap::new(&file, 8192).unwrap()).collect();
         file.set_len(0).unwrap();
         for map in &maps {
             assert_eq!(map.slice(0..1).unwrap()[0], 0);

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::limits;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct LogOptions {
     /// Capacity of a new segment, in bytes. Existing ones keep theirs.
     pub segment_bytes: u32,
     /// Largest record, in bytes; also bound by half a segment.
@@ -16,12 +16,12 @@ pub struct Options {
     /// Appended and not yet durable, in bytes.
     pub staged_bytes_max: usize,
     pub streams_max: usize,
-    pub bookmarks_max: usize,
+    pub cursors_max: usize,
     /// Chance: salts the checksums. Fixed in tests only.
     pub seed: u64,
 }
 
-impl Default for Options {
+impl Default for LogOptions {
     fn default() -> Self {
         Self {
             segment_bytes: limits::SEGMENT_BYTES,
@@ -29,13 +29,13 @@ impl Default for Options {
             log_bytes_max: limits::LOG_BYTES_MAX,
             staged_bytes_max: limits::STAGED_BYTES_MAX,
             streams_max: limits::STREAMS_MAX,
-            bookmarks_max: limits::BOOKMARKS_MAX,
+            cursors_max: limits::CURSORS_MAX,
             seed: RandomState::new().hash_one(0),
         }
     }
 }
 
-impl Options {
+impl LogOptions {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let segment = u64::from(self.segment_bytes);
         in_range(

@@ -5,9 +5,9 @@ use std::fmt;
 /// A place in the log, in bytes since it began. It never repeats and never shrinks, whatever files
 /// come and go, so it also serves as a record's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Position(u64);
+pub struct LogPosition(u64);
 
-impl Position {
+impl LogPosition {
     /// Before every record.
     pub const ORIGIN: Self = Self(0);
 
@@ -22,7 +22,7 @@ impl Position {
     }
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for LogPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

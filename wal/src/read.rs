@@ -7,24 +7,24 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use crate::bookmark::Bookmark;
 use crate::codec::{HEADER_BYTES, decode, record_bytes};
-use crate::index::Spot;
-use crate::limits::DAMAGE_TOLD_MAX;
-use crate::log::Log;
-use crate::position::{Position, StreamId};
+use crate::cursor::Cursor;
+use crate::index::IndexEntry;
+use crate::limits::DAMAGE_REPORTED_MAX;
+use crate::log::WriteAheadLog;
+use crate::position::{LogPosition, StreamId};
 use crate::segment::Segment;
 
 /// One event as it was appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct LogRecord {
     /// Where it was appended: its name for ever, wherever it lies by now.
-    pub position: Position,
+    pub position: LogPosition,
     /// Where the reader asked. No readable event of the stream lies between it and `position`, so
     /// `since..next` is what a bookmark may call done when this event is.
-    pub since: Position,
+    pub since: LogPosition,
     /// Where to read on.
-    pub next: Position,
+    pub next: LogPosition,
     /// Events between `since` and `position` that were damaged and are passed over.
     pub damaged: u64,
     pub at_ms: u64,
@@ -34,9 +34,9 @@ pub struct Record {
 
 /// An acknowledged event whose bytes the disk changed. It is passed over, never delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damage {
+pub struct RecordDamage {
     pub stream: StreamId,
-    pub position: Position,
+    pub position: LogPosition,
     pub file: PathBuf,
     /// Where in the file the record begins.
     pub offset: u32,
@@ -44,18 +44,18 @@ pub struct Damage {
 
 /// What readers found out, until the owner asks.
 #[derive(Default)]
-pub(crate) struct Damages {
+pub(crate) struct DamageReport {
     /// Places known to be damaged, so that each is told once; bounded like `untold`.
-    known: RefCell<BTreeSet<u64>>,
-    untold: RefCell<Vec<Damage>>,
+    seen: RefCell<BTreeSet<u64>>,
+    untold: RefCell<Vec<RecordDamage>>,
     count: Cell<u64>,
 }
 
-impl Log {
+impl WriteAheadLog {
     /// The stream's first durable event at or after `from` whose checksum holds. One that was damaged
     /// is passed over, counted in [`crate::Stat::damaged`] and told by [`Log::take_damage`].
     #[must_use]
-    pub fn read(&self, stream: StreamId, from: Position) -> Option<Record> {
+    pub fn read(&self, stream: StreamId, from: LogPosition) -> Option<LogRecord> {
         let index = &self.ledger.streams.get(&stream.0)?.index;
         let (mut wanted, mut damaged) = (from, 0);
         loop {
@@ -65,26 +65,33 @@ impl Log {
             }
             let segment = self.segment(spot.base)?;
             if let Some((at_ms, payload)) = self.take(segment, stream.0, spot) {
-                let next = Position::new(spot.origin.get() + record_bytes(payload.len()) as u64);
+                let next = LogPosition::new(spot.origin.get() + record_bytes(payload.len()) as u64);
                 let position = spot.origin;
-                return Some(Record { position, since: from.min(position), next, damaged, at_ms, payload });
+                return Some(LogRecord {
+                    position,
+                    since: from.min(position),
+                    next,
+                    damaged,
+                    at_ms,
+                    payload,
+                });
             }
             self.note_damage(segment, stream, spot);
             damaged += 1;
-            wanted = Position::new(spot.origin.get() + 1);
+            wanted = LogPosition::new(spot.origin.get() + 1);
         }
     }
 
     /// Events of the stream that the bookmark does not call done, durable or not yet: a subscriber's
     /// backlog. Looks at the index only, once for each of the bookmark's ranges.
     #[must_use]
-    pub fn open_events(&self, stream: StreamId, mark: &Bookmark) -> u64 {
-        self.open_events_before(stream, mark, Position::new(u64::MAX))
+    pub fn open_events(&self, stream: StreamId, mark: &Cursor) -> u64 {
+        self.open_events_before(stream, mark, LogPosition::new(u64::MAX))
     }
 
     /// The same, of those that lie before `end`.
     #[must_use]
-    pub fn open_events_before(&self, stream: StreamId, mark: &Bookmark, end: Position) -> u64 {
+    pub fn open_events_before(&self, stream: StreamId, mark: &Cursor, end: LogPosition) -> u64 {
         let Some(known) = self.ledger.streams.get(&stream.0) else { return 0 };
         let behind = known.index.count_from(end);
         let from = |position| known.index.count_from(position).max(behind);
@@ -93,7 +100,7 @@ impl Log {
     }
 
     /// Damage that readers met since the last call; the first [`DAMAGE_TOLD_MAX`] of it.
-    pub fn take_damage(&self) -> Vec<Damage> {
+    pub fn take_damage(&self) -> Vec<RecordDamage> {
         self.damages.untold.take()
     }
 
@@ -108,10 +115,10 @@ impl Log {
     }
 
     /// The event at this place, if what lies there is still what was appended.
-    fn take(&self, segment: &Segment, stream: u32, spot: Spot) -> Option<(u64, Bytes)> {
+    fn take(&self, segment: &Segment, stream: u32, spot: IndexEntry) -> Option<(u64, Bytes)> {
         let stable = self.durable_bytes(segment)?;
         let (offset, place) = (spot.offset as usize, spot.base + u64::from(spot.offset));
-        let found = decode(&stable, offset, segment.header.salt, Position::new(place))?;
+        let found = decode(&stable, offset, segment.header.salt, LogPosition::new(place))?;
         let (origin, skip) = found.event()?;
         if origin != spot.origin || found.head.stream != stream {
             return None; // a whole record, and not the one that was put here
@@ -120,19 +127,19 @@ impl Log {
         Some((found.head.at_ms, stable.slice(start + skip..start + found.payload.len())))
     }
 
-    pub(crate) fn note_damage(&self, segment: &Segment, stream: StreamId, spot: Spot) {
+    pub(crate) fn note_damage(&self, segment: &Segment, stream: StreamId, spot: IndexEntry) {
         let place = spot.base + u64::from(spot.offset);
-        let (mut known, mut untold) = (self.damages.known.borrow_mut(), self.damages.untold.borrow_mut());
+        let (mut known, mut untold) = (self.damages.seen.borrow_mut(), self.damages.untold.borrow_mut());
         if known.contains(&place) {
             return;
         }
         self.damages.count.set(self.damages.count.get() + 1);
-        if known.len() < DAMAGE_TOLD_MAX {
+        if known.len() < DAMAGE_REPORTED_MAX {
             known.insert(place);
         }
-        if untold.len() < DAMAGE_TOLD_MAX {
+        if untold.len() < DAMAGE_REPORTED_MAX {
             let (position, file, offset) = (spot.origin, segment.path.clone(), spot.offset);
-            untold.push(Damage { stream, position, file, offset });
+            untold.push(RecordDamage { stream, position, file, offset });
         }
     }
 }

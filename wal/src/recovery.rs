@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::broken::Broken;
-use crate::codec::Kind;
+use crate::broken_segment::BrokenSegment;
+use crate::codec::RecordKind;
 use crate::error::Error;
-use crate::header::{Door, Header, SEGMENT_HEADER_BYTES};
-use crate::headless::lost_header;
-use crate::ledger::{Ledger, decode_bases, decode_snapshot};
+use crate::header::{HeaderState, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::limits::SEGMENT_BYTES_MAX;
-use crate::position::Position;
-use crate::readers::{Candidate, Reading, map_whole, read_in_order};
-use crate::scan::{Scan, place, record};
-use crate::segment::{Segment, Spare, fill, forget_pages, sync_folder, wipe, zero};
+use crate::log_state::{LogState, decode_bases, decode_snapshot};
+use crate::parallel_scan::{SegmentCandidate, SegmentScan, map_whole, read_in_order};
+use crate::position::LogPosition;
+use crate::scan::{ScanResult, place, record};
+use crate::segment::{Segment, SpareSegment, fill, forget_pages, sync_folder, wipe, zero};
+use crate::unformatted::lost_header;
 
 const LOCK_FILE: &str = "LOCK";
 
@@ -43,47 +43,47 @@ pub struct Recovery {
     pub leftovers: usize,
     /// Acknowledged bytes that are gone: the disk lied about a flush, or lost what it had. The log
     /// goes on without them; say it loudly.
-    pub holes: Vec<Hole>,
+    pub gaps: Vec<LogGap>,
     /// Segments whose file was shorter than it was made: what stood behind is gone, and of the newest one nobody
     /// can tell whether there was anything.
-    pub cut: Vec<Broken>,
+    pub cut: Vec<BrokenSegment>,
 }
 
 /// A gap in what was acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hole {
+pub struct LogGap {
     /// The damaged file; `None` when a whole segment is missing.
     pub file: Option<PathBuf>,
-    pub from: Position,
-    pub to: Position,
+    pub from: LogPosition,
+    pub to: LogPosition,
 }
 
 /// A folder's contents, ready to be a log.
-pub(crate) struct Found {
+pub(crate) struct RecoveredLog {
     pub(crate) lock: File,
     pub(crate) segments: Vec<Segment>,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: LogState,
     /// Empty files that may be used.
-    pub(crate) spares: Vec<Spare>,
+    pub(crate) spares: Vec<SpareSegment>,
     /// The next file's number.
     pub(crate) number: u64,
     /// Where the last segment goes on; `None` when a new one must be begun.
-    pub(crate) end: Option<Position>,
+    pub(crate) end: Option<LogPosition>,
     /// Everything recovered is below.
-    pub(crate) limit: Position,
+    pub(crate) limit: LogPosition,
     pub(crate) report: Recovery,
 }
 
-pub(crate) fn recover(folder: &Path) -> Result<Found, Error> {
+pub(crate) fn recover(folder: &Path) -> Result<RecoveredLog, Error> {
     let lock = lock(folder)?;
-    let mut found = Found {
+    let mut found = RecoveredLog {
         lock,
         segments: Vec::new(),
-        ledger: Ledger::default(),
+        ledger: LogState::default(),
         spares: Vec::new(),
         number: 0,
         end: None,
-        limit: Position::ORIGIN,
+        limit: LogPosition::ORIGIN,
         report: Recovery::default(),
     };
     let (mut candidates, mut torn) = (Vec::new(), Vec::new());
@@ -101,21 +101,21 @@ pub(crate) fn recover(folder: &Path) -> Result<Found, Error> {
             return Err(Error::Twice { first, second, base: pair[0].header.base });
         }
     }
-    distrust_last(&mut candidates, &mut found.spares, &mut torn)?;
+    reject_last(&mut candidates, &mut found.spares, &mut torn)?;
     replay(candidates, &mut found)?;
-    judge_headless(torn, &mut found)?;
+    classify_unformatted(torn, &mut found)?;
     sync_folder(folder).map_err(Error::io(folder, "sync the log's folder"))?;
     Ok(found)
 }
 
 /// After a failed sync the page cache looks clean and the disk does not have it. Only the last
 /// segment was ever written then: forget its pages, and look at what the disk says.
-fn distrust_last(
-    candidates: &mut Vec<Candidate>,
-    spares: &mut Vec<Spare>,
-    torn: &mut Vec<Spare>,
+fn reject_last(
+    candidates: &mut Vec<SegmentCandidate>,
+    spares: &mut Vec<SpareSegment>,
+    torn: &mut Vec<SpareSegment>,
 ) -> Result<(), Error> {
-    while let Some(Candidate { header, file, path }) = candidates.pop() {
+    while let Some(SegmentCandidate { header, file, path }) = candidates.pop() {
         forget_pages(&file).map_err(Error::io(&path, "forget a segment's cached pages"))?;
         drop(file);
         if let Some(again) = look(&path, spares, torn)?
@@ -129,9 +129,9 @@ fn distrust_last(
 }
 
 /// Files without a good header, torn ones and those that look unused.
-fn judge_headless(torn: Vec<Spare>, found: &mut Found) -> Result<(), Error> {
+fn classify_unformatted(torn: Vec<SpareSegment>, found: &mut RecoveredLog) -> Result<(), Error> {
     // Where a segment is missed, or would come next.
-    let missed = found.report.holes.iter().filter(|hole| hole.file.is_none()).map(|hole| hole.from.get());
+    let missed = found.report.gaps.iter().filter(|hole| hole.file.is_none()).map(|hole| hole.from.get());
     let next = found.segments.last().map_or(0, Segment::limit);
     let bases: Vec<u64> = missed.chain([next]).collect();
 
@@ -139,9 +139,9 @@ fn judge_headless(torn: Vec<Spare>, found: &mut Found) -> Result<(), Error> {
     let torn = torn.into_iter().map(|spare| (spare, true));
     for (spare, is_torn) in blank.into_iter().map(|spare| (spare, false)).chain(torn) {
         let length = length_of(&spare)?;
-        let lost = look_for_lost(&spare, length, &bases)?;
+        let lost = find_lost(&spare, length, &bases)?;
         match lost {
-            Some(base) => tell_lost_header(spare, base, length, found)?,
+            Some(base) => log_lost_header(spare, base, length, found)?,
             None if is_torn => judge_torn_header(spare, found)?,
             None => found.spares.push(spare),
         }
@@ -149,13 +149,13 @@ fn judge_headless(torn: Vec<Spare>, found: &mut Found) -> Result<(), Error> {
     Ok(())
 }
 
-fn length_of(spare: &Spare) -> Result<u32, Error> {
+fn length_of(spare: &SpareSegment) -> Result<u32, Error> {
     let length = spare.file.metadata().map_err(Error::io(&spare.path, "look at a spare"))?.len();
     Ok(u32::try_from(length).map_or(SEGMENT_BYTES_MAX, |length| length.min(SEGMENT_BYTES_MAX)))
 }
 
 /// Looks through the map, so that zeros cost no copy; where a page cannot be had, reading says why.
-fn look_for_lost(spare: &Spare, length: u32, bases: &[u64]) -> Result<Option<u64>, Error> {
+fn find_lost(spare: &SpareSegment, length: u32, bases: &[u64]) -> Result<Option<u64>, Error> {
     if let Some((map, bytes)) = map_whole(&spare.file, length) {
         let lost = lost_header(&bytes, bases);
         if !map.is_broken() {
@@ -168,18 +168,23 @@ fn look_for_lost(spare: &Spare, length: u32, bases: &[u64]) -> Result<Option<u64
 }
 
 /// Case 17: the disk said that the first flush of this segment was durable, and it was not.
-fn tell_lost_header(spare: Spare, base: u64, length: u32, found: &mut Found) -> Result<(), Error> {
+fn log_lost_header(
+    spare: SpareSegment,
+    base: u64,
+    length: u32,
+    found: &mut RecoveredLog,
+) -> Result<(), Error> {
     let aside = set_aside(&spare)?;
-    let (from, to) = (Position::new(base), Position::new(base.saturating_add(length.into())));
-    found.report.holes.retain(|hole| hole.file.is_some() || hole.from != from);
-    found.report.holes.push(Hole { file: Some(aside), from, to });
+    let (from, to) = (LogPosition::new(base), LogPosition::new(base.saturating_add(length.into())));
+    found.report.gaps.retain(|hole| hole.file.is_some() || hole.from != from);
+    found.report.gaps.push(LogGap { file: Some(aside), from, to });
     Ok(())
 }
 
 /// A segment's header goes out with its first flush, so a torn one means that this never returned;
 /// unless a segment is missed, which this may have been.
-fn judge_torn_header(spare: Spare, found: &mut Found) -> Result<(), Error> {
-    let missed = found.report.holes.iter().any(|hole| hole.file.is_none());
+fn judge_torn_header(spare: SpareSegment, found: &mut RecoveredLog) -> Result<(), Error> {
+    let missed = found.report.gaps.iter().any(|hole| hole.file.is_none());
     if !missed {
         // case 2: begun, never durable
         wipe(&spare.file).map_err(Error::io(&spare.path, "wipe a torn header"))?;
@@ -191,7 +196,7 @@ fn judge_torn_header(spare: Spare, found: &mut Found) -> Result<(), Error> {
 }
 
 /// Keeps a file for whoever can make sense of it, out of the log's way.
-fn set_aside(spare: &Spare) -> Result<PathBuf, Error> {
+fn set_aside(spare: &SpareSegment) -> Result<PathBuf, Error> {
     let aside = spare.path.with_extension("damaged");
     fs::rename(&spare.path, &aside).map_err(Error::io(&spare.path, "set a damaged segment aside"))?;
     Ok(aside)
@@ -250,7 +255,11 @@ fn number_of(path: &Path) -> Option<u64> {
 }
 
 /// Reads a file's first bytes: a segment, or a spare.
-fn look(path: &Path, spares: &mut Vec<Spare>, torn: &mut Vec<Spare>) -> Result<Option<Candidate>, Error> {
+fn look(
+    path: &Path,
+    spares: &mut Vec<SpareSegment>,
+    torn: &mut Vec<SpareSegment>,
+) -> Result<Option<SegmentCandidate>, Error> {
     let file =
         OpenOptions::new().read(true).write(true).open(path).map_err(Error::io(path, "open a segment"))?;
     // What an earlier process wrote and never synced is in the page cache, not on the disk.
@@ -258,24 +267,24 @@ fn look(path: &Path, spares: &mut Vec<Spare>, torn: &mut Vec<Spare>) -> Result<O
 
     let mut door = [0; SEGMENT_HEADER_BYTES];
     let length = read_up_to(&file, &mut door).map_err(Error::io(path, "read a segment's header"))?;
-    match Header::decode(&door[..length]) {
-        Door::Good(header) => return Ok(Some(Candidate { header, file, path: path.into() })),
-        Door::Foreign(found) => return Err(Error::Foreign { file: path.into(), found }),
-        Door::OtherFormat(found) => {
+    match SegmentHeader::decode(&door[..length]) {
+        HeaderState::Good(header) => return Ok(Some(SegmentCandidate { header, file, path: path.into() })),
+        HeaderState::Foreign(found) => return Err(Error::Foreign { file: path.into(), found }),
+        HeaderState::OtherFormat(found) => {
             let readable = crate::header::FORMAT;
             return Err(Error::Format { file: path.into(), found, readable });
         }
-        Door::Blank => {} // case 1: prepared and never used, or preparation was interrupted
-        Door::Torn => {
-            torn.push(Spare { file, path: path.into() });
+        HeaderState::Blank => {} // case 1: prepared and never used, or preparation was interrupted
+        HeaderState::Torn => {
+            torn.push(SpareSegment { file, path: path.into() });
             return Ok(None);
         }
     }
-    spares.push(Spare { file, path: path.into() });
+    spares.push(SpareSegment { file, path: path.into() });
     Ok(None)
 }
 
-fn replay(candidates: Vec<Candidate>, found: &mut Found) -> Result<(), Error> {
+fn replay(candidates: Vec<SegmentCandidate>, found: &mut RecoveredLog) -> Result<(), Error> {
     let mut expected: BTreeSet<u64> = BTreeSet::new();
     let mut end = 0;
     let mut sealed = false;
@@ -292,22 +301,25 @@ fn replay(candidates: Vec<Candidate>, found: &mut Found) -> Result<(), Error> {
 }
 
 /// Case 3: its header is there, its first batch is not: nothing in it was acknowledged.
-fn set_unused(Reading { file, path, scan, map, bytes, .. }: Reading, found: &mut Found) -> Result<(), Error> {
+fn set_unused(
+    SegmentScan { file, path, scan, map, bytes, .. }: SegmentScan,
+    found: &mut RecoveredLog,
+) -> Result<(), Error> {
     drop((map, bytes)); // nobody may look at what is about to change
     wipe(&file).map_err(Error::io(&path, "wipe a segment that was never begun"))?;
     found.report.torn_bytes += torn_bytes(&scan);
-    found.spares.push(Spare { file, path });
+    found.spares.push(SpareSegment { file, path });
     Ok(())
 }
 
 /// Mends what a crash left of a segment, and applies it.
-fn take(reading: Reading, found: &mut Found, expected: &mut BTreeSet<u64>) -> Result<(), Error> {
-    let Reading { header, file, path, map, mut bytes, length, scan } = reading;
+fn take(reading: SegmentScan, found: &mut RecoveredLog, expected: &mut BTreeSet<u64>) -> Result<(), Error> {
+    let SegmentScan { header, file, path, map, mut bytes, length, scan } = reading;
     bytes.truncate(scan.end); // what follows may be about to change
     if length < header.capacity as usize {
         // case 4: a shortened file; reading its missing end through the map would be a SIGBUS
         let end = u32::try_from(length).unwrap_or(header.capacity);
-        found.report.cut.push(Broken::cut(&path, &header, end.into()));
+        found.report.cut.push(BrokenSegment::cut(&path, &header, end.into()));
         fill(&file, end, header.capacity).map_err(Error::io(&path, "restore a segment's length"))?;
     }
     if let Some(torn) = &scan.torn {
@@ -315,17 +327,17 @@ fn take(reading: Reading, found: &mut Found, expected: &mut BTreeSet<u64>) -> Re
         let to = torn.end.min(header.capacity as usize);
         zero(&file, torn.start, to).map_err(Error::io(&path, "wipe a torn flush"))?;
     }
-    for hole in &scan.holes {
+    for hole in &scan.gaps {
         // case 6: damage inside what was acknowledged
         let (from, to) = (place(&header, hole.start), place(&header, hole.end));
-        found.report.holes.push(Hole { file: Some(path.clone()), from, to });
+        found.report.gaps.push(LogGap { file: Some(path.clone()), from, to });
     }
     found.report.torn_bytes += torn_bytes(&scan);
     found.report.torn_batch_records += scan.batch_pieces;
     expected.insert(header.base);
     apply(&bytes, &header, &scan, &mut found.ledger, expected);
 
-    let spare = Spare { file, path };
+    let spare = SpareSegment { file, path };
     let mut segment = match map {
         Some(map) => Segment::of(spare, header, map),
         None => {
@@ -334,13 +346,13 @@ fn take(reading: Reading, found: &mut Found, expected: &mut BTreeSet<u64>) -> Re
         }
     };
     (segment.begun, segment.used) = extent(&bytes, &scan);
-    segment.map.let_go(); // a log of any size takes no memory until it is read
+    segment.map.release_pages(); // a log of any size takes no memory until it is read
     found.segments.push(segment);
     Ok(())
 }
 
 /// Where a segment's snapshot ends, and where its last record does.
-fn extent(bytes: &[u8], read: &Scan) -> (u32, u32) {
+fn extent(bytes: &[u8], read: &ScanResult) -> (u32, u32) {
     let used = u32::try_from(read.end).unwrap_or(u32::MAX);
     let last = read.records.iter().position(|at| record(bytes, *at).is_some_and(|r| r.head.batch_rest == 0));
     let after = last.and_then(|last| read.records.get(last + 1).copied());
@@ -350,16 +362,16 @@ fn extent(bytes: &[u8], read: &Scan) -> (u32, u32) {
 /// Applies one segment's records; `expected` follows which segments there should be.
 pub(crate) fn apply(
     bytes: &[u8],
-    header: &Header,
-    read: &Scan,
-    ledger: &mut Ledger,
+    header: &SegmentHeader,
+    read: &ScanResult,
+    ledger: &mut LogState,
     expected: &mut BTreeSet<u64>,
 ) {
     let mut in_snapshot = false;
     for offset in &read.records {
         let Some(found) = record(bytes, *offset) else { continue };
         match found.head.kind {
-            Kind::Snapshot => {
+            RecordKind::Snapshot => {
                 if let Some((last_stream, bases)) = decode_snapshot(found.payload) {
                     ledger.begin_snapshot(last_stream);
                     in_snapshot = true;
@@ -368,7 +380,7 @@ pub(crate) fn apply(
                     expected.insert(header.base);
                 }
             }
-            Kind::Drop => decode_bases(found.payload).iter().for_each(|base| {
+            RecordKind::Drop => decode_bases(found.payload).iter().for_each(|base| {
                 expected.remove(base);
             }),
             _ => ledger.replay(header.base, *offset, &found),
@@ -381,20 +393,20 @@ pub(crate) fn apply(
 }
 
 /// Compares what is there with what should be, and finds where to go on.
-fn settle(found: &mut Found, end: usize, sealed: bool, expected: &BTreeSet<u64>) -> Result<(), Error> {
+fn settle(found: &mut RecoveredLog, end: usize, sealed: bool, expected: &BTreeSet<u64>) -> Result<(), Error> {
     let present: BTreeSet<u64> = found.segments.iter().map(Segment::base).collect();
     if let Some(tail) = found.segments.last() {
         found.limit = place(&tail.header, end);
         found.end = (!sealed).then_some(found.limit);
         if sealed {
-            found.limit = Position::new(tail.limit());
+            found.limit = LogPosition::new(tail.limit());
         }
     }
     for base in expected.difference(&present) {
         // case 8: a segment that was never dropped is missing
         let next = present.range(base..).next().copied().unwrap_or(*base);
-        let (from, to) = (Position::new(*base), Position::new(next));
-        found.report.holes.push(Hole { file: None, from, to });
+        let (from, to) = (LogPosition::new(*base), LogPosition::new(next));
+        found.report.gaps.push(LogGap { file: None, from, to });
     }
     let (kept, left): (Vec<_>, Vec<_>) =
         found.segments.drain(..).partition(|segment| expected.contains(&segment.base()));
@@ -408,17 +420,17 @@ fn settle(found: &mut Found, end: usize, sealed: bool, expected: &BTreeSet<u64>)
         found.report.leftovers += 1;
     }
     for stream in found.ledger.streams.values_mut() {
-        for kept in stream.bookmarks.values_mut() {
+        for kept in stream.cursors.values_mut() {
             kept.mark.clamp(found.limit); // only a hole can leave a bookmark beyond the end
         }
         stream.settle_copies();
-        found.report.events += stream.index.count_from(Position::ORIGIN);
+        found.report.events += stream.index.count_from(LogPosition::ORIGIN);
     }
     found.report.segments = found.segments.len();
     Ok(())
 }
 
-fn torn_bytes(read: &Scan) -> u64 {
+fn torn_bytes(read: &ScanResult) -> u64 {
     read.torn.as_ref().map_or(0, |torn| torn.len() as u64)
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::Log;
+use crate::WriteAheadLog;
 
 /// What a released log's appends are refused with.
 const RELEASED: &str = "another process has taken the log over";
 
-impl Log {
+impl WriteAheadLog {
     /// Lets go of the folder, so that another process can open the log, and takes nothing any more. To be called
     /// when everything is durable; `false` while a thread still prepares a segment here: then try again later.
     ///
@@ -28,22 +28,22 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use crate::{AppendError, Log, Options};
+    use crate::{AppendError, LogOptions, WriteAheadLog};
 
     #[test]
     fn a_released_log_is_anothers_and_takes_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let options = || Options { segment_bytes: 1 << 20, ..Options::default() };
-        let (mut old, _) = Log::open(folder.path(), options()).unwrap();
+        let options = || LogOptions { segment_bytes: 1 << 20, ..LogOptions::default() };
+        let (mut old, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
         let stream = old.stream("a").unwrap();
         old.append(stream, 1, &[b"kept".as_slice()]).unwrap();
         old.flush_blocking().unwrap();
-        assert!(Log::open(folder.path(), options()).is_err());
+        assert!(WriteAheadLog::open(folder.path(), options()).is_err());
         while !old.release().unwrap() {}
 
         let refused = old.append(stream, 2, &[b"late".as_slice()]);
         assert!(matches!(refused, Err(AppendError::Poisoned { .. })), "{refused:?}");
-        let (mut new, _) = Log::open(folder.path(), options()).unwrap();
+        let (mut new, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
         let stream = new.stream("a").unwrap();
         assert!(new.append(stream, 3, &[b"on".as_slice()]).is_ok());
     }

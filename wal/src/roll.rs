@@ -3,20 +3,20 @@
 use std::fs;
 use std::sync::Arc;
 
-use crate::codec::{HEADER_BYTES, Kind, record_bytes};
+use crate::codec::{HEADER_BYTES, RecordKind, record_bytes};
 use crate::error::{AppendError, Error};
-use crate::flush::{MarkInFlight, Staged};
-use crate::header::{FORMAT, Header, SEGMENT_HEADER_BYTES};
-use crate::ledger::{bookmark_bytes, encode_bookmark};
+use crate::flush::{InFlightCursor, StagedBytes};
+use crate::header::{FORMAT, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::limits::{
     CONTROL_SEGMENTS_MAX, FIRST_SEGMENT_BYTES, ONWARD_BYTES_MIN, ONWARD_SHARE, RANGES_MAX, RECYCLED_MAX,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SMALL_SEGMENT_BYTES, SPACE_RETRY_MS, SPARE_FROM, control_reserve,
     snapshot_bytes_max,
 };
-use crate::log::{Log, full};
-use crate::map::Map;
-use crate::position::Position;
-use crate::segment::{PrepareSpare, Segment, Spare, sync_folder};
+use crate::log::{WriteAheadLog, full};
+use crate::log_state::{cursor_bytes, encode_cursor};
+use crate::map::SegmentMap;
+use crate::position::LogPosition;
+use crate::segment::{Segment, SegmentPreparation, SpareSegment, sync_folder};
 
 /// Bytes of the seal: every segment keeps room for it.
 const SEAL_BYTES: usize = record_bytes(0);
@@ -27,7 +27,7 @@ const NO_SEGMENT: &str = "room for one more segment on the disk";
 
 /// Who wants room. Events leave the end of a segment, and the last segments, to control records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum For {
+pub(crate) enum RollPurpose {
     Event,
     /// Events to which others led: those end only when these are kept.
     Onward,
@@ -36,10 +36,10 @@ pub(crate) enum For {
     Control,
 }
 
-impl Log {
+impl WriteAheadLog {
     /// The slow part of the next roll-over, when it is worth doing ahead: run it on a thread that
     /// may wait and hand the outcome to [`Log::spare_ready`]. Without it a roll-over does it inline.
-    pub fn prepare_spare(&mut self) -> Option<PrepareSpare> {
+    pub fn prepare_spare(&mut self) -> Option<SegmentPreparation> {
         let next = self.used_bytes() + u64::from(self.options.segment_bytes);
         let tail = self.tail();
         let is_near = tail.used >= tail.header.capacity / SPARE_FROM;
@@ -56,7 +56,7 @@ impl Log {
 
     /// The outcome of [`PrepareSpare::run`]. A failure is no harm yet: the roll-over tries again. Ahead of it nobody does for
     /// [`SPACE_RETRY_MS`], or a full disk would cost a thread for each flush.
-    pub fn spare_ready(&mut self, outcome: std::io::Result<Spare>) {
+    pub fn spare_ready(&mut self, outcome: std::io::Result<SpareSegment>) {
         self.spare_out = false;
         self.spare_failed_at_ms = outcome.is_err().then_some(self.now_ms);
         if let Ok(spare) = outcome {
@@ -66,7 +66,7 @@ impl Log {
     }
 
     /// Keeps the empty files that recovery found: few, of the right size; the others go.
-    pub(crate) fn adopt_spares(&mut self, found: Vec<Spare>) -> Result<(), Error> {
+    pub(crate) fn adopt_spares(&mut self, found: Vec<SpareSegment>) -> Result<(), Error> {
         for spare in found {
             let length = spare.file.metadata().map_err(Error::io(&spare.path, "look at a spare"))?.len();
             if self.recyclable.len() < RECYCLED_MAX && length == u64::from(self.options.segment_bytes) {
@@ -79,20 +79,20 @@ impl Log {
     }
 
     /// Goes on appending where recovery ended.
-    pub(crate) fn continue_tail(&mut self, end: Position) {
+    pub(crate) fn continue_tail(&mut self, end: LogPosition) {
         let tail = self.tail();
-        let (Header { format, base, capacity, .. }, file) = (tail.header, Arc::clone(&tail.file));
+        let (SegmentHeader { format, base, capacity, .. }, file) = (tail.header, Arc::clone(&tail.file));
         let offset = end.get() - base;
-        self.staged.push_back(Staged { base, capacity, file, offset, bytes: Vec::new() });
+        self.staged.push_back(StagedBytes { base, capacity, file, offset, bytes: Vec::new() });
         if format < FORMAT {
             // What that format does not have must not come into this segment. A disk without room for another
             // keeps no log from opening: events fit here as before.
-            drop(self.roll(0, For::Control));
+            drop(self.roll(0, RollPurpose::Control));
         }
     }
 
     /// The first segment of a log, or the one after a sealed one.
-    pub(crate) fn begin_first(&mut self, base: Position) -> Result<(), Error> {
+    pub(crate) fn begin_first(&mut self, base: LogPosition) -> Result<(), Error> {
         let folder = self.folder.clone();
         let is_new = self.segments.is_empty() && self.recyclable.is_empty();
         let most = if is_new { FIRST_SEGMENT_BYTES } else { u32::MAX };
@@ -104,11 +104,11 @@ impl Log {
     }
 
     /// Makes sure that a record or batch of this size fits into the tail.
-    pub(crate) fn make_room(&mut self, bytes: usize, whose: For) -> Result<(), AppendError> {
+    pub(crate) fn reclaim_for(&mut self, bytes: usize, whose: RollPurpose) -> Result<(), AppendError> {
         let tail = self.tail();
         let reserve = match whose {
-            For::Event | For::Onward => control_reserve(tail.header.capacity),
-            For::Move | For::Control => 0,
+            RollPurpose::Event | RollPurpose::Onward => control_reserve(tail.header.capacity),
+            RollPurpose::Move | RollPurpose::Control => 0,
         };
         let used = self.visible.get() - tail.base();
         if used + (bytes + SEAL_BYTES + reserve) as u64 <= u64::from(tail.header.capacity) {
@@ -118,16 +118,16 @@ impl Log {
     }
 
     /// The next segment has room for so many bytes of records.
-    fn roll(&mut self, bytes: usize, whose: For) -> Result<(), AppendError> {
+    fn roll(&mut self, bytes: usize, whose: RollPurpose) -> Result<(), AppendError> {
         let (used, segment) = (self.used_bytes(), u64::from(self.options.segment_bytes));
         let log_bytes_max = self.options.log_bytes_max;
         let onward = (log_bytes_max / ONWARD_SHARE).max(ONWARD_BYTES_MIN.min(log_bytes_max));
         let onward_max = log_bytes_max + onward;
         let max = match whose {
-            For::Event => log_bytes_max,
-            For::Onward => onward_max,
-            For::Move => onward_max + (CONTROL_SEGMENTS_MAX - 1) * segment,
-            For::Control => onward_max + CONTROL_SEGMENTS_MAX * segment,
+            RollPurpose::Event => log_bytes_max,
+            RollPurpose::Onward => onward_max,
+            RollPurpose::Move => onward_max + (CONTROL_SEGMENTS_MAX - 1) * segment,
+            RollPurpose::Control => onward_max + CONTROL_SEGMENTS_MAX * segment,
         };
         if used + segment > max {
             return Err(full("log_bytes_max", used, max));
@@ -146,7 +146,7 @@ impl Log {
             self.no_space_at_ms = Some(self.now_ms);
             full(NO_SEGMENT, used, used)
         })?;
-        self.stage(Kind::Seal, 0, 0, 0, &[]);
+        self.stage(RecordKind::Seal, 0, 0, 0, &[]);
         self.begin(segment, base);
         Ok(())
     }
@@ -162,8 +162,8 @@ impl Log {
     }
 
     /// One that is ready and large enough, or else one that is made now.
-    fn take_spare(&mut self, wanted: u32, needed: u32) -> std::io::Result<Spare> {
-        let fits = |spare: &Spare| spare.capacity().is_ok_and(|capacity| capacity >= needed);
+    fn take_spare(&mut self, wanted: u32, needed: u32) -> std::io::Result<SpareSegment> {
+        let fits = |spare: &SpareSegment| spare.capacity().is_ok_and(|capacity| capacity >= needed);
         match self.spares.iter().position(fits) {
             Some(nth) => Ok(self.spares.swap_remove(nth)),
             None => self.prepare(wanted, needed).run(),
@@ -171,16 +171,16 @@ impl Log {
     }
 
     /// A used file needs a wipe only; a new one needs all its zeros.
-    fn prepare(&mut self, capacity: u32, capacity_min: u32) -> PrepareSpare {
+    fn prepare(&mut self, capacity: u32, capacity_min: u32) -> SegmentPreparation {
         let recycled = self.recyclable.pop();
         let number = self.file_number;
         self.file_number += 1;
-        PrepareSpare { folder: self.folder.clone(), number, capacity, capacity_min, recycled }
+        SegmentPreparation { folder: self.folder.clone(), number, capacity, capacity_min, recycled }
     }
 
     /// Maps a file that is ready. One that cannot be mapped now is kept for the next attempt.
-    fn map(&mut self, spare: Spare) -> std::io::Result<(Spare, Map)> {
-        match spare.capacity().and_then(|capacity| Map::new(&spare.file, capacity)) {
+    fn map(&mut self, spare: SpareSegment) -> std::io::Result<(SpareSegment, SegmentMap)> {
+        match spare.capacity().and_then(|capacity| SegmentMap::new(&spare.file, capacity)) {
             Ok(map) => Ok((spare, map)),
             Err(why) => {
                 self.spares.push(spare);
@@ -190,21 +190,21 @@ impl Log {
     }
 
     /// Opens a segment for appending: its header, and a snapshot, so that older ones may go.
-    fn begin(&mut self, (spare, map): (Spare, Map), base: u64) {
+    fn begin(&mut self, (spare, map): (SpareSegment, SegmentMap), base: u64) {
         let salt =
             crc32c::crc32c_append(crc32c::crc32c(&self.options.seed.to_le_bytes()), &base.to_le_bytes());
         let salt = crc32c::crc32c_append(salt, &self.file_number.to_le_bytes());
-        let header = Header { format: FORMAT, base, capacity: map.capacity(), salt };
+        let header = SegmentHeader { format: FORMAT, base, capacity: map.capacity(), salt };
         let segment = Segment::of(spare, header, map);
         let bytes = header.encode().to_vec();
         self.staged_bytes += bytes.len();
         let (capacity, file) = (header.capacity, Arc::clone(&segment.file));
-        self.staged.push_back(Staged { base, capacity, file, offset: 0, bytes });
+        self.staged.push_back(StagedBytes { base, capacity, file, offset: 0, bytes });
         self.segments.push_back(segment);
         // A log over its limit must not need room for a drop record to get room.
         let over = self.used_bytes() > self.options.log_bytes_max;
         let dead = if over { self.find_dead() } else { Vec::new() };
-        self.visible = Position::new(base + SEGMENT_HEADER_BYTES as u64);
+        self.visible = LogPosition::new(base + SEGMENT_HEADER_BYTES as u64);
         self.stage_snapshot(&dead);
         let begun = u32::try_from(self.visible.get() - base).expect("a snapshot fits its segment");
         self.segments.back_mut().into_iter().for_each(|tail| tail.begun = begun);
@@ -218,12 +218,12 @@ impl Log {
         let first = self.ledger.encode_snapshot(bases);
         let ranges_max = self.snapshot_ranges();
 
-        let mut records: Vec<(Kind, u32, Vec<u8>)> = vec![(Kind::Snapshot, 0, first)];
+        let mut records: Vec<(RecordKind, u32, Vec<u8>)> = vec![(RecordKind::Snapshot, 0, first)];
         let mut marks = Vec::new();
         for (id, stream) in &mut self.ledger.streams {
-            records.push((Kind::Stream, *id, stream.name.as_bytes().to_vec()));
-            for (subscriber, kept) in &mut stream.bookmarks {
-                records.push((Kind::Bookmark, *id, encode_bookmark(subscriber, &kept.mark, ranges_max)));
+            records.push((RecordKind::Stream, *id, stream.name.as_bytes().to_vec()));
+            for (subscriber, kept) in &mut stream.cursors {
+                records.push((RecordKind::Cursor, *id, encode_cursor(subscriber, &kept.mark, ranges_max)));
                 marks.push((*id, subscriber.clone(), kept.mark.cut(ranges_max)));
                 kept.changed = false;
             }
@@ -235,7 +235,7 @@ impl Log {
         }
         let at = self.visible;
         let marks = marks.into_iter();
-        self.marks_in_flight.extend(marks.map(|(stream, subscriber, mark)| MarkInFlight {
+        self.marks_in_flight.extend(marks.map(|(stream, subscriber, mark)| InFlightCursor {
             at,
             stream,
             subscriber,
@@ -249,7 +249,7 @@ impl Log {
     fn snapshot_ranges(&self) -> usize {
         let max = snapshot_bytes_max(self.tail().header.capacity);
         let left = max.saturating_sub(self.ledger.snapshot_bytes);
-        let one = bookmark_bytes("", 1) - bookmark_bytes("", 0);
-        (left / one / self.ledger.bookmarks.max(1)).min(RANGES_MAX)
+        let one = cursor_bytes("", 1) - cursor_bytes("", 0);
+        (left / one / self.ledger.cursors.max(1)).min(RANGES_MAX)
     }
 }

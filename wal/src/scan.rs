@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-use crate::codec::{ALIGN, Found, HEADER_BYTES, Kind, decode, peek, record_bytes, u64_at};
-use crate::header::{Header, SEGMENT_HEADER_BYTES};
-use crate::position::Position;
+use crate::codec::{ALIGN, DecodedRecord, HEADER_BYTES, RecordKind, decode, peek, record_bytes, u64_at};
+use crate::header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::position::LogPosition;
 
 /// A page of nothing: the search for records passes over such pages whole.
 const ZEROS: [u8; 4096] = [0; 4096];
 
 /// The outcome. Offsets are inside the segment.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scan {
+pub(crate) struct ScanResult {
     /// Offsets of the records that count, in order.
     pub(crate) records: Vec<u32>,
     /// Where the last of them ends: the next record's place.
@@ -19,7 +19,7 @@ pub(crate) struct Scan {
     /// Nothing may be appended here any more.
     pub(crate) sealed: bool,
     /// Acknowledged bytes that are gone: damage, not a crash.
-    pub(crate) holes: Vec<Range<usize>>,
+    pub(crate) gaps: Vec<Range<usize>>,
     /// Remains of a torn flush; must be wiped before the segment is written again, or a piece of
     /// it could later stand behind a new record as if it belonged there.
     pub(crate) torn: Option<Range<usize>>,
@@ -29,21 +29,21 @@ pub(crate) struct Scan {
 
 /// Reads a segment. `continued`: a later segment exists, which is begun only after this one is
 /// durable to its seal, so anything missing here is a hole.
-pub(crate) fn scan(segment: &[u8], header: &Header, continued: bool) -> Scan {
-    let mut scan = Scan { end: SEGMENT_HEADER_BYTES, ..Scan::default() };
+pub(crate) fn scan(segment: &[u8], header: &SegmentHeader, continued: bool) -> ScanResult {
+    let mut scan = ScanResult { end: SEGMENT_HEADER_BYTES, ..ScanResult::default() };
     loop {
         let bad = scan.follow(segment, header);
         if scan.sealed {
             return scan;
         }
         match search(segment, header, scan.end, bad, continued) {
-            Search::Resume(at) => {
-                scan.holes.push(scan.end..at);
+            ScanSearch::Resume(at) => {
+                scan.gaps.push(scan.end..at);
                 scan.end = at;
             }
-            Search::End { last_trace } => {
+            ScanSearch::End { last_trace } => {
                 if continued {
-                    scan.holes.push(scan.end..header.capacity as usize);
+                    scan.gaps.push(scan.end..header.capacity as usize);
                     scan.sealed = true;
                 } else if let Some(last) = last_trace {
                     scan.torn = Some(scan.end..last);
@@ -54,10 +54,10 @@ pub(crate) fn scan(segment: &[u8], header: &Header, continued: bool) -> Scan {
     }
 }
 
-impl Scan {
+impl ScanResult {
     /// Takes record after record from `end` on; returns where it stopped. A batch counts when its
     /// last record is there.
-    fn follow(&mut self, segment: &[u8], header: &Header) -> usize {
+    fn follow(&mut self, segment: &[u8], header: &SegmentHeader) -> usize {
         let mut at = self.end;
         let mut batch: Vec<u32> = Vec::new();
         let mut rest: Option<u32> = None;
@@ -74,7 +74,7 @@ impl Scan {
                 self.records.append(&mut batch);
                 self.end = at;
             }
-            if found.head.kind == Kind::Seal {
+            if found.head.kind == RecordKind::Seal {
                 self.sealed = true;
                 break;
             }
@@ -84,7 +84,7 @@ impl Scan {
     }
 }
 
-enum Search {
+enum ScanSearch {
     /// What was lost had been durable: go on with the record here.
     Resume(usize),
     /// Nothing durable follows. The last place that looks like a record of ours ends here.
@@ -93,7 +93,7 @@ enum Search {
 
 /// Looks beyond a bad place. A torn flush leaves nothing that was durable behind it; a record
 /// that was appended when a sync had confirmed bytes beyond `end` proves that those are lost.
-fn search(segment: &[u8], header: &Header, end: usize, bad: usize, continued: bool) -> Search {
+fn search(segment: &[u8], header: &SegmentHeader, end: usize, bad: usize, continued: bool) -> ScanSearch {
     let mut first = None;
     let mut last_trace = (bad > end).then_some(bad);
     let mut at = bad;
@@ -110,20 +110,20 @@ fn search(segment: &[u8], header: &Header, end: usize, bad: usize, continued: bo
                 let resume = *first.get_or_insert(at);
                 let durable = found.head.position.get().saturating_sub(found.head.unsynced.into());
                 if continued || durable > place(header, end).get() {
-                    return Search::Resume(resume);
+                    return ScanSearch::Resume(resume);
                 }
             }
         }
         at += ALIGN;
     }
-    Search::End { last_trace }
+    ScanSearch::End { last_trace }
 }
 
 /// A record that the scan took.
-pub(crate) fn record<'a>(segment: &'a [u8], offset: u32) -> Option<Found<'a>> {
+pub(crate) fn record<'a>(segment: &'a [u8], offset: u32) -> Option<DecodedRecord<'a>> {
     peek(segment, offset as usize)
 }
 
-pub(crate) fn place(header: &Header, offset: usize) -> Position {
-    Position::new(header.base.saturating_add(offset as u64))
+pub(crate) fn place(header: &SegmentHeader, offset: usize) -> LogPosition {
+    LogPosition::new(header.base.saturating_add(offset as u64))
 }

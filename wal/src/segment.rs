@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, fstatvfs};
 
-use crate::header::Header;
+use crate::header::SegmentHeader;
 use crate::limits::FREE_SHARE;
-use crate::map::Map;
-use crate::position::Position;
+use crate::map::SegmentMap;
+use crate::position::LogPosition;
 
 /// Zeros are written in steps of this many bytes.
 const ZERO_STEP_BYTES: usize = 1 << 20;
@@ -20,12 +20,12 @@ const WIPE_BYTES: usize = 4096;
 
 /// A file in use.
 pub(crate) struct Segment {
-    pub(crate) header: Header,
+    pub(crate) header: SegmentHeader,
     pub(crate) file: Arc<File>,
     pub(crate) path: PathBuf,
-    pub(crate) map: Map,
+    pub(crate) map: SegmentMap,
     /// Set when nobody needs it: the file goes when everything below this is durable.
-    pub(crate) dropped_at: Option<Position>,
+    pub(crate) dropped_at: Option<LogPosition>,
     /// Where the snapshot ends.
     pub(crate) begun: u32,
     /// Where the last record ends.
@@ -39,12 +39,16 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    pub(crate) fn new(Spare { file, path }: Spare, header: Header) -> io::Result<Self> {
-        let map = Map::new(&file, header.capacity)?;
-        Ok(Self::of(Spare { file, path }, header, map))
+    pub(crate) fn new(SpareSegment { file, path }: SpareSegment, header: SegmentHeader) -> io::Result<Self> {
+        let map = SegmentMap::new(&file, header.capacity)?;
+        Ok(Self::of(SpareSegment { file, path }, header, map))
     }
 
-    pub(crate) fn of(Spare { file, path }: Spare, header: Header, map: Map) -> Self {
+    pub(crate) fn of(
+        SpareSegment { file, path }: SpareSegment,
+        header: SegmentHeader,
+        map: SegmentMap,
+    ) -> Self {
         let file = Arc::new(file);
         Self {
             header,
@@ -77,12 +81,12 @@ impl Segment {
 
 /// An empty file, allocated, zeroed (or wiped) and durable in its folder.
 #[derive(Debug)]
-pub struct Spare {
+pub struct SpareSegment {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
 }
 
-impl Spare {
+impl SpareSegment {
     /// What fits into it, in bytes.
     pub(crate) fn capacity(&self) -> io::Result<u32> {
         u32::try_from(self.file.metadata()?.len()).map_err(io::Error::other)
@@ -92,18 +96,18 @@ impl Spare {
 /// The slow part of a roll-over, to be run on a thread that may wait. Hand the result to
 /// [`crate::Log::spare_ready`].
 #[derive(Debug)]
-pub struct PrepareSpare {
+pub struct SegmentPreparation {
     pub(crate) folder: PathBuf,
     pub(crate) number: u64,
     /// What is wanted, and what will do on a small disk.
     pub(crate) capacity: u32,
     pub(crate) capacity_min: u32,
-    pub(crate) recycled: Option<Spare>,
+    pub(crate) recycled: Option<SpareSegment>,
 }
 
-impl PrepareSpare {
+impl SegmentPreparation {
     /// Allocates and zeroes a file, or wipes a used one; waits for the disk.
-    pub fn run(self) -> io::Result<Spare> {
+    pub fn run(self) -> io::Result<SpareSegment> {
         if let Some(spare) = self.recycled {
             wipe(&spare.file)?;
             return Ok(spare);
@@ -111,7 +115,7 @@ impl PrepareSpare {
         let path = self.folder.join(format!("{:010}.seg", self.number));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
         match self.fill(&file) {
-            Ok(()) => Ok(Spare { file, path }),
+            Ok(()) => Ok(SpareSegment { file, path }),
             Err(error) => {
                 // Half a file would take the room that was missing; if this fails too, recovery finds it.
                 let _: io::Result<()> = fs::remove_file(&path);

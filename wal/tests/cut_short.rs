@@ -5,11 +5,12 @@
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-use sluicegate_wal::{AppendError, Bookmark, Log, Options, Position};
+use sluicegate_wal::{AppendError, Cursor, LogOptions, LogPosition, WriteAheadLog};
 
-fn open(folder: &Path) -> Log {
-    let options = Options { segment_bytes: 64 << 10, log_bytes_max: 1 << 20, seed: 1, ..Options::default() };
-    Log::open(folder, options).unwrap().0
+fn open(folder: &Path) -> WriteAheadLog {
+    let options =
+        LogOptions { segment_bytes: 64 << 10, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
+    WriteAheadLog::open(folder, options).unwrap().0
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -24,10 +25,10 @@ fn cut(file: &Path, bytes: u64) {
 }
 
 /// Three segments of events that somebody needs.
-fn filled(folder: &Path) -> Log {
+fn filled(folder: &Path) -> WriteAheadLog {
     let mut log = open(folder);
     let stream = log.stream("a").unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     while files(folder).len() < 3 {
         log.append(stream, 0, &[&[7; 1000]]).unwrap();
         log.flush_blocking().unwrap();
@@ -41,27 +42,27 @@ fn a_segment_cut_short_costs_its_own_records_and_nobodys_life() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = filled(folder.path());
     let stream = log.stream("a").unwrap();
-    let all = log.read_from(stream, Position::ORIGIN).count();
-    assert_eq!(log.look_at_files(), []);
+    let all = log.read_from(stream, LogPosition::ORIGIN).count();
+    assert_eq!(log.check_files(), []);
     cut(&files(folder.path())[0], 8 << 10);
 
-    let left: Vec<_> = log.read_from(stream, Position::ORIGIN).collect();
+    let left: Vec<_> = log.read_from(stream, LogPosition::ORIGIN).collect();
     assert!(left.len() < all && left.len() >= all / 2, "{} of {all}", left.len());
     assert!(left.iter().all(|record| record.payload[..] == [7; 1000]));
     let damage = log.take_damage();
     assert_eq!(damage.len(), all - left.len());
     assert!(damage.iter().all(|one| one.file == files(folder.path())[0]));
-    let broken = log.look_at_files();
+    let broken = log.check_files();
     assert_eq!(broken.len(), 1);
     assert_eq!((broken[0].cut_to, broken[0].poisons), (Some(8 << 10), false));
     assert!(broken[0].to_string().contains("was cut from outside to 8192 of 65536 bytes"), "{}", broken[0]);
-    assert_eq!((log.look_at_files(), log.stat().broken), (Vec::new(), 1), "told once, and counted");
+    assert_eq!((log.check_files(), log.stat().broken), (Vec::new(), 1), "told once, and counted");
 
     log.append(stream, 0, &[b"goes on"]).unwrap();
     log.flush_blocking().unwrap();
     log.reclaim();
     log.move_on();
-    assert_eq!(log.read_from(stream, Position::ORIGIN).last().unwrap().payload, b"goes on"[..]);
+    assert_eq!(log.read_from(stream, LogPosition::ORIGIN).last().unwrap().payload, b"goes on"[..]);
 }
 
 /// APP-06: what was acknowledged in the segment that is being written is gone: nothing more is taken, and the
@@ -77,9 +78,9 @@ fn a_log_whose_newest_segment_was_cut_takes_nothing_more_and_tells_what_is_gone(
     }
     let file = files(folder.path()).pop().unwrap();
     cut(&file, 12 << 10);
-    let before = log.read_from(stream, Position::ORIGIN).count();
+    let before = log.read_from(stream, LogPosition::ORIGIN).count();
 
-    let broken = log.look_at_files();
+    let broken = log.check_files();
     assert!(broken.len() == 1 && broken[0].poisons && broken[0].file == file);
     let refused = log.append(stream, 0, &[b"no"]).unwrap_err();
     assert!(matches!(&refused, AppendError::Poisoned { reason } if reason.contains("was cut")), "{refused}");
@@ -87,5 +88,5 @@ fn a_log_whose_newest_segment_was_cut_takes_nothing_more_and_tells_what_is_gone(
     drop(log);
 
     let log = open(folder.path());
-    assert_eq!(log.read_from(stream, Position::ORIGIN).count(), before);
+    assert_eq!(log.read_from(stream, LogPosition::ORIGIN).count(), before);
 }

@@ -7,13 +7,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use sluicegate_wal::{Bookmark, Log, Options, Position, Recovery};
+use sluicegate_wal::{Cursor, LogOptions, LogPosition, Recovery, WriteAheadLog};
 
 const EVENTS: u32 = 300;
 
-fn open(folder: &Path) -> (Log, Recovery) {
-    let options = Options { segment_bytes: 16 << 10, log_bytes_max: 1 << 20, seed: 1, ..Options::default() };
-    Log::open(folder, options).unwrap()
+fn open(folder: &Path) -> (WriteAheadLog, Recovery) {
+    let options =
+        LogOptions { segment_bytes: 16 << 10, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
+    WriteAheadLog::open(folder, options).unwrap()
 }
 
 fn segment_files(folder: &Path) -> Vec<PathBuf> {
@@ -24,10 +25,10 @@ fn segment_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Each event in a flush of its own; the payload is its number. Returns the positions.
-fn fill(folder: &Path) -> Vec<Position> {
+fn fill(folder: &Path) -> Vec<LogPosition> {
     let (mut log, _) = open(folder);
     let stream = log.stream("a").unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     let append = |number: u32| {
         let position = log.append(stream, 0, &[&number.to_le_bytes(), &[0xab; 116]]).unwrap();
         log.flush_blocking().unwrap();
@@ -36,10 +37,10 @@ fn fill(folder: &Path) -> Vec<Position> {
     (0..EVENTS).map(append).collect()
 }
 
-fn numbers(log: &mut Log) -> Vec<u32> {
+fn numbers(log: &mut WriteAheadLog) -> Vec<u32> {
     let stream = log.stream("a").unwrap();
     let mut found = Vec::new();
-    let mut from = Position::ORIGIN;
+    let mut from = LogPosition::ORIGIN;
     while let Some(record) = log.read(stream, from) {
         found.push(u32::from_le_bytes(record.payload[..4].try_into().unwrap()));
         from = record.next;
@@ -64,9 +65,9 @@ fn a_lost_record_before_later_flushes_is_told_and_costs_only_itself() {
         corrupt(&segment_files(folder.path())[file as usize], offset % (16 << 10) + 45);
 
         let (mut log, recovery) = open(folder.path());
-        assert_eq!(recovery.holes.len(), 1, "{recovery:?}");
-        assert_eq!(recovery.holes[0].from, positions[lost as usize]);
-        assert_eq!(recovery.holes[0].to, positions[lost as usize + 1]);
+        assert_eq!(recovery.gaps.len(), 1, "{recovery:?}");
+        assert_eq!(recovery.gaps[0].from, positions[lost as usize]);
+        assert_eq!(recovery.gaps[0].to, positions[lost as usize + 1]);
         assert_eq!(numbers(&mut log), (0..EVENTS).filter(|number| *number != lost).collect::<Vec<_>>());
         let stream = log.stream("a").unwrap();
         log.append(stream, 0, &[&EVENTS.to_le_bytes()]).unwrap();
@@ -84,7 +85,7 @@ fn a_file_with_the_largest_number_is_not_ours() {
     let name = folder.path().join(format!("{}.seg", u64::MAX));
     fs::write(&name, [0; 100]).unwrap();
     let (mut log, recovery) = open(folder.path());
-    assert_eq!(recovery.holes, []);
+    assert_eq!(recovery.gaps, []);
     assert_eq!(numbers(&mut log).len(), EVENTS as usize);
     assert!(name.exists());
 }
@@ -97,9 +98,9 @@ fn a_segment_that_was_never_dropped_is_missed() {
     assert!(files.len() >= 3);
     fs::remove_file(&files[1]).unwrap();
     let (mut log, recovery) = open(folder.path());
-    assert_eq!(recovery.holes.len(), 1);
-    assert_eq!((recovery.holes[0].from.get(), recovery.holes[0].to.get()), (16 << 10, 32 << 10));
-    assert_eq!(recovery.holes[0].file, None);
+    assert_eq!(recovery.gaps.len(), 1);
+    assert_eq!((recovery.gaps[0].from.get(), recovery.gaps[0].to.get()), (16 << 10, 32 << 10));
+    assert_eq!(recovery.gaps[0].file, None);
     assert!(numbers(&mut log).len() < EVENTS as usize);
 }
 
@@ -111,7 +112,7 @@ fn a_segment_with_a_damaged_header_is_set_aside_and_not_wiped() {
     corrupt(&file, 17);
     let damaged = fs::read(&file).unwrap();
     let (_, recovery) = open(folder.path());
-    assert_eq!(recovery.holes.len(), 1);
+    assert_eq!(recovery.gaps.len(), 1);
     assert_eq!(fs::read(file.with_extension("damaged")).unwrap(), damaged);
 }
 
@@ -136,7 +137,7 @@ fn an_event_that_looks_like_a_record_is_never_taken_for_one() {
     drop(log);
     corrupt(&segment_files(folder.path())[0], victim.get() + 32);
     let (log, recovery) = open(folder.path());
-    assert_eq!((recovery.events, recovery.holes.len()), (1, 0));
+    assert_eq!((recovery.events, recovery.gaps.len()), (1, 0));
     assert!(log.read(stream, victim).is_none());
 }
 
@@ -159,8 +160,8 @@ proptest! {
             bytes[offset..end].fill(byte);
             fs::write(path, bytes).unwrap();
         }
-        let options = Options { segment_bytes: 16 << 10, log_bytes_max: 1 << 20, seed: 1, ..Options::default() };
-        if let Ok((mut log, _)) = Log::open(folder.path(), options) {
+        let options = LogOptions { segment_bytes: 16 << 10, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
+        if let Ok((mut log, _)) = WriteAheadLog::open(folder.path(), options) {
             let found = numbers(&mut log);
             prop_assert!(found.windows(2).all(|pair| pair[0] < pair[1]));
             prop_assert!(found.iter().all(|number| *number < EVENTS));
@@ -172,7 +173,7 @@ proptest! {
 fn fill_fast(folder: &Path) {
     let (mut log, _) = open(folder);
     let stream = log.stream("a").unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     for number in 0..EVENTS {
         log.append(stream, 0, &[&number.to_le_bytes(), &[0xab; 116]]).unwrap();
         if number % 50 == 0 {

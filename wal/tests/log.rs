@@ -7,21 +7,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sluicegate_wal::{
-    AppendError, Bookmark, Error, Log, Options, Position, Recovery, StreamId, Urgency, inspect,
+    AppendError, Cursor, Error, FlushUrgency, LogOptions, LogPosition, Recovery, StreamId, WriteAheadLog,
+    inspect,
 };
 
 const SEGMENT_BYTES: u32 = 16 << 10;
 
-fn options() -> Options {
-    Options { segment_bytes: SEGMENT_BYTES, log_bytes_max: 1 << 20, seed: 1, ..Options::default() }
+fn options() -> LogOptions {
+    LogOptions { segment_bytes: SEGMENT_BYTES, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() }
 }
 
-fn open(folder: &Path) -> (Log, Recovery) {
-    Log::open(folder, options()).unwrap()
+fn open(folder: &Path) -> (WriteAheadLog, Recovery) {
+    WriteAheadLog::open(folder, options()).unwrap()
 }
 
-fn read_all(log: &Log, stream: StreamId) -> Vec<Vec<u8>> {
-    let mut from = Position::ORIGIN;
+fn read_all(log: &WriteAheadLog, stream: StreamId) -> Vec<Vec<u8>> {
+    let mut from = LogPosition::ORIGIN;
     let mut found = Vec::new();
     while let Some(record) = log.read(stream, from) {
         assert!(record.position >= from && record.next > record.position);
@@ -63,20 +64,20 @@ fn durable_events_are_read_back_in_order_by_stream_after_a_restart() {
         let (front, back) = bytes.split_at(3);
         log.append(streams[number as usize % 2], 7, &[front, back]).unwrap();
     }
-    assert!(log.read(streams[0], Position::ORIGIN).is_none(), "visible is not readable");
+    assert!(log.read(streams[0], LogPosition::ORIGIN).is_none(), "visible is not readable");
     log.flush_blocking().unwrap();
     assert_eq!(log.durable(), log.visible());
     drop(log);
 
     let (mut log, recovery) = open(folder.path());
-    assert_eq!((recovery.events, recovery.torn_bytes, recovery.holes.len()), (600, 0, 0));
+    assert_eq!((recovery.events, recovery.torn_bytes, recovery.gaps.len()), (600, 0, 0));
     assert!(recovery.segments > 3, "the events span several segments");
     for (nth, name) in ["a", "b"].into_iter().enumerate() {
         let stream = log.stream(name).unwrap();
         assert_eq!(stream, streams[nth]);
         let wanted: Vec<_> = (0..600).filter(|number| number % 2 == nth as u32).map(event).collect();
         assert_eq!(read_all(&log, stream), wanted);
-        assert_eq!(log.read(stream, Position::ORIGIN).unwrap().at_ms, 7);
+        assert_eq!(log.read(stream, LogPosition::ORIGIN).unwrap().at_ms, 7);
     }
 }
 
@@ -122,14 +123,14 @@ fn a_flipped_bit_in_the_last_record_costs_only_that_record() {
     let (mut log, recovery) = open(folder.path());
     let stream = log.stream("a").unwrap();
     assert_eq!(read_all(&log, stream), (0..9).map(event).collect::<Vec<_>>());
-    assert!(recovery.torn_bytes > 0 && recovery.holes.is_empty());
+    assert!(recovery.torn_bytes > 0 && recovery.gaps.is_empty());
 }
 
 #[test]
 fn two_openers_of_one_folder_are_one_too_many() {
     let folder = tempfile::tempdir().unwrap();
     let (log, _) = open(folder.path());
-    let second = Log::open(folder.path(), options());
+    let second = WriteAheadLog::open(folder.path(), options());
     assert!(matches!(second, Err(Error::InUse { folder: named }) if named == folder.path()));
     drop(log);
     open(folder.path());
@@ -141,7 +142,7 @@ fn a_foreign_file_or_another_format_is_refused_by_name_and_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("0000000009.seg");
         fs::write(&path, bytes).unwrap();
-        match Log::open(folder.path(), options()) {
+        match WriteAheadLog::open(folder.path(), options()) {
             Err(Error::Foreign { file, .. }) => assert!(file == path && !format),
             Err(Error::Format { file, found: 9, readable: 2 }) => assert!(file == path && format),
             other => panic!("{other:?}"),
@@ -173,7 +174,7 @@ fn a_log_of_the_older_format_is_read_and_goes_on_in_the_new_one() {
     let older = newest_file(folder.path());
     let (mut log, recovery) = open(folder.path());
     let stream = log.stream("a").unwrap();
-    assert_eq!((recovery.events, recovery.torn_bytes, recovery.holes.len()), (100, 0, 0));
+    assert_eq!((recovery.events, recovery.torn_bytes, recovery.gaps.len()), (100, 0, 0));
     assert_eq!(read_all(&log, stream), (0..100).map(event).collect::<Vec<_>>());
     log.append(stream, 0, &[&event(100)]).unwrap();
     log.flush_blocking().unwrap();
@@ -199,7 +200,7 @@ fn after_a_failed_flush_nothing_is_acknowledged_until_the_log_is_opened_again() 
     log.flush_done(flush, Err(io::Error::from_raw_os_error(5)));
     assert!(matches!(log.append(stream, 0, &[b"no"]), Err(AppendError::Poisoned { .. })));
     assert!(log.next_flush().is_none());
-    assert_eq!((log.durable(), log.urgency()), (durable, Urgency::Nothing));
+    assert_eq!((log.durable(), log.urgency()), (durable, FlushUrgency::Nothing));
     assert_eq!(read_all(&log, stream), [b"kept"]);
     drop(log);
     assert_eq!(read_all(&open(folder.path()).0, stream), [b"kept"]);
@@ -211,7 +212,7 @@ fn bookmarks_and_their_done_ranges_survive_restarts_and_roll_overs() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());
     let stream = log.stream("a").unwrap();
-    let mut mark = Bookmark::at(log.end(stream));
+    let mut mark = Cursor::at(log.end(stream));
     for number in 0..400 {
         log.append(stream, 0, &[&event(number)]).unwrap();
         log.flush_blocking().unwrap();
@@ -220,18 +221,18 @@ fn bookmarks_and_their_done_ranges_survive_restarts_and_roll_overs() {
             mark.complete(record.since..record.next);
         } else {
             mark.complete(record.next..record.next); // an empty range says nothing
-            mark.complete(Position::new(record.next.get() - 1)..record.next);
+            mark.complete(LogPosition::new(record.next.get() - 1)..record.next);
         }
-        log.bookmark(stream, "x", mark.clone()).unwrap();
-        log.bookmark(stream, "y", Bookmark::at(record.next)).unwrap();
+        log.cursor(stream, "x", mark.clone()).unwrap();
+        log.cursor(stream, "y", Cursor::at(record.next)).unwrap();
     }
-    log.forget_bookmark(stream, "y");
+    log.forget_cursor(stream, "y");
     log.flush_blocking().unwrap();
     drop(log);
 
     let (log, recovery) = open(folder.path());
     assert!(recovery.segments > 2);
-    assert_eq!(log.bookmarks(stream).collect::<Vec<_>>(), [("x", &mark)]);
+    assert_eq!(log.cursors(stream).collect::<Vec<_>>(), [("x", &mark)]);
     assert_eq!(mark.done().len(), 10);
 }
 
@@ -240,7 +241,7 @@ fn a_backlog_is_counted_up_to_where_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());
     let stream = log.stream("a").unwrap();
-    let mut mark = Bookmark::at(log.end(stream));
+    let mut mark = Cursor::at(log.end(stream));
     let places: Vec<_> = (0..6).map(|n| log.append(stream, 0, &[&event(n)]).unwrap()).collect();
     log.flush_blocking().unwrap();
     mark.complete(places[1]..places[2]);
@@ -258,9 +259,9 @@ fn many_bookmarks_between_two_flushes_cost_one_record() {
     let stream = log.stream("a").unwrap();
     log.flush_blocking().unwrap();
     for low in 0..10_000 {
-        log.bookmark(stream, "x", Bookmark::at(Position::new(low))).unwrap();
+        log.cursor(stream, "x", Cursor::at(LogPosition::new(low))).unwrap();
     }
-    assert_eq!(log.urgency(), Urgency::Whenever);
+    assert_eq!(log.urgency(), FlushUrgency::Whenever);
     let flush = log.next_flush().unwrap();
     let before = log.stat().flushed_bytes;
     log.flush_done(flush, Ok(()));
@@ -281,7 +282,7 @@ fn a_batch_is_taken_whole_or_not_at_all() {
     let range = log.append_batch(stream, 0, &[&[b"one"], &[b"two", b"!"]]).unwrap();
     log.flush_blocking().unwrap();
     assert_eq!(read_all(&log, stream), [&b"one"[..], b"two!"]);
-    let last = log.read(stream, Position::new(range.start.get() + 1)).unwrap();
+    let last = log.read(stream, LogPosition::new(range.start.get() + 1)).unwrap();
     assert_eq!(last.next, range.end);
     assert_eq!(log.append_batch(stream, 0, &[]).unwrap(), range.end..range.end);
 }
@@ -289,16 +290,16 @@ fn a_batch_is_taken_whole_or_not_at_all() {
 #[test]
 fn what_is_refused_says_which_limit_and_leaves_the_log_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Options { record_bytes_max: 100, staged_bytes_max: 500, streams_max: 1, ..options() };
-    let (mut log, _) = Log::open(folder.path(), Options { bookmarks_max: 1, ..limits }).unwrap();
+    let limits = LogOptions { record_bytes_max: 100, staged_bytes_max: 500, streams_max: 1, ..options() };
+    let (mut log, _) = WriteAheadLog::open(folder.path(), LogOptions { cursors_max: 1, ..limits }).unwrap();
     let stream = log.stream("a").unwrap();
     log.flush_blocking().unwrap();
     let refused = log.append(stream, 0, &[&[0; 60], &[0; 41]]);
     let wanted = AppendError::TooLarge { bytes: 101, max: 100, limit: "record_bytes_max" };
     assert_eq!(refused, Err(wanted));
     assert!(matches!(log.stream("b"), Err(AppendError::Full { limit: "streams_max", .. })));
-    log.bookmark(stream, "x", Bookmark::default()).unwrap();
-    let refused = log.bookmark(stream, "y", Bookmark::default());
+    log.cursor(stream, "x", Cursor::default()).unwrap();
+    let refused = log.cursor(stream, "y", Cursor::default());
     assert!(matches!(refused, Err(AppendError::Full { limit: "bookmarks_max", .. })));
     while log.append(stream, 0, &[&[0; 80]]).is_ok() {}
     let refused = log.append(stream, 0, &[&[0; 80]]);

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use sluicegate_wal::limits::MOVE_SLACK_SEGMENTS;
-use sluicegate_wal::{Bookmark, Log, Options, Position, StreamId};
+use sluicegate_wal::{Cursor, LogOptions, LogPosition, StreamId, WriteAheadLog};
 
 const SEGMENT_BYTES: u64 = 256 << 10;
 /// Beyond twice the live bytes, in segments: when moving begins, and until it has an effect (the one
@@ -16,33 +16,34 @@ const SLACK_SEGMENTS: u64 = MOVE_SLACK_SEGMENTS + 3;
 const BUSY: usize = 100;
 const ROUNDS: usize = 220;
 
-fn open(folder: &Path) -> Log {
+fn open(folder: &Path) -> WriteAheadLog {
     let segment_bytes = SEGMENT_BYTES as u32;
-    let options = Options { segment_bytes, log_bytes_max: 80 * SEGMENT_BYTES, seed: 1, ..Options::default() };
-    let (log, recovery) = Log::open(folder, options).unwrap();
-    assert_eq!(recovery.holes, []);
+    let options =
+        LogOptions { segment_bytes, log_bytes_max: 80 * SEGMENT_BYTES, seed: 1, ..LogOptions::default() };
+    let (log, recovery) = WriteAheadLog::open(folder, options).unwrap();
+    assert_eq!(recovery.gaps, []);
     log
 }
 
-fn subscribe(log: &mut Log, name: &str) -> StreamId {
+fn subscribe(log: &mut WriteAheadLog, name: &str) -> StreamId {
     let stream = log.stream(name).unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     stream
 }
 
-fn consume(log: &mut Log, stream: StreamId) -> Vec<(Position, Vec<u8>)> {
-    let mut mark = log.bookmarks(stream).next().unwrap().1.clone();
+fn consume(log: &mut WriteAheadLog, stream: StreamId) -> Vec<(LogPosition, Vec<u8>)> {
+    let mut mark = log.cursors(stream).next().unwrap().1.clone();
     let mut found = Vec::new();
     while let Some(record) = log.read(stream, mark.low()) {
         mark.complete(record.since..record.next);
         found.push((record.position, record.payload.to_vec()));
     }
-    log.bookmark(stream, "x", mark).unwrap();
+    log.cursor(stream, "x", mark).unwrap();
     found
 }
 
 /// As the owner of a log does it: a flush, then a step.
-fn turn(log: &mut Log) {
+fn turn(log: &mut WriteAheadLog) {
     log.flush_blocking().unwrap();
     log.move_on();
     log.reclaim();
@@ -80,12 +81,12 @@ fn a_dead_subscriber_among_a_hundred_busy_streams_costs_twice_its_own_events_and
         let (used, live) = (bytes_on_disk(folder.path()), log.stat().live_bytes);
         assert!(used <= 2 * live + SLACK_SEGMENTS * SEGMENT_BYTES, "round {round}: {used} for {live} alive");
         if round == ROUNDS / 2 {
-            moved += log.stat().moved_bytes;
+            moved += log.stat().compacted_bytes;
             drop(log);
             log = open(folder.path());
         }
     }
-    moved += log.stat().moved_bytes;
+    moved += log.stat().compacted_bytes;
     assert!(written > 30 * SEGMENT_BYTES && moved > 0, "{written} {moved}");
     assert!(moved < written, "moving at most doubles what is written: {moved} for {written}");
     assert!(log.stat().first_byte > kept[0].0, "the oldest events lie elsewhere by now");
@@ -115,9 +116,9 @@ fn nothing_is_moved_where_everything_is_alive_or_everything_is_consumed() {
                 consume(&mut log, stream);
             }
             turn(&mut log);
-            assert!(!log.is_moving());
+            assert!(!log.is_compacting());
         }
-        assert_eq!(log.stat().moved_bytes, 0);
+        assert_eq!(log.stat().compacted_bytes, 0);
     }
 }
 
@@ -126,8 +127,8 @@ fn nothing_is_moved_where_everything_is_alive_or_everything_is_consumed() {
 fn a_full_log_gets_room_by_moving_what_a_dead_subscriber_keeps() {
     let folder = tempfile::tempdir().unwrap();
     let segment_bytes = 16 << 10;
-    let options = || Options { segment_bytes, log_bytes_max: 4 * 16384, seed: 1, ..Options::default() };
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let options = || LogOptions { segment_bytes, log_bytes_max: 4 * 16384, seed: 1, ..LogOptions::default() };
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let (dead, busy) = (subscribe(&mut log, "dead"), subscribe(&mut log, "busy"));
     let mut kept = Vec::new();
     for nth in 0..2000_u32 {
@@ -150,8 +151,8 @@ fn a_full_log_gets_room_by_moving_what_a_dead_subscriber_keeps() {
     }
     log.flush_blocking().unwrap();
     drop(log);
-    let (mut log, recovery) = Log::open(folder.path(), options()).unwrap();
-    assert_eq!(recovery.holes, []);
+    let (mut log, recovery) = WriteAheadLog::open(folder.path(), options()).unwrap();
+    assert_eq!(recovery.gaps, []);
     assert_eq!(consume(&mut log, dead), kept);
 }
 

@@ -5,11 +5,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sluicegate_wal::{AppendError, Bookmark, Log, Options, Position, StreamId};
+use sluicegate_wal::{AppendError, Cursor, LogOptions, LogPosition, StreamId, WriteAheadLog};
 
-fn open(folder: &Path) -> Log {
-    let options = Options { segment_bytes: 64 << 10, log_bytes_max: 1 << 20, seed: 1, ..Options::default() };
-    Log::open(folder, options).unwrap().0
+fn open(folder: &Path) -> WriteAheadLog {
+    let options =
+        LogOptions { segment_bytes: 64 << 10, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
+    WriteAheadLog::open(folder, options).unwrap().0
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -20,10 +21,10 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Three segments of events that somebody needs.
-fn filled(folder: &Path) -> (Log, StreamId) {
+fn filled(folder: &Path) -> (WriteAheadLog, StreamId) {
     let mut log = open(folder);
     let stream = log.stream("a").unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     while files(folder).len() < 3 {
         log.append(stream, 0, &[&[7; 1000]]).unwrap();
         log.flush_blocking().unwrap();
@@ -45,9 +46,9 @@ fn flush_to_removed_segment_is_never_acknowledged() {
     assert!(why.contains("removed from outside"), "{why}");
     assert_eq!(log.durable(), durable);
     assert!(matches!(log.append(stream, 0, &[b"x"]), Err(AppendError::Poisoned { .. })));
-    let broken = log.look_at_files();
+    let broken = log.check_files();
     assert!(broken.len() == 1 && broken[0].removed && broken[0].poisons, "{broken:?}");
-    assert_eq!((log.look_at_files(), log.stat().broken), (Vec::new(), 1), "told once, and counted");
+    assert_eq!((log.check_files(), log.stat().broken), (Vec::new(), 1), "told once, and counted");
 }
 
 /// APP-05: an idle log finds out too, whatever became of the file's name.
@@ -68,9 +69,9 @@ fn removed_renamed_or_replaced_tail_poisons_the_log() {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("log");
         let (mut log, _) = filled(&folder);
-        assert_eq!(log.look_at_files(), []);
+        assert_eq!(log.check_files(), []);
         change(files(&folder).last().unwrap());
-        let broken = log.look_at_files();
+        let broken = log.check_files();
         assert!(broken.iter().any(|one| one.removed && one.poisons), "{nth}: {broken:?}");
         assert!(log.poison().is_some(), "{nth}");
     }
@@ -81,20 +82,20 @@ fn removed_renamed_or_replaced_tail_poisons_the_log() {
 fn events_of_removed_older_segment_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, stream) = filled(folder.path());
-    let all = log.read_from(stream, Position::ORIGIN).count();
+    let all = log.read_from(stream, LogPosition::ORIGIN).count();
     fs::remove_file(&files(folder.path())[0]).unwrap();
-    let broken = log.look_at_files();
+    let broken = log.check_files();
     assert!(broken.len() == 1 && broken[0].removed && !broken[0].poisons, "{broken:?}");
     assert!(broken[0].to_string().contains("copied to the newest segment"), "{}", broken[0]);
 
     log.reclaim();
-    assert!(log.is_moving());
-    while log.is_moving() {
+    assert!(log.is_compacting());
+    while log.is_compacting() {
         log.move_on();
         log.flush_blocking().unwrap();
     }
     log.flush_blocking().unwrap();
-    assert_eq!((log.read_from(stream, Position::ORIGIN).count(), log.stat().broken), (all, 0));
+    assert_eq!((log.read_from(stream, LogPosition::ORIGIN).count(), log.stat().broken), (all, 0));
     drop(log);
-    assert_eq!(open(folder.path()).read_from(stream, Position::ORIGIN).count(), all);
+    assert_eq!(open(folder.path()).read_from(stream, LogPosition::ORIGIN).count(), all);
 }

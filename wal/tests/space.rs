@@ -6,17 +6,17 @@ use std::fs;
 use std::path::Path;
 
 use sluicegate_wal::limits::{FIRST_SEGMENT_BYTES, SPACE_RETRY_MS};
-use sluicegate_wal::{AppendError, Bookmark, Log, Options, Position, StreamId};
+use sluicegate_wal::{AppendError, Cursor, LogOptions, LogPosition, StreamId, WriteAheadLog};
 
 const SEGMENT_BYTES: u64 = 16 << 10;
 const LOG_BYTES_MAX: u64 = 4 * SEGMENT_BYTES;
 
-fn options() -> Options {
-    Options {
+fn options() -> LogOptions {
+    LogOptions {
         segment_bytes: SEGMENT_BYTES as u32,
         log_bytes_max: LOG_BYTES_MAX,
         seed: 1,
-        ..Options::default()
+        ..LogOptions::default()
     }
 }
 
@@ -25,15 +25,15 @@ fn bytes_on_disk(folder: &Path) -> u64 {
 }
 
 /// Reads and acknowledges everything that is durable; returns how many events that were.
-fn consume(log: &mut Log, stream: StreamId, subscriber: &str) -> u64 {
-    let found = log.bookmarks(stream).find(|(name, _)| *name == subscriber).map(|(_, mark)| mark.clone());
+fn consume(log: &mut WriteAheadLog, stream: StreamId, subscriber: &str) -> u64 {
+    let found = log.cursors(stream).find(|(name, _)| *name == subscriber).map(|(_, mark)| mark.clone());
     let mut mark = found.unwrap();
     let mut count = 0;
     while let Some(record) = log.read(stream, mark.low()) {
         mark.complete(record.since..record.next);
         count += 1;
     }
-    log.bookmark(stream, subscriber, mark).unwrap();
+    log.cursor(stream, subscriber, mark).unwrap();
     count
 }
 
@@ -42,9 +42,9 @@ fn consume(log: &mut Log, stream: StreamId, subscriber: &str) -> u64 {
 #[test]
 fn a_full_log_refuses_and_takes_events_again_after_its_consumers_are_done() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     let (mut accepted, mut delivered, mut refused) = (0, 0, 0);
     while accepted < 100 * LOG_BYTES_MAX / 512 {
         match log.append(stream, 0, &[&[7; 512 - 40]]) {
@@ -74,26 +74,26 @@ fn a_full_log_refuses_and_takes_events_again_after_its_consumers_are_done() {
 #[test]
 fn a_full_log_still_remembers_acknowledgements_within_its_bound() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
     for subscriber in ["slow", "x"] {
-        log.bookmark(stream, subscriber, Bookmark::at(log.end(stream))).unwrap();
+        log.cursor(stream, subscriber, Cursor::at(log.end(stream))).unwrap();
     }
     let mut accepted = 0;
     while log.append(stream, 0, &[&[7; 200]]).is_ok() {
         accepted += 1;
     }
     for low in 0..3000 {
-        log.bookmark(stream, "x", Bookmark::at(Position::new(low))).unwrap();
+        log.cursor(stream, "x", Cursor::at(LogPosition::new(low))).unwrap();
         log.flush_blocking().unwrap();
         log.reclaim();
     }
     assert!(bytes_on_disk(folder.path()) <= LOG_BYTES_MAX + 3 * SEGMENT_BYTES);
     drop(log);
-    let (mut log, recovery) = Log::open(folder.path(), options()).unwrap();
-    assert_eq!((recovery.events, recovery.holes.len()), (accepted, 0));
-    let (_, mark) = log.bookmarks(stream).find(|(name, _)| *name == "x").unwrap();
-    assert_eq!(mark.low(), Position::new(2999));
+    let (mut log, recovery) = WriteAheadLog::open(folder.path(), options()).unwrap();
+    assert_eq!((recovery.events, recovery.gaps.len()), (accepted, 0));
+    let (_, mark) = log.cursors(stream).find(|(name, _)| *name == "x").unwrap();
+    assert_eq!(mark.low(), LogPosition::new(2999));
     assert_eq!(consume(&mut log, stream, "slow"), accepted);
 }
 
@@ -102,9 +102,9 @@ fn a_full_log_still_remembers_acknowledgements_within_its_bound() {
 #[test]
 fn a_full_log_has_room_for_what_its_events_lead_to_and_empties() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     let mut asked = 0;
     while log.append(stream, 0, &[b"?", &[7; 512]]).is_ok() {
         asked += 1;
@@ -119,7 +119,7 @@ fn a_full_log_has_room_for_what_its_events_lead_to_and_empties() {
             answered += 1;
         }
         mark.complete(record.since..record.next);
-        log.bookmark(stream, "x", mark.clone()).unwrap();
+        log.cursor(stream, "x", mark.clone()).unwrap();
         log.flush_blocking().unwrap();
         log.reclaim();
         assert!(bytes_on_disk(folder.path()) <= 2 * LOG_BYTES_MAX + 2 * SEGMENT_BYTES);
@@ -131,9 +131,9 @@ fn a_full_log_has_room_for_what_its_events_lead_to_and_empties() {
 #[test]
 fn a_stream_without_subscribers_and_a_forgotten_one_keep_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let (lonely, gone) = (log.stream("lonely").unwrap(), log.stream("gone").unwrap());
-    log.bookmark(gone, "x", Bookmark::at(log.end(gone))).unwrap();
+    log.cursor(gone, "x", Cursor::at(log.end(gone))).unwrap();
     for nth in 0..60 {
         log.append(if nth % 2 == 0 { lonely } else { gone }, 0, &[&[7; 800]]).unwrap();
     }
@@ -144,7 +144,7 @@ fn a_stream_without_subscribers_and_a_forgotten_one_keep_nothing() {
     log.flush_blocking().unwrap();
     assert_eq!(log.stat().segments, 1);
     drop(log);
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     assert_eq!(log.streams().collect::<Vec<_>>(), [(lonely, "lonely")]);
     assert!(log.stream("gone").unwrap() > gone);
 }
@@ -152,12 +152,12 @@ fn a_stream_without_subscribers_and_a_forgotten_one_keep_nothing() {
 #[test]
 fn bytes_that_a_reader_holds_stay_what_they_were_when_their_segment_is_reclaimed_and_its_space_reused() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     log.append(stream, 0, &[b"held"]).unwrap();
     log.flush_blocking().unwrap();
-    let held = log.read(stream, Position::ORIGIN).unwrap().payload;
+    let held = log.read(stream, LogPosition::ORIGIN).unwrap().payload;
     for _ in 0..500 {
         log.append(stream, 0, &[&[9; 500]]).unwrap();
         log.flush_blocking().unwrap();
@@ -173,11 +173,11 @@ fn bytes_that_a_reader_holds_stay_what_they_were_when_their_segment_is_reclaimed
 #[test]
 fn a_spare_that_was_prepared_is_used_and_none_is_prepared_for_a_full_log() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     assert!(log.prepare_spare().is_none(), "the first is far from full");
-    while log.visible() < Position::new(u64::from(options().segment_bytes / 4)) {
+    while log.visible() < LogPosition::new(u64::from(options().segment_bytes / 4)) {
         log.append(stream, 0, &[&[7; 500]]).unwrap();
     }
     let job = log.prepare_spare().unwrap();
@@ -198,9 +198,9 @@ fn a_spare_that_was_prepared_is_used_and_none_is_prepared_for_a_full_log() {
 #[test]
 fn a_spare_that_cannot_be_had_is_asked_for_again_after_a_while() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
-    while log.visible() < Position::new(u64::from(options().segment_bytes / 4)) {
+    while log.visible() < LogPosition::new(u64::from(options().segment_bytes / 4)) {
         log.append(stream, 5_000, &[&[7; 500]]).unwrap();
     }
     assert!(log.prepare_spare().is_some());
@@ -214,18 +214,18 @@ fn a_spare_that_cannot_be_had_is_asked_for_again_after_a_while() {
 #[test]
 fn a_new_log_begins_small_and_takes_large_records_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
-    let options = || Options { record_bytes_max: 9 << 20, ..Options::default() };
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let options = || LogOptions { record_bytes_max: 9 << 20, ..LogOptions::default() };
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     assert_eq!(log.stat().bytes, u64::from(FIRST_SEGMENT_BYTES));
     let stream = log.stream("a").unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     let large = vec![7; 9 << 20];
     let at = log.append(stream, 0, &[&large]).unwrap();
     assert_eq!(log.stat().bytes, u64::from(FIRST_SEGMENT_BYTES) + u64::from(options().segment_bytes));
     log.flush_blocking().unwrap();
     drop(log);
-    let (log, found) = Log::open(folder.path(), options()).unwrap();
-    assert_eq!((found.events, found.holes.len(), found.torn_bytes), (1, 0, 0));
+    let (log, found) = WriteAheadLog::open(folder.path(), options()).unwrap();
+    assert_eq!((found.events, found.gaps.len(), found.torn_bytes), (1, 0, 0));
     assert!(log.read(stream, at).unwrap().payload == large, "another record");
 }
 
@@ -233,14 +233,14 @@ fn a_new_log_begins_small_and_takes_large_records_all_the_same() {
 #[test]
 fn a_record_must_fit_a_fresh_segment_however_large_the_last_one_is() {
     let folder = tempfile::tempdir().unwrap();
-    let options = |segment_bytes| Options { segment_bytes, log_bytes_max: 1 << 20, ..options() };
-    let (mut log, _) = Log::open(folder.path(), options(256 << 10)).unwrap();
+    let options = |segment_bytes| LogOptions { segment_bytes, log_bytes_max: 1 << 20, ..options() };
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options(256 << 10)).unwrap();
     log.stream("a").unwrap();
     log.flush_blocking().unwrap();
     drop(log);
-    let (mut log, _) = Log::open(folder.path(), options(16 << 10)).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options(16 << 10)).unwrap();
     let stream = log.stream("a").unwrap();
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     let most = (16 << 10) / 2;
     let refused = log.append(stream, 0, &[&vec![7; most]]);
     assert!(matches!(refused, Err(AppendError::TooLarge { .. })), "{refused:?}");
@@ -253,7 +253,7 @@ fn a_record_must_fit_a_fresh_segment_however_large_the_last_one_is() {
 #[test]
 fn a_disk_that_gives_no_segment_makes_the_log_full_until_it_does() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
     for number in [2, 3] {
         // What stands in the way of the next file's name is as good as a full disk.
@@ -267,7 +267,7 @@ fn a_disk_that_gives_no_segment_makes_the_log_full_until_it_does() {
             Err(other) => panic!("{other}"),
         }
     }
-    log.bookmark(stream, "x", Bookmark::at(log.end(stream))).unwrap();
+    log.cursor(stream, "x", Cursor::at(log.end(stream))).unwrap();
     log.flush_blocking().unwrap();
 }
 
@@ -277,11 +277,11 @@ fn a_disk_that_gives_no_segment_makes_the_log_full_until_it_does() {
 fn an_unfinished_event_does_not_hold_what_is_done_beyond_it() {
     let folder = tempfile::tempdir().unwrap();
     let options =
-        || Options { segment_bytes: 64 << 10, log_bytes_max: 4 << 20, seed: 1, ..Options::default() };
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+        || LogOptions { segment_bytes: 64 << 10, log_bytes_max: 4 << 20, seed: 1, ..LogOptions::default() };
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
-    let mut mark = Bookmark::at(log.end(stream));
-    log.bookmark(stream, "x", mark.clone()).unwrap();
+    let mut mark = Cursor::at(log.end(stream));
+    log.cursor(stream, "x", mark.clone()).unwrap();
     let mut stuck = None;
     for round in 0..40_u8 {
         for nth in 0..100 {
@@ -296,7 +296,7 @@ fn an_unfinished_event_does_not_hold_what_is_done_beyond_it() {
             }
             from = record.next;
         }
-        log.bookmark(stream, "x", mark.clone()).unwrap();
+        log.cursor(stream, "x", mark.clone()).unwrap();
         log.flush_blocking().unwrap();
         log.reclaim();
         log.move_on();
@@ -307,9 +307,9 @@ fn an_unfinished_event_does_not_hold_what_is_done_beyond_it() {
     assert!(stat.segments <= 6, "{} segments of 40 rounds with 54 KB each", stat.segments);
     drop(log);
 
-    let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
-    let kept = log.bookmarks(stream).next().unwrap().1.clone();
+    let kept = log.cursors(stream).next().unwrap().1.clone();
     let record = log.read(stream, kept.next_open(kept.low())).unwrap();
     assert_eq!((Some(record.position), record.payload[1]), (stuck, 3));
     assert!(log.read(stream, kept.next_open(record.next)).is_none(), "all others are done");

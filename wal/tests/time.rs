@@ -4,16 +4,17 @@
 
 use std::path::Path;
 
-use sluicegate_wal::{Ahead, Bookmark, Log, Options, Position, StreamId};
+use sluicegate_wal::{Cursor, LogOptions, LogPosition, ReadaheadWindow, StreamId, WriteAheadLog};
 
-fn open(folder: &Path) -> Log {
-    let options = Options { segment_bytes: 16 << 10, log_bytes_max: 2 << 20, seed: 1, ..Options::default() };
-    Log::open(folder, options).unwrap().0
+fn open(folder: &Path) -> WriteAheadLog {
+    let options =
+        LogOptions { segment_bytes: 16 << 10, log_bytes_max: 2 << 20, seed: 1, ..LogOptions::default() };
+    WriteAheadLog::open(folder, options).unwrap().0
 }
 
 /// Holds every time against the oldest event at or after it, found among all of them.
-fn check(log: &Log, stream: StreamId) {
-    let all: Vec<_> = log.read_from(stream, Position::ORIGIN).collect();
+fn check(log: &WriteAheadLog, stream: StreamId) {
+    let all: Vec<_> = log.read_from(stream, LogPosition::ORIGIN).collect();
     for at_ms in 0..1300 {
         let oldest = all.iter().find(|record| record.at_ms >= at_ms).map(|record| record.position);
         assert_eq!(log.position_at_time(stream, at_ms), oldest.unwrap_or(log.visible()), "at {at_ms}");
@@ -27,8 +28,8 @@ fn a_time_leads_to_the_first_event_that_is_as_young() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = open(folder.path());
     let (ours, busy) = (log.stream("ours").unwrap(), log.stream("busy").unwrap());
-    log.bookmark(ours, "dead", Bookmark::at(log.end(ours))).unwrap();
-    log.bookmark(busy, "awake", Bookmark::at(log.end(busy))).unwrap();
+    log.cursor(ours, "dead", Cursor::at(log.end(ours))).unwrap();
+    log.cursor(busy, "awake", Cursor::at(log.end(busy))).unwrap();
     for nth in 0..900_u64 {
         let at_ms = if (300..350).contains(&nth) { nth - 200 } else { nth / 3 * 4 };
         log.append(ours, at_ms, &[b"event"]).unwrap();
@@ -46,16 +47,16 @@ fn a_time_leads_to_the_first_event_that_is_as_young() {
 
     for round in 0.. {
         assert!(round < 1000, "nothing is moved");
-        if log.stat().moved_bytes > 0 && !log.is_moving() {
+        if log.stat().compacted_bytes > 0 && !log.is_compacting() {
             break;
         }
         log.append(busy, 2000, &[&[7; 300]]).unwrap();
-        log.bookmark(busy, "awake", Bookmark::at(log.visible())).unwrap();
+        log.cursor(busy, "awake", Cursor::at(log.visible())).unwrap();
         log.flush_blocking().unwrap();
         log.reclaim();
         log.move_on();
     }
-    assert_eq!(log.read_from(ours, Position::ORIGIN).count(), 900);
+    assert_eq!(log.read_from(ours, LogPosition::ORIGIN).count(), 900);
     check(&log, ours);
     drop(log);
     check(&open(folder.path()), ours);
@@ -86,7 +87,7 @@ fn events_between_two_places_are_counted_without_reading_them() {
     log.flush_blocking().unwrap();
     assert_eq!(log.count(stream, all[3], all[450]), 447);
     assert_eq!(log.count(stream, all[450], all[3]), 0);
-    assert_eq!(log.count(stream, Position::ORIGIN, log.visible()), 500);
+    assert_eq!(log.count(stream, LogPosition::ORIGIN, log.visible()), 500);
 }
 
 /// APP-07: the newest events of so many bytes, and what subscribers need of a stream, by its index alone.
@@ -108,7 +109,7 @@ fn a_streams_size_is_known_from_both_ends() {
         assert_eq!(log.count(stream, from, log.visible()), kept);
     }
     assert_eq!(log.live_bytes_of(stream), 0, "nobody needs it");
-    log.bookmark(stream, "x", Bookmark::at(all[100])).unwrap();
+    log.cursor(stream, "x", Cursor::at(all[100])).unwrap();
     assert_eq!(log.live_bytes_of(stream), 400 * record);
 }
 
@@ -123,13 +124,14 @@ fn a_cold_backlog_is_paged_in_window_by_window() {
         log.append(stream, at, &[&[1; 200]]).unwrap();
     }
     log.flush_blocking().unwrap();
-    let ahead = Ahead { recent_bytes: 40 << 10, window_bytes: 4 << 10, record_bytes: 1 << 10 };
+    let ahead = ReadaheadWindow { recent_bytes: 40 << 10, window_bytes: 4 << 10, record_bytes: 1 << 10 };
     let cold = log.durable().get() - (40 << 10);
-    let (mut warm, mut windows, mut from) = (Position::ORIGIN..Position::ORIGIN, 0, Position::ORIGIN);
+    let (mut warm, mut windows, mut from) =
+        (LogPosition::ORIGIN..LogPosition::ORIGIN, 0, LogPosition::ORIGIN);
     while let Some(record) = log.read(stream, from) {
         if let Some(job) = log.page_in(stream, from, &warm, ahead) {
             job.run();
-            warm = job.places();
+            warm = job.ranges();
             windows += 1;
         }
         let is_recent = record.position.get() >= cold;

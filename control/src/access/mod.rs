@@ -2,13 +2,13 @@
 //!
 //! Values in, values out, but for keys and certificates, which are files.
 
-pub mod accounts;
-pub mod keys;
-pub mod own_token;
+pub mod host_token;
+pub mod jwks;
 pub mod rbac;
-pub mod selfmade;
+pub mod self_signed;
+pub mod service_account_tokens;
 pub mod signing;
-pub mod tokens;
+pub mod static_tokens;
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub const CONTROLLER_USER: &str = "system:serviceaccount:knative-serving:sluiceg
 
 /// Somebody who was believed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct User {
+pub struct UserInfo {
     pub name: String,
     pub groups: Vec<String>,
     /// Empty: he has none.
@@ -35,7 +35,7 @@ pub struct User {
 
 /// What somebody wants to do with objects.
 #[derive(Debug, Clone, Copy)]
-pub struct Action<'a> {
+pub struct RequestAttributes<'a> {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, …
     pub verb: &'a str,
     pub group: &'a str,

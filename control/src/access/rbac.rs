@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Action, MASTERS};
-use crate::store::{Head, Key, Memory, Stored};
+use super::{MASTERS, RequestAttributes};
+use crate::store::{MemoryIndex, ObjectHead, ObjectKey, StoredObject};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const ACCOUNT: &str = "system:serviceaccount:";
 
 /// Whether `user`, being in `groups`, may do it.
 #[must_use]
-pub fn allows(memory: &Memory, user: &str, groups: &[String], action: &Action<'_>) -> bool {
+pub fn allows(memory: &MemoryIndex, user: &str, groups: &[String], action: &RequestAttributes<'_>) -> bool {
     groups.iter().any(|group| group == MASTERS)
         || rules(memory, user, groups, action.namespace).iter().any(|rule| grants(rule, action))
 }
 
 /// Whether `user` may ask for this path, which is not about objects.
 #[must_use]
-pub fn allows_path(memory: &Memory, user: &str, groups: &[String], verb: &str, path: &str) -> bool {
+pub fn allows_path(memory: &MemoryIndex, user: &str, groups: &[String], verb: &str, path: &str) -> bool {
     let fits = |pattern: &Value| {
         let pattern = pattern.as_str().unwrap_or("");
         pattern == path || pattern.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix))
@@ -28,12 +28,12 @@ pub fn allows_path(memory: &Memory, user: &str, groups: &[String], verb: &str, p
     groups.iter().any(|group| group == MASTERS)
         || rules(memory, user, groups, "")
             .iter()
-            .any(|rule| has(&rule["verbs"], verb) && list(&rule["nonResourceURLs"]).any(fits))
+            .any(|rule| contains(&rule["verbs"], verb) && list(&rule["nonResourceURLs"]).any(fits))
 }
 
 /// All rules that hold for `user` in `namespace`; those that hold everywhere if it is empty.
 #[must_use]
-pub fn rules(memory: &Memory, user: &str, groups: &[String], namespace: &str) -> Vec<Value> {
+pub fn rules(memory: &MemoryIndex, user: &str, groups: &[String], namespace: &str) -> Vec<Value> {
     let mut found = Vec::new();
     for binding in all(memory, "clusterrolebindings", None) {
         let binding = binding.value();
@@ -54,8 +54,8 @@ pub fn rules(memory: &Memory, user: &str, groups: &[String], namespace: &str) ->
 
 /// What of `wanted` (rules of a role) `user` does not have himself, and so must not hand on. Nothing: he may.
 #[must_use]
-pub fn beyond(
-    memory: &Memory,
+pub fn missing_rules(
+    memory: &MemoryIndex,
     user: &str,
     groups: &[String],
     namespace: &str,
@@ -70,11 +70,11 @@ pub fn beyond(
 
 /// The rules that a `roleRef` leads to; `None` where there is no such role.
 #[must_use]
-pub fn rules_of(memory: &Memory, reference: &Value, namespace: &str) -> Option<Vec<Value>> {
+pub fn rules_of(memory: &MemoryIndex, reference: &Value, namespace: &str) -> Option<Vec<Value>> {
     let name = reference["name"].as_str().unwrap_or("");
     let cluster_wide = reference["kind"] == "ClusterRole";
     let (plural, namespace) = if cluster_wide { ("clusterroles", "") } else { ("roles", namespace) };
-    let key = Key { resource: resource(plural), namespace: namespace.into(), name: name.into() };
+    let key = ObjectKey { resource: resource(plural), namespace: namespace.into(), name: name.into() };
     let role = memory.get(&key)?.value();
     Some(aggregated(memory, name, &role).unwrap_or_else(|| list(&role["rules"]).cloned().collect()))
 }
@@ -82,7 +82,7 @@ pub fn rules_of(memory: &Memory, reference: &Value, namespace: &str) -> Option<V
 /// The rules of all that an aggregated role selects, each once, whatever its own field says at the moment. `None`: it
 /// is not aggregated.
 #[must_use]
-pub fn aggregated(memory: &Memory, name: &str, role: &Value) -> Option<Vec<Value>> {
+pub fn aggregated(memory: &MemoryIndex, name: &str, role: &Value) -> Option<Vec<Value>> {
     let selectors: Vec<&Value> = list(&role["aggregationRule"]["clusterRoleSelectors"]).collect();
     if selectors.is_empty() {
         return None;
@@ -100,7 +100,7 @@ pub fn aggregated(memory: &Memory, name: &str, role: &Value) -> Option<Vec<Value
     Some(rules)
 }
 
-fn selects(selector: &Value, head: &Head) -> bool {
+fn selects(selector: &Value, head: &ObjectHead) -> bool {
     let pairs = selector["matchLabels"].as_object().into_iter().flatten();
     let mut expressions = list(&selector["matchExpressions"]);
     pairs.into_iter().all(|(key, value)| value.as_str().is_some_and(|value| head.label(key) == Some(value)))
@@ -133,7 +133,7 @@ fn is_bound(binding: &Value, user: &str, groups: &[String]) -> bool {
     })
 }
 
-fn grants(rule: &Value, action: &Action<'_>) -> bool {
+fn grants(rule: &Value, action: &RequestAttributes<'_>) -> bool {
     let full = format!("{}/{}", action.resource, action.subresource);
     let any_with = format!("*/{}", action.subresource);
     let about = |resource: &Value| {
@@ -146,8 +146,8 @@ fn grants(rule: &Value, action: &Action<'_>) -> bool {
             }
     };
     let names = &rule["resourceNames"];
-    has(&rule["verbs"], action.verb)
-        && has(&rule["apiGroups"], action.group)
+    contains(&rule["verbs"], action.verb)
+        && contains(&rule["apiGroups"], action.group)
         && list(&rule["resources"]).any(about)
         && (list(names).next().is_none() || list(names).any(|name| name == action.name))
 }
@@ -167,7 +167,7 @@ fn is_covered(own: &[Value], rule: &Value) -> bool {
     let paths = list(&rule["verbs"]).all(|verb| {
         list(&rule["nonResourceURLs"]).all(|path| {
             own.iter().any(|have| {
-                has(&have["verbs"], verb.as_str().unwrap_or(""))
+                contains(&have["verbs"], verb.as_str().unwrap_or(""))
                     && (have["nonResourceURLs"] == one(path)
                         || list(&have["nonResourceURLs"]).any(|p| p == path || p == "*"))
             })
@@ -189,7 +189,7 @@ fn covers(have: &Value, [verb, group, resource, name]: [&Value; 4]) -> bool {
             || list(&have["resourceNames"]).any(|one| one == name))
 }
 
-fn has(words: &Value, word: &str) -> bool {
+fn contains(words: &Value, word: &str) -> bool {
     list(words).any(|one| one == "*" || one == word)
 }
 
@@ -197,7 +197,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn all(memory: &Memory, plural: &str, namespace: Option<&str>) -> Vec<Arc<Stored>> {
+fn all(memory: &MemoryIndex, plural: &str, namespace: Option<&str>) -> Vec<Arc<StoredObject>> {
     memory.list(&resource(plural), namespace).items()
 }
 
@@ -209,9 +209,9 @@ fn resource(plural: &str) -> Arc<str> {
 mod tests {
     use super::*;
 
-    fn action<'a>(verb: &'a str, group: &'a str, resource: &'a str) -> Action<'a> {
+    fn action<'a>(verb: &'a str, group: &'a str, resource: &'a str) -> RequestAttributes<'a> {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-        Action { verb, group, resource, subresource, namespace: "", name: "n" }
+        RequestAttributes { verb, group, resource, subresource, namespace: "", name: "n" }
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
         let named =
             json!({ "verbs": ["get"], "apiGroups": [""], "resources": ["x"], "resourceNames": ["n"] });
         assert!(grants(&named, &action("get", "", "x")));
-        assert!(!grants(&named, &Action { name: "m", ..action("get", "", "x") }));
+        assert!(!grants(&named, &RequestAttributes { name: "m", ..action("get", "", "x") }));
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn an_aggregation_selects_by_labels_and_expressions() {
-        let head = Head::of(&json!({ "metadata": { "labels": { "a": "1" } } }));
+        let head = ObjectHead::from_object(&json!({ "metadata": { "labels": { "a": "1" } } }));
         for (selector, selected) in [
             (json!({ "matchLabels": { "a": "1" } }), true),
             (json!({ "matchLabels": { "a": "2" } }), false),

@@ -8,9 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::access::accounts::{Account, Bound, BoundKind, Signer};
-use crate::store::upkeep::{self, Skip};
-use crate::store::{Change, Event, Key, Store, StoreError, View};
+use crate::access::service_account_tokens::{
+    BoundObject, BoundObjectKind, ServiceAccountIdentity, TokenSigner,
+};
+use crate::store::maintenance::{self, SkipReason};
+use crate::store::{ChangeEvent, ObjectKey, ObjectStore, StagedView, StoreError, WriteOperation};
 
 const TYPE: &str = "kubernetes.io/service-account-token";
 const NAME: &str = "kubernetes.io/service-account.name";
@@ -21,7 +23,7 @@ const ACCOUNTS: &str = "/serviceaccounts";
 const SECONDS: i64 = 100 * 365 * 24 * 3_600;
 
 /// Whether a change can ask for a token, or end one.
-pub(super) fn concerned(event: &Event) -> bool {
+pub(super) fn may_need_token(event: &ChangeEvent) -> bool {
     match &*event.object.key.resource {
         ACCOUNTS => event.deleted || event.before.is_none(),
         SECRETS => !event.deleted && event.object.value()["type"] == TYPE,
@@ -30,52 +32,63 @@ pub(super) fn concerned(event: &Event) -> bool {
 }
 
 /// Fills the Secrets of a namespace that ask for a token, and deletes those whose account is gone.
-pub(super) async fn settle(
-    store: &Store,
+pub(super) async fn reconcile_namespace(
+    store: &ObjectStore,
     home: &str,
     authority: &Arc<str>,
-    signer: &Arc<Signer>,
+    signer: &Arc<TokenSigner>,
 ) -> Result<(), StoreError> {
     let all = store.read().list(&SECRETS.into(), Some(home)).items();
     for secret in all.into_iter().filter(|secret| secret.value()["type"] == TYPE) {
         let (key, authority, signer) = (secret.key.clone(), Arc::clone(authority), Arc::clone(signer));
-        upkeep::write(store, move |view| fill(view, &key, &authority, &signer)).await?;
+        maintenance::write(store, move |view| fill_token(view, &key, &authority, &signer)).await?;
     }
     Ok(())
 }
 
-fn fill(view: &View, key: &Key, authority: &str, signer: &Signer) -> Result<Change, Skip> {
-    let Some(before) = view.get(key).filter(|secret| !secret.head.deleting) else { return Err(Skip::Fine) };
+fn fill_token(
+    view: &StagedView,
+    key: &ObjectKey,
+    authority: &str,
+    signer: &TokenSigner,
+) -> Result<WriteOperation, SkipReason> {
+    let Some(before) = view.get(key).filter(|secret| !secret.head.deleting) else {
+        return Err(SkipReason::UpToDate);
+    };
     let mut secret: Value = before.value();
     let annotation = |name: &str| secret["metadata"]["annotations"][name].as_str().unwrap_or("").to_owned();
     let (name, uid) = (annotation(NAME), annotation(UID));
     let account =
-        Key { resource: ACCOUNTS.into(), namespace: key.namespace.clone(), name: name.as_str().into() };
+        ObjectKey { resource: ACCOUNTS.into(), namespace: key.namespace.clone(), name: name.as_str().into() };
     let account = match view.get(&account) {
         Some(account) if uid.is_empty() || *uid == *account.head.uid() => account,
-        _ => return Ok(Change::Delete(key.clone(), secret)),
+        _ => return Ok(WriteOperation::Delete(key.clone(), secret)),
     };
     let text = |name: &str| secret["data"][name].as_str().is_some_and(|text| !text.is_empty());
     let ca = STANDARD.encode(authority);
     if !uid.is_empty() && text("token") && text("namespace") && secret["data"]["ca.crt"] == ca {
-        return Ok(Change::Keep(before));
+        return Ok(WriteOperation::NoOp(before));
     }
     if !text("token") {
-        let bound =
-            Bound { kind: BoundKind::Secret, name: key.name.to_string(), uid: before.head.uid().to_string() };
-        let account = Account {
+        let bound = BoundObject {
+            kind: BoundObjectKind::Secret,
+            name: key.name.to_string(),
+            uid: before.head.uid().to_string(),
+        };
+        let account = ServiceAccountIdentity {
             namespace: key.namespace.to_string(),
             name,
             uid: account.head.uid().to_string(),
-            bound: Some(bound),
+            bound_object: Some(bound),
         };
-        let token = signer.sign(&account, &[], Timestamp::now().as_second(), SECONDS).ok_or(Skip::Fine)?;
+        let token =
+            signer.sign(&account, &[], Timestamp::now().as_second(), SECONDS).ok_or(SkipReason::UpToDate)?;
         secret["data"]["token"] = STANDARD.encode(token).into();
     }
     secret["data"]["ca.crt"] = ca.into();
     secret["data"]["namespace"] = STANDARD.encode(&*key.namespace).into();
     secret["metadata"]["annotations"][UID] = json!(account.head.uid());
-    Ok(Change::Put(key.clone(), secret))
+    Ok(WriteOperation::Put(key.clone(), secret))
 }
 
 #[cfg(test)]
@@ -84,10 +97,10 @@ mod tests {
 
     use super::*;
     use crate::api::seed;
-    use crate::kind::Entry;
+    use crate::kind_registry::KindEntry;
     use crate::kinds;
 
-    async fn until(store: &Store, good: impl Fn(&Store) -> bool) {
+    async fn until(store: &ObjectStore, good: impl Fn(&ObjectStore) -> bool) {
         for _ in 0..300 {
             if good(store) {
                 return;
@@ -101,26 +114,28 @@ mod tests {
     #[tokio::test]
     async fn a_secret_that_asks_for_a_token_gets_it_and_goes_with_the_account() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Arc::new(Store::open(folder.path()).unwrap());
+        let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
         seed::seed(&store, &kinds::registry()).await.unwrap();
-        let signer = Arc::new(Signer::open(&folder.path().join("key")).unwrap());
-        let house = crate::api::keep_house(Arc::clone(&store), "PEM".into(), Some(Arc::clone(&signer)));
+        let signer = Arc::new(TokenSigner::open(&folder.path().join("key")).unwrap());
+        let house =
+            crate::api::run_namespace_defaults(Arc::clone(&store), "PEM".into(), Some(Arc::clone(&signer)));
         let keeper = tokio::spawn(house);
-        let make = |entry: Entry, object: Value| {
+        let make = |entry: KindEntry, object: Value| {
             let store = Arc::clone(&store);
             async move {
-                let made = move |view: &View| seed::make(view, &entry, object, Some("default"));
+                let made =
+                    move |view: &StagedView| seed::create_if_missing(view, &entry, object, Some("default"));
                 store.write(made).await.unwrap();
             }
         };
         make(
-            Entry::of::<k8s_openapi::api::core::v1::ServiceAccount>(),
+            KindEntry::of::<k8s_openapi::api::core::v1::ServiceAccount>(),
             json!({ "metadata": { "name": "robot" } }),
         )
         .await;
         let secret = json!({ "metadata": { "name": "t", "annotations": { NAME: "robot" } }, "type": TYPE });
-        make(Entry::of::<k8s_openapi::api::core::v1::Secret>(), secret).await;
-        let key = |resource: &str, name: &str| Key {
+        make(KindEntry::of::<k8s_openapi::api::core::v1::Secret>(), secret).await;
+        let key = |resource: &str, name: &str| ObjectKey {
             resource: resource.into(),
             namespace: "default".into(),
             name: name.into(),
@@ -134,11 +149,11 @@ mod tests {
         assert_eq!(filled["data"]["ca.crt"], STANDARD.encode("PEM"));
         let token = STANDARD.decode(filled["data"]["token"].as_str().unwrap()).unwrap();
         let now = Timestamp::now().as_second();
-        let read = signer.read(std::str::from_utf8(&token).unwrap(), now).unwrap();
-        assert_eq!((read.name.as_str(), read.bound.unwrap().name.as_str()), ("robot", "t"));
+        let read = signer.verify(std::str::from_utf8(&token).unwrap(), now).unwrap();
+        assert_eq!((read.name.as_str(), read.bound_object.unwrap().name.as_str()), ("robot", "t"));
         let gone = account.clone();
-        let delete = move |view: &View| {
-            Ok::<_, StoreError>(Change::Delete(gone.clone(), view.get(&gone).unwrap().value()))
+        let delete = move |view: &StagedView| {
+            Ok::<_, StoreError>(WriteOperation::Delete(gone.clone(), view.get(&gone).unwrap().value()))
         };
         store.write(delete).await.unwrap();
         until(&store, |store| store.read().get(&secret).is_none()).await;

@@ -7,14 +7,16 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use serde_json::{Value, json};
 
-use crate::access::accounts::{Account, Bound, BoundKind, SECONDS_DEFAULT, SECONDS_MAX, SECONDS_MIN};
-use crate::kind::{KindMeta, Resource as _};
-use crate::kinds::core::CORE;
-use crate::store::Key;
+use crate::access::service_account_tokens::{
+    BoundObject, BoundObjectKind, SECONDS_DEFAULT, SECONDS_MAX, SECONDS_MIN, ServiceAccountIdentity,
+};
+use crate::kind_registry::{KindMeta, ResourceStrategy as _};
+use crate::kinds::core_kinds::CORE;
+use crate::store::ObjectKey;
 
-use super::errors::Refusal;
-use super::parameters::Parameters;
-use super::{Server, accept, body, object};
+use super::errors::StatusError;
+use super::query_parameters::QueryParameters;
+use super::{ApiServer, body, content_negotiation, prepare};
 
 /// What a request for a token is called when it is refused.
 static REQUEST: KindMeta = KindMeta {
@@ -26,36 +28,37 @@ static REQUEST: KindMeta = KindMeta {
 };
 
 /// The object that the token is to die with, if one is named.
-fn bound(server: &Server, namespace: &str, said: &Value) -> Result<Option<Bound>, Refusal> {
+fn bound(server: &ApiServer, namespace: &str, said: &Value) -> Result<Option<BoundObject>, StatusError> {
     if said.is_null() {
         return Ok(None);
     }
     let text = |name: &str| said[name].as_str().unwrap_or("").to_owned();
     let (kind, meta, resource) = match text("kind").as_str() {
-        "Pod" => (BoundKind::Pod, &Pod::META, "/pods"),
-        "Secret" => (BoundKind::Secret, &Secret::META, "/secrets"),
+        "Pod" => (BoundObjectKind::Pod, &Pod::META, "/pods"),
+        "Secret" => (BoundObjectKind::Secret, &Secret::META, "/secrets"),
         other => {
-            return Err(Refusal::bad_request(format!(
+            return Err(StatusError::bad_request(format!(
                 "cannot bind token for account to object of type {other}"
             )));
         }
     };
     let name = text("name");
-    let key = Key { resource: resource.into(), namespace: namespace.into(), name: name.as_str().into() };
-    let found = server.store.read().get(&key).ok_or_else(|| Refusal::not_found(meta, &name))?;
+    let key =
+        ObjectKey { resource: resource.into(), namespace: namespace.into(), name: name.as_str().into() };
+    let found = server.store.read().get(&key).ok_or_else(|| StatusError::not_found(meta, &name))?;
     let uid = text("uid");
     if !uid.is_empty() && *uid != *found.head.uid() {
         let why = format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
              been deleted and then recreated"
         );
-        return Err(Refusal::conflict(meta, &name, &why));
+        return Err(StatusError::conflict(meta, &name, &why));
     }
-    Ok(Some(Bound { kind, name, uid: found.head.uid().to_string() }))
+    Ok(Some(BoundObject { kind, name, uid: found.head.uid().to_string() }))
 }
 
 /// The account that a path of this kind names.
-pub(super) fn named(path: &str) -> Option<(&str, &str)> {
+pub(super) fn parse_path(path: &str) -> Option<(&str, &str)> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match parts.as_slice() {
         ["api", "v1", "namespaces", namespace, "serviceaccounts", name, "token"] => Some((namespace, name)),
@@ -63,25 +66,28 @@ pub(super) fn named(path: &str) -> Option<(&str, &str)> {
     }
 }
 
-pub(super) fn answer(
-    server: &Server,
+pub(super) fn create_token(
+    server: &ApiServer,
     namespace: &str,
     name: &str,
     head: &Parts,
     bytes: &[u8],
-) -> Result<Response, Refusal> {
+) -> Result<Response, StatusError> {
     let meta = &ServiceAccount::META;
-    let Some(signer) = &server.believed.signer else { return Err(Refusal::unknown_path()) };
-    let key = Key { resource: object::resource_of(meta), namespace: namespace.into(), name: name.into() };
+    let Some(signer) = &server.authentication.service_accounts else {
+        return Err(StatusError::unknown_path());
+    };
+    let key =
+        ObjectKey { resource: prepare::resource_of(meta), namespace: namespace.into(), name: name.into() };
     let stored = server.store.read().get(&key);
-    let stored = stored.ok_or_else(|| Refusal::not_found(meta, name))?;
+    let stored = stored.ok_or_else(|| StatusError::not_found(meta, name))?;
     let mut request = body::object(&head.headers, "TokenRequest", bytes)?;
     if !request["spec"].is_object() && !request["spec"].is_null() {
-        return Err(Refusal::bad_request("spec has to be an object"));
+        return Err(StatusError::bad_request("spec has to be an object"));
     }
     if let Some(other) = request["metadata"]["name"].as_str().filter(|other| ![name, ""].contains(other)) {
         let why = format!("Invalid value: {other:?}: must match the service account name if specified");
-        return Err(Refusal::invalid_field(&REQUEST, name, "metadata.name", why));
+        return Err(StatusError::invalid_field(&REQUEST, name, "metadata.name", why));
     }
     let bound = bound(server, namespace, &request["spec"]["boundObjectRef"])?;
     let spec = &request["spec"];
@@ -102,15 +108,19 @@ pub(super) fn answer(
             format!("may not specify a duration larger than {SECONDS_MAX} seconds")
         };
         let why = format!("Invalid value: {seconds}: {why}");
-        return Err(Refusal::invalid_field(&REQUEST, "", "spec.expirationSeconds", why));
+        return Err(StatusError::invalid_field(&REQUEST, "", "spec.expirationSeconds", why));
     }
-    let account =
-        Account { namespace: namespace.into(), name: name.into(), uid: stored.head.uid().to_string(), bound };
+    let account = ServiceAccountIdentity {
+        namespace: namespace.into(),
+        name: name.into(),
+        uid: stored.head.uid().to_string(),
+        bound_object: bound,
+    };
     let now = Timestamp::now().as_second();
     let signed = signer
         .sign(&account, &audiences, now, seconds)
-        .ok_or_else(|| Refusal::bad_request("the audiences cannot be written into a token"))?;
-    let is_dry_run = Parameters::parse(&head.uri, &head.method)?.dry_run;
+        .ok_or_else(|| StatusError::bad_request("the audiences cannot be written into a token"))?;
+    let is_dry_run = QueryParameters::parse(&head.uri, &head.method)?.dry_run;
     let token = if is_dry_run { String::new() } else { signed };
     let ends = Timestamp::from_second(now + seconds).unwrap_or(Timestamp::MAX);
     request["apiVersion"] = "authentication.k8s.io/v1".into();
@@ -119,5 +129,5 @@ pub(super) fn answer(
     request["spec"]["expirationSeconds"] = seconds.into();
     request["status"] =
         json!({ "token": token, "expirationTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() });
-    Ok(accept::json(StatusCode::CREATED, request.to_string()))
+    Ok(content_negotiation::json(StatusCode::CREATED, request.to_string()))
 }

@@ -3,10 +3,10 @@
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 
-use crate::kind::Registry;
+use crate::kind_registry::KindRegistry;
 
-use super::path::Target;
-use super::{account_tokens, backup, discovery, logs, path};
+use super::request_path::RequestTarget;
+use super::{account_tokens, backup, discovery, logs, request_path};
 
 /// What a verb of objects is as a method, for one object and for a collection.
 const OF_OBJECT: [(&str, &str); 4] =
@@ -15,7 +15,7 @@ const OF_COLLECTION: [(&str, &str); 3] =
     [("list", "GET"), ("create", "POST"), ("deletecollection", "DELETE")];
 
 /// Says in a 405 what is allowed instead.
-pub(super) fn add(response: &mut Response, registry: &Registry, path: &str) {
+pub(super) fn add(response: &mut Response, registry: &KindRegistry, path: &str) {
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {
         return;
     }
@@ -25,24 +25,24 @@ pub(super) fn add(response: &mut Response, registry: &Registry, path: &str) {
 }
 
 /// None: the path is of something that Kubernetes has and this API has not.
-fn methods(registry: &Registry, path: &str) -> Vec<&'static str> {
-    if let Ok(target) = path::parse(path, registry) {
+fn methods(registry: &KindRegistry, path: &str) -> Vec<&'static str> {
+    if let Ok(target) = request_path::parse(path, registry) {
         return of_objects(&target);
     }
-    if account_tokens::named(path).is_some() {
+    if account_tokens::parse_path(path).is_some() {
         return vec!["POST"];
     }
-    if logs::named(path).is_some() || logs::revision::named(path).is_some() {
+    if logs::parse_path(path).is_some() || logs::revision::parse_path(path).is_some() {
         return vec!["GET"];
     }
-    match path::named(path) {
+    match request_path::split(path) {
         _ if path == backup::PATH => vec!["GET", "PUT"],
         Some(_) => Vec::new(),
         None => vec!["GET", "HEAD"],
     }
 }
 
-fn of_objects(target: &Target) -> Vec<&'static str> {
+fn of_objects(target: &RequestTarget) -> Vec<&'static str> {
     let meta = target.entry.meta;
     let verbs = match target.scale {
         _ if target.status => discovery::status_verbs(&target.entry).to_vec(),

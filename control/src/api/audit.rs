@@ -12,7 +12,7 @@ use http::{StatusCode, header};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::kind::Requester;
+use crate::kind_registry::RequestContext;
 
 use super::reviews;
 
@@ -21,34 +21,34 @@ const AGENT_BYTES_MAX: usize = 256;
 
 /// Where the lines go. Written on the control thread: a line of half a KiB into the page cache.
 #[derive(Debug, Clone)]
-pub struct Audit {
-    log: Arc<Mutex<Log>>,
+pub struct AuditLog {
+    log: Arc<Mutex<AuditFile>>,
 }
 
 #[derive(Debug)]
-struct Log {
+struct AuditFile {
     path: PathBuf,
     file: File,
     /// The last line was not taken, and that is told.
-    failing: bool,
+    is_failing: bool,
 }
 
 /// A request that is under way.
-pub(super) struct Note {
-    audit: Audit,
+pub(super) struct AuditEntry {
+    audit: AuditLog,
     method: String,
     uri: String,
     agent: String,
     received: Timestamp,
 }
 
-impl Audit {
+impl AuditLog {
     /// Appends to the file at `path`; only its owner may read it.
     ///
     /// # Errors
     /// It can be neither opened nor made.
     pub fn open(path: &Path) -> std::io::Result<Self> {
-        let log = Log { path: path.to_owned(), file: open(path)?, failing: false };
+        let log = AuditFile { path: path.to_owned(), file: open(path)?, is_failing: false };
         Ok(Self { log: Arc::new(Mutex::new(log)) })
     }
 
@@ -63,9 +63,9 @@ impl Audit {
         }
     }
 
-    pub(super) fn note(&self, head: &Parts) -> Note {
+    pub(super) fn begin(&self, head: &Parts) -> AuditEntry {
         let agent = head.headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("");
-        Note {
+        AuditEntry {
             audit: self.clone(),
             method: head.method.to_string(),
             uri: head.uri.to_string(),
@@ -79,11 +79,11 @@ fn open(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-impl Note {
-    pub(super) fn end(self, who: &Requester, code: StatusCode) {
-        let asked_as = reviews::told_user(&who.user, &who.groups, &who.uid, &who.extra);
+impl AuditEntry {
+    pub(super) fn finish(self, who: &RequestContext, code: StatusCode) {
+        let asked_as = reviews::user_json(&who.user, &who.groups, &who.uid, &who.extra);
         let really = who.impersonator.as_ref();
-        let really = really.map(|one| reviews::told_user(&one.name, &one.groups, &one.uid, &one.extra));
+        let really = really.map(|one| reviews::user_json(&one.name, &one.groups, &one.uid, &one.extra));
         let mut line = json!({
             "kind": "Event",
             "apiVersion": "audit.k8s.io/v1",
@@ -104,8 +104,8 @@ impl Note {
         let written = log.file.write_all(format!("{line}\n").as_bytes());
         // Said once, not for every request: a full disk would fill the other log as well.
         match written {
-            Ok(()) => log.failing = false,
-            Err(why) if !std::mem::replace(&mut log.failing, true) => {
+            Ok(()) => log.is_failing = false,
+            Err(why) if !std::mem::replace(&mut log.is_failing, true) => {
                 tracing::error!(%why, "the audit log cannot be written; it misses requests");
             }
             Err(_) => {}
@@ -121,7 +121,7 @@ mod tests {
     fn a_file_that_was_moved_away_is_followed_by_a_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let [path, moved] = ["audit.log", "audit.log.1"].map(|name| folder.path().join(name));
-        let audit = Audit::open(&path).unwrap();
+        let audit = AuditLog::open(&path).unwrap();
         std::fs::rename(&path, &moved).unwrap();
         audit.reopen();
         audit.log.lock().unwrap().file.write_all(b"new\n").unwrap();

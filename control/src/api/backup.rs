@@ -20,40 +20,40 @@ use http::request::Parts;
 use http::{Method, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::store::upkeep::Skip;
-use crate::store::{Change, Key, Store, View};
+use crate::store::maintenance::SkipReason;
+use crate::store::{ObjectKey, ObjectStore, StagedView, WriteOperation};
 
-use super::body::BODY_MAX;
-use super::errors::Refusal;
-use super::parameters::Parameters;
-use super::returning::{FORMAT, Foot, Head, Reader, Returning, generations};
-use super::{Server, accept};
+use super::body::BODY_TIMEOUT;
+use super::errors::StatusError;
+use super::query_parameters::QueryParameters;
+use super::restore::{BackupHeader, BackupReader, BackupTrailer, FORMAT, RestoreObject, generations};
+use super::{ApiServer, content_negotiation};
 
 /// Where it is asked for and sent to.
 pub const PATH: &str = "/sluicegate/backup";
 /// How long the next piece of a backup that is sent may take; the whole body of another request has as long.
-const PIECE_MAX: Duration = BODY_MAX;
+const CHUNK_TIMEOUT: Duration = BODY_TIMEOUT;
 /// Writes under way at a time, so that they share commits.
 const WRITES_AT_ONCE_MAX: usize = 256;
 
-pub(super) async fn answer(server: &Server, head: &Parts, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn handle(server: &ApiServer, head: &Parts, body: Body) -> Result<Response, StatusError> {
     match head.method {
         Method::GET => Ok(backup(&server.store)),
         Method::PUT => {
-            let is_dry_run = Parameters::parse(&head.uri, &head.method)?.dry_run;
+            let is_dry_run = QueryParameters::parse(&head.uri, &head.method)?.dry_run;
             restore(&server.store, body, is_dry_run).await
         }
-        _ => Err(Refusal::method_not_allowed()),
+        _ => Err(StatusError::method_not_allowed()),
     }
 }
 
-fn backup(store: &Store) -> Response {
+fn backup(store: &ObjectStore) -> Response {
     let (revision, objects) = {
         let memory = store.read();
         (memory.revision(), memory.all())
     };
-    let head = json!(Head { sluicegate: "backup".into(), format: FORMAT, revision });
-    let foot = json!(Foot { objects: objects.iter().count() });
+    let head = json!(BackupHeader { sluicegate: "backup".into(), format: FORMAT, revision });
+    let foot = json!(BackupTrailer { objects: objects.iter().count() });
     let rows = objects.into_iter().map(|object| {
         let key = &object.key;
         let (resource, namespace, name) = (json!(&*key.resource), json!(&*key.namespace), json!(&*key.name));
@@ -68,14 +68,17 @@ fn backup(store: &Store) -> Response {
 }
 
 /// In a dry run the backup is read and checked, and nothing is written.
-async fn restore(store: &Store, body: Body, is_dry_run: bool) -> Result<Response, Refusal> {
-    let rows = take_in(body).await?;
+async fn restore(store: &ObjectStore, body: Body, is_dry_run: bool) -> Result<Response, StatusError> {
+    let rows = read_backup(body).await?;
     let count = rows.len();
     if is_dry_run {
-        return Ok(accept::json(StatusCode::OK, json!(Foot { objects: count }).to_string()));
+        return Ok(content_negotiation::json(
+            StatusCode::OK,
+            json!(BackupTrailer { objects: count }).to_string(),
+        ));
     }
-    let kept: BTreeSet<Key> = rows.iter().map(|row| row.key.clone()).collect();
-    let gone: Vec<Key> = {
+    let kept: BTreeSet<ObjectKey> = rows.iter().map(|row| row.key.clone()).collect();
+    let gone: Vec<ObjectKey> = {
         let memory = store.read();
         memory.all().into_iter().map(|object| object.key.clone()).filter(|key| !kept.contains(key)).collect()
     };
@@ -84,33 +87,37 @@ async fn restore(store: &Store, body: Body, is_dry_run: bool) -> Result<Response
         write_all(store, puts).await?;
     }
     write_all(store, gone.into_iter().map(|key| (key, None))).await?;
-    Ok(accept::json(StatusCode::OK, json!(Foot { objects: count }).to_string()))
+    Ok(content_negotiation::json(StatusCode::OK, json!(BackupTrailer { objects: count }).to_string()))
 }
 
 /// All of a backup. What is wrong with it is answered when all was sent: who sends does not listen before.
-async fn take_in(body: Body) -> Result<Vec<Returning>, Refusal> {
+async fn read_backup(body: Body) -> Result<Vec<RestoreObject>, StatusError> {
     let mut pieces = body.into_data_stream();
-    let mut reader = Reader::default();
+    let mut reader = BackupReader::default();
     let mut looked_at = Ok(());
     loop {
-        let piece = tokio::time::timeout(PIECE_MAX, pieces.next()).await;
-        let Some(piece) = piece.map_err(|_| Refusal::too_slow(PIECE_MAX))? else { break };
+        let piece = tokio::time::timeout(CHUNK_TIMEOUT, pieces.next()).await;
+        let Some(piece) = piece.map_err(|_| StatusError::request_timeout(CHUNK_TIMEOUT))? else { break };
         let piece =
-            piece.map_err(|why| Refusal::bad_request(format!("the backup could not be read: {why}")))?;
+            piece.map_err(|why| StatusError::bad_request(format!("the backup could not be read: {why}")))?;
         if looked_at.is_ok() {
-            looked_at = reader.take(&piece);
+            looked_at = reader.push(&piece);
             tokio::task::yield_now().await; // a long one has many pieces, and others ask too
         }
     }
     let rows = looked_at.and_then(|()| reader.finish());
-    rows.map_err(|why| Refusal::bad_request(format!("this is no backup: {why}")))
+    rows.map_err(|why| StatusError::bad_request(format!("this is no backup: {why}")))
 }
 
-async fn write_all(store: &Store, all: impl Iterator<Item = (Key, Option<Value>)>) -> Result<(), Refusal> {
-    let writes = stream::iter(all).map(|(key, object)| store.write(move |view| put(view, key, object)));
+async fn write_all(
+    store: &ObjectStore,
+    all: impl Iterator<Item = (ObjectKey, Option<Value>)>,
+) -> Result<(), StatusError> {
+    let writes =
+        stream::iter(all).map(|(key, object)| store.write(move |view| restore_object(view, key, object)));
     let mut writes = std::pin::pin!(writes.buffer_unordered(WRITES_AT_ONCE_MAX));
     while let Some(written) = writes.next().await {
-        if let Err(Skip::Store(why)) = written {
+        if let Err(SkipReason::Store(why)) = written {
             return Err(why.into());
         }
     }
@@ -118,12 +125,16 @@ async fn write_all(store: &Store, all: impl Iterator<Item = (Key, Option<Value>)
 }
 
 /// Puts one object back, or takes one away; what already is as it was then stays untouched.
-fn put(view: &View, key: Key, object: Option<Value>) -> Result<Change, Skip> {
+fn restore_object(
+    view: &StagedView,
+    key: ObjectKey,
+    object: Option<Value>,
+) -> Result<WriteOperation, SkipReason> {
     let there = view.get(&key);
     Ok(match (object, there) {
-        (None, Some(there)) => Change::Delete(key, there.value()),
-        (None, None) => return Err(Skip::Fine),
-        (Some(object), Some(there)) if object == there.value() => Change::Keep(there),
-        (Some(object), _) => Change::Put(key, object),
+        (None, Some(there)) => WriteOperation::Delete(key, there.value()),
+        (None, None) => return Err(SkipReason::UpToDate),
+        (Some(object), Some(there)) if object == there.value() => WriteOperation::NoOp(there),
+        (Some(object), _) => WriteOperation::Put(key, object),
     })
 }

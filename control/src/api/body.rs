@@ -11,19 +11,19 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::budget::{BODY_FREE_BYTES, BodyShare, Budget};
-use super::errors::Refusal;
-use super::fields::{self, FieldValidation};
-use super::numbers;
-use super::protobuf::{self, Wrong};
+use super::errors::StatusError;
+use super::field_validation::{self, FieldValidation};
+use super::integers;
+use super::protobuf::{self, ProtobufError};
 use super::weight;
 
 /// Largest request body, in bytes; the figure that Kubernetes documents.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// How long a request's body may take; the time that Kubernetes gives a request.
-pub const BODY_MAX: Duration = Duration::from_secs(60);
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-const ACCEPTED: &str = "application/json, application/yaml";
+const ACCEPTED_MEDIA_TYPES: &str = "application/json, application/yaml";
 
 /// How long a body may pause, and how often it is looked at whether it still comes.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -53,27 +53,27 @@ impl Deref for Received {
 }
 
 /// Reads the whole body.
-pub(super) async fn read(budget: &Budget, body: Body) -> Result<Received, Refusal> {
-    let read = tokio::time::timeout(BODY_MAX, collect(budget.body(), body)).await;
-    read.map_err(|_| Refusal::too_slow(BODY_MAX))?
+pub(super) async fn read(budget: &Budget, body: Body) -> Result<Received, StatusError> {
+    let read = tokio::time::timeout(BODY_TIMEOUT, collect(budget.body(), body)).await;
+    read.map_err(|_| StatusError::request_timeout(BODY_TIMEOUT))?
 }
 
-async fn collect(mut share: BodyShare, body: Body) -> Result<Received, Refusal> {
+async fn collect(mut share: BodyShare, body: Body) -> Result<Received, StatusError> {
     let mut pieces = body.into_data_stream();
     let mut bytes = Vec::new();
     let (mut until, mut came) = (Instant::now() + PAUSE_MAX, 0);
     loop {
         let next = if bytes.len() > BODY_FREE_BYTES {
             let next = tokio::time::timeout_at(until, pieces.next()).await;
-            next.map_err(|_| Refusal::too_slow(PAUSE_MAX))?
+            next.map_err(|_| StatusError::request_timeout(PAUSE_MAX))?
         } else {
             pieces.next().await
         };
         let Some(piece) = next else { return Ok(Received { bytes: bytes.into(), share }) };
         let piece =
-            piece.map_err(|why| Refusal::bad_request(format!("the body could not be read: {why}")))?;
+            piece.map_err(|why| StatusError::bad_request(format!("the body could not be read: {why}")))?;
         if bytes.len() + piece.len() > BODY_BYTES_MAX {
-            return Err(Refusal::too_large(BODY_BYTES_MAX));
+            return Err(StatusError::too_large(BODY_BYTES_MAX));
         }
         share.grow(piece.len())?;
         bytes.extend_from_slice(&piece);
@@ -92,44 +92,45 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
 
 /// A body that has to be one object of kind `kind`. Both parsers stop at 128 levels of nesting, and the YAML one
 /// at aliases that repeat too much.
-pub(super) fn object(headers: &HeaderMap, kind: &str, body: &[u8]) -> Result<Value, Refusal> {
+pub(super) fn object(headers: &HeaderMap, kind: &str, body: &[u8]) -> Result<Value, StatusError> {
     let value = match content_type(headers).as_deref() {
         None | Some("" | "application/json") => json(body)?,
-        Some("application/yaml" | "application/x-yaml" | "text/yaml") => {
-            yaml(body).map_err(|why| Refusal::bad_request(format!("error converting YAML to JSON: {why}")))?
-        }
+        Some("application/yaml" | "application/x-yaml" | "text/yaml") => yaml(body)
+            .map_err(|why| StatusError::bad_request(format!("error converting YAML to JSON: {why}")))?,
         Some("application/vnd.kubernetes.protobuf") => {
             protobuf::decode(kind, body).map_err(|why| match why {
-                Wrong::UnknownKind => Refusal::unsupported_media_type(ACCEPTED),
-                Wrong::Malformed => Refusal::bad_request("the body is not a valid protobuf message"),
-                Wrong::TooMany => {
+                ProtobufError::UnknownKind => StatusError::unsupported_media_type(ACCEPTED_MEDIA_TYPES),
+                ProtobufError::Malformed => {
+                    StatusError::bad_request("the body is not a valid protobuf message")
+                }
+                ProtobufError::TooMany => {
                     let most = protobuf::MESSAGES_MAX;
                     let message = format!("Request entity too large: it has more than {most} messages");
-                    Refusal { message, ..Refusal::too_large(most) }
+                    StatusError { message, ..StatusError::too_large(most) }
                 }
-                Wrong::TooDeep => Refusal::bad_request(format!(
+                ProtobufError::TooDeep => StatusError::bad_request(format!(
                     "schemas nest more than {} levels",
                     protobuf::SCHEMA_DEPTH_MAX
                 )),
             })?
         }
-        Some(_) => return Err(Refusal::unsupported_media_type(ACCEPTED)),
+        Some(_) => return Err(StatusError::unsupported_media_type(ACCEPTED_MEDIA_TYPES)),
     };
-    if value.is_object() { Ok(value) } else { Err(Refusal::bad_request("the body has to be one object")) }
+    if value.is_object() { Ok(value) } else { Err(StatusError::bad_request("the body has to be one object")) }
 }
 
 /// The same for a write: `validation` says whether fields that stand twice are looked for.
-pub(super) fn written(
+pub(super) fn object_for_write(
     headers: &HeaderMap,
     kind: &str,
     body: &[u8],
     validation: FieldValidation,
-) -> Result<(Value, Vec<String>), Refusal> {
+) -> Result<(Value, Vec<String>), StatusError> {
     let value = object(headers, kind, body)?;
     let duplicates = match content_type(headers).as_deref() {
         _ if validation == FieldValidation::Ignore => Vec::new(),
         None | Some("" | "application/json") => {
-            fields::duplicates(&mut serde_json::Deserializer::from_slice(body))
+            field_validation::duplicates(&mut serde_json::Deserializer::from_slice(body))
         }
         Some("application/vnd.kubernetes.protobuf") => Vec::new(),
         Some(_) => duplicates(body),
@@ -137,10 +138,10 @@ pub(super) fn written(
     Ok((value, duplicates))
 }
 
-pub(super) fn json(body: &[u8]) -> Result<Value, Refusal> {
+pub(super) fn json(body: &[u8]) -> Result<Value, StatusError> {
     let mut value = serde_json::from_slice(body)
-        .map_err(|why| Refusal::bad_request(format!("the body is not valid JSON: {why}")))?;
-    numbers::settle(&mut value);
+        .map_err(|why| StatusError::bad_request(format!("the body is not valid JSON: {why}")))?;
+    integers::normalize(&mut value);
     Ok(value)
 }
 
@@ -151,15 +152,15 @@ pub(super) fn yaml(body: &[u8]) -> Result<Value, serde_norway::Error> {
         Some(value) => value,
         None => serde_norway::from_slice(body)?,
     };
-    numbers::settle(&mut value);
+    integers::normalize(&mut value);
     Ok(value)
 }
 
 /// The fields that stand twice in a body that may be YAML.
 pub(super) fn duplicates(body: &[u8]) -> Vec<String> {
     if weight::is_json(body) {
-        fields::duplicates(&mut serde_json::Deserializer::from_slice(body))
+        field_validation::duplicates(&mut serde_json::Deserializer::from_slice(body))
     } else {
-        fields::duplicates(serde_norway::Deserializer::from_slice(body))
+        field_validation::duplicates(serde_norway::Deserializer::from_slice(body))
     }
 }

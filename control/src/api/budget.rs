@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::errors::Refusal;
+use super::errors::StatusError;
 use super::weight::Weight;
 
 /// Bytes of bodies that are on their way or being worked on, in all, beyond the first [`BODY_FREE_BYTES`] of each.
@@ -83,12 +83,12 @@ impl Budget {
     }
 
     /// Counts a list before it is written out; refused if those under way leave no room for it.
-    pub(super) fn answer(&self, bytes: usize) -> Result<AnswerShare, Refusal> {
+    pub(super) fn answer(&self, bytes: usize) -> Result<AnswerShare, StatusError> {
         let bytes = if bytes <= ANSWER_FREE_BYTES { 0 } else { bytes };
         let share = AnswerShare { answers: Arc::clone(&self.answers), bytes };
         let others = self.answers.fetch_add(bytes, Ordering::Relaxed);
         if bytes > 0 && others > 0 && others + bytes > ANSWERS_BYTES_MAX {
-            return Err(Refusal::busy(
+            return Err(StatusError::busy(
                 "lists on their way to clients take too much memory, please try again later, or ask for pages (limit)",
             ));
         }
@@ -96,7 +96,7 @@ impl Budget {
     }
 
     /// Waits for what a large request needs.
-    pub(super) async fn work(&self, weight: Weight) -> Result<WorkShare, Refusal> {
+    pub(super) async fn work(&self, weight: Weight) -> Result<WorkShare, StatusError> {
         let kib = (weight.tree_bytes() * COPIES / 1024).min(WORK_KIB_MAX);
         let kib = u32::try_from(kib).unwrap_or(u32::MAX);
         let both = async {
@@ -105,14 +105,14 @@ impl Budget {
             Some(WorkShare { _memory: memory, _thread: thread })
         };
         tokio::time::timeout(WAIT_MAX, both).await.ok().flatten().ok_or_else(|| {
-            Refusal::busy("the API server works on other large requests, please try again later")
+            StatusError::busy("the API server works on other large requests, please try again later")
         })
     }
 }
 
 impl BodyShare {
     /// Counts bytes that have come; refused if all bodies together have too many.
-    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), StatusError> {
         self.bytes += bytes;
         let more = self.bytes.saturating_sub(BODY_FREE_BYTES) - self.counted;
         if more == 0 {
@@ -120,7 +120,7 @@ impl BodyShare {
         }
         self.counted += more;
         if self.bodies.fetch_add(more, Ordering::Relaxed) + more > BODIES_BYTES_MAX {
-            return Err(Refusal::busy(
+            return Err(StatusError::busy(
                 "the bodies of requests under way take too much memory, please try again later",
             ));
         }

@@ -7,9 +7,12 @@
 use std::sync::Arc;
 
 use crate::store::lifecycle::DEFINITIONS;
-use crate::store::{Change, Key, Opened, Prepared, Store, StoreError, View, Written};
+use crate::store::{
+    DecodedObject, ObjectKey, ObjectStore, PreparedObject, StagedView, StoreError, WriteOperation,
+    WriteOutcome,
+};
 
-use super::errors::Refusal;
+use super::errors::StatusError;
 
 /// Times that a write is judged again because another one came first; Kubernetes' figure.
 const TRIES_MAX: usize = 5;
@@ -22,7 +25,7 @@ const SHORT_BYTES_MAX: usize = 16 * 1024;
 enum Outcome {
     /// Another version than the one that it was judged against is the newest.
     Superseded,
-    Refused(Refusal),
+    Refused(StatusError),
 }
 
 impl From<StoreError> for Outcome {
@@ -31,15 +34,15 @@ impl From<StoreError> for Outcome {
     }
 }
 
-impl From<Refusal> for Outcome {
-    fn from(why: Refusal) -> Self {
+impl From<StatusError> for Outcome {
+    fn from(why: StatusError) -> Self {
         Self::Refused(why)
     }
 }
 
 /// The two steps of a write: what is expensive and depends on the object alone, and what depends on others and is quick.
 pub(super) struct Write<Judge, Settle> {
-    pub(super) key: Key,
+    pub(super) key: ObjectKey,
     /// Bytes of what the client sent.
     pub(super) bytes: usize,
     pub(super) dry_run: bool,
@@ -51,10 +54,10 @@ pub(super) struct Write<Judge, Settle> {
 
 /// The change, written out as far as that can be done before it has its version. A definition gets its names later, and a
 /// rehearsal is not stored.
-pub(super) fn prepared(change: Change, dry_run: bool) -> Result<Change, Refusal> {
+pub(super) fn prepared(change: WriteOperation, dry_run: bool) -> Result<WriteOperation, StatusError> {
     match change {
-        Change::Put(key, value) if !dry_run && &*key.resource != DEFINITIONS => {
-            Ok(Change::PutPrepared(key, Box::new(Prepared::of(value)?)))
+        WriteOperation::Put(key, value) if !dry_run && &*key.resource != DEFINITIONS => {
+            Ok(WriteOperation::PutPrepared(key, Box::new(PreparedObject::of(value)?)))
         }
         other => Ok(other),
     }
@@ -62,15 +65,16 @@ pub(super) fn prepared(change: Change, dry_run: bool) -> Result<Change, Refusal>
 
 impl<Judge, Settle> Write<Judge, Settle>
 where
-    Judge: Fn(Option<&Opened>) -> Result<Change, Refusal> + Send + Sync + 'static,
-    Settle: Fn(&View, Change, bool) -> Result<Change, Refusal> + Send + Sync + 'static,
+    Judge: Fn(Option<&DecodedObject>) -> Result<WriteOperation, StatusError> + Send + Sync + 'static,
+    Settle:
+        Fn(&StagedView, WriteOperation, bool) -> Result<WriteOperation, StatusError> + Send + Sync + 'static,
 {
-    pub(super) async fn run(self, store: &Store) -> Result<Written, Refusal> {
+    pub(super) async fn run(self, store: &ObjectStore) -> Result<WriteOutcome, StatusError> {
         let this = Arc::new(self);
         for _ in 0..TRIES_MAX {
             let seen = store.read().get(&this.key);
             let version = seen.as_ref().map(|seen| seen.resource_version);
-            let before = seen.map(|seen| seen.open());
+            let before = seen.map(|seen| seen.decode());
             let change = prepared((this.judge)(before.as_ref())?, this.dry_run)?;
             // A client that has gone meanwhile is not written for: nobody polls this any more.
             tokio::task::yield_now().await;
@@ -92,14 +96,16 @@ where
     }
 
     /// Judges a short one on the store's thread.
-    async fn run_there(this: Arc<Self>, store: &Store) -> Result<Written, Refusal> {
+    async fn run_there(this: Arc<Self>, store: &ObjectStore) -> Result<WriteOutcome, StatusError> {
         let written = store.write(move |view| {
             let before = view.get(&this.key);
             let bytes = before.as_ref().map_or(0, |before| before.json_bytes());
             if this.bytes + bytes > SHORT_BYTES_MAX {
-                return Err(Refusal::busy("others change the object all the time, please try again later"));
+                return Err(StatusError::busy(
+                    "others change the object all the time, please try again later",
+                ));
             }
-            let before = before.map(|before| before.open());
+            let before = before.map(|before| before.decode());
             let change = (this.judge)(before.as_ref())?;
             (this.settle)(view, change, before.is_none())
         });

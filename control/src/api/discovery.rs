@@ -5,12 +5,12 @@ use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::access::accounts::ISSUER;
-use crate::kind::{Access, Entry, KindMeta, Registry};
-use crate::kinds::custom;
+use crate::access::service_account_tokens::ISSUER;
+use crate::kind_registry::{AllowedVerbs, KindEntry, KindMeta, KindRegistry};
+use crate::kinds::custom_kinds;
 
-use super::errors::Refusal;
-use super::{Server, accept, delete, openapi, readiness};
+use super::errors::StatusError;
+use super::{ApiServer, content_negotiation, delete, openapi, readiness};
 
 /// The release of Kubernetes whose behaviour is meant.
 const MAJOR: &str = "1";
@@ -19,18 +19,19 @@ pub(super) const SCALE_VERBS: [&str; 3] = ["get", "patch", "update"];
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Answers paths that are not about objects; `None` for those that are.
-pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, Refusal>> {
+pub(super) fn handle(server: &ApiServer, head: &Parts) -> Option<Result<Response, StatusError>> {
     let (registry, headers) = (&server.registry, &head.headers);
     let parts: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
     let found = match parts.as_slice() {
         [""] => Ok(document(&paths(registry))),
         [endpoint @ ("healthz" | "livez" | "readyz"), only @ ..] if only.len() < 2 => {
-            readiness::answer(server, head, endpoint, only.first().copied()).ok_or_else(Refusal::unknown_path)
+            readiness::answer(server, head, endpoint, only.first().copied())
+                .ok_or_else(StatusError::unknown_path)
         }
         ["version"] => Ok(document(&version())),
-        ["openid", "v1", "jwks"] => keys(server),
-        [".well-known", "openid-configuration"] => issuer(server),
-        ["openapi", rest @ ..] => openapi::answer(server, rest, head),
+        ["openid", "v1", "jwks"] => jwks(server),
+        [".well-known", "openid-configuration"] => openid_configuration(server),
+        ["openapi", rest @ ..] => openapi::handle(server, rest, head),
         ["api"] if aggregated(headers) => Ok(aggregate(server, true, headers)),
         ["apis"] if aggregated(headers) => Ok(aggregate(server, false, headers)),
         ["api"] => Ok(document(&core_versions())),
@@ -46,16 +47,16 @@ pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, R
             found["apiVersion"] = "v1".into();
             Ok(document(&found))
         }
-        ["apis", _] => Err(Refusal::unknown_path()),
+        ["apis", _] => Err(StatusError::unknown_path()),
         ["apis", group, version] => resources(registry, group, version),
         _ => return None,
     };
     let reads = head.method == Method::GET || head.method == Method::HEAD;
-    Some(if reads { found } else { Err(Refusal::method_not_allowed()) })
+    Some(if reads { found } else { Err(StatusError::method_not_allowed()) })
 }
 
 /// What there is, for `kubectl get --raw /`.
-fn paths(registry: &Registry) -> Value {
+fn paths(registry: &KindRegistry) -> Value {
     let fixed = ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/healthz", "/livez"];
     let mut paths: Vec<String> = fixed.map(str::to_owned).into();
     for group in groups(registry) {
@@ -67,7 +68,7 @@ fn paths(registry: &Registry) -> Value {
 }
 
 /// The kinds' named groups, each once, in the registry's order.
-pub(super) fn groups(registry: &Registry) -> Vec<&'static str> {
+pub(super) fn groups(registry: &KindRegistry) -> Vec<&'static str> {
     let mut groups = Vec::new();
     for entry in &registry.entries {
         if !entry.meta.group.is_empty() && !groups.contains(&entry.meta.group) {
@@ -78,35 +79,35 @@ pub(super) fn groups(registry: &Registry) -> Vec<&'static str> {
 }
 
 /// A group's versions, each once, in the order of their rank; the first one is preferred.
-pub(super) fn versions(registry: &Registry, group: &str) -> Vec<&'static str> {
+pub(super) fn versions(registry: &KindRegistry, group: &str) -> Vec<&'static str> {
     let mut versions = Vec::new();
     for entry in registry.entries.iter().filter(|entry| entry.meta.group == group) {
         if !versions.contains(&entry.meta.version) {
             versions.push(entry.meta.version);
         }
     }
-    versions.sort_by_key(|version| custom::by_rank(version));
+    versions.sort_by_key(|version| custom_kinds::version_order(version));
     versions
 }
 
 pub(super) fn kinds<'a>(
-    registry: &'a Registry,
+    registry: &'a KindRegistry,
     group: &'a str,
     version: &'a str,
-) -> impl Iterator<Item = &'a Entry> + 'a {
-    let wanted = move |entry: &&Entry| entry.meta.group == group && entry.meta.version == version;
+) -> impl Iterator<Item = &'a KindEntry> + 'a {
+    let wanted = move |entry: &&KindEntry| entry.meta.group == group && entry.meta.version == version;
     registry.entries.iter().filter(wanted)
 }
 
 /// The keys that service accounts' tokens can be checked by.
-fn keys(server: &Server) -> Result<Response, Refusal> {
-    let signer = server.believed.signer.as_ref().ok_or_else(Refusal::unknown_path)?;
-    Ok(([(header::CONTENT_TYPE, "application/jwk-set+json")], signer.published().to_string()).into_response())
+fn jwks(server: &ApiServer) -> Result<Response, StatusError> {
+    let signer = server.authentication.service_accounts.as_ref().ok_or_else(StatusError::unknown_path)?;
+    Ok(([(header::CONTENT_TYPE, "application/jwk-set+json")], signer.jwks().to_string()).into_response())
 }
 
 /// Who signs them.
-fn issuer(server: &Server) -> Result<Response, Refusal> {
-    server.believed.signer.as_ref().ok_or_else(Refusal::unknown_path)?;
+fn openid_configuration(server: &ApiServer) -> Result<Response, StatusError> {
+    server.authentication.service_accounts.as_ref().ok_or_else(StatusError::unknown_path)?;
     Ok(document(&json!({
         "issuer": ISSUER,
         "jwks_uri": format!("{ISSUER}/openid/v1/jwks"),
@@ -138,7 +139,7 @@ fn version() -> Value {
     })
 }
 
-fn group_document(registry: &Registry, group: &str) -> Value {
+fn group_document(registry: &KindRegistry, group: &str) -> Value {
     let versions: Vec<Value> = versions(registry, group)
         .iter()
         .map(|version| json!({ "groupVersion": format!("{group}/{version}"), "version": version }))
@@ -146,7 +147,7 @@ fn group_document(registry: &Registry, group: &str) -> Value {
     json!({ "name": group, "preferredVersion": versions.first(), "versions": versions })
 }
 
-fn resources(registry: &Registry, group: &str, version: &str) -> Result<Response, Refusal> {
+fn resources(registry: &KindRegistry, group: &str, version: &str) -> Result<Response, StatusError> {
     let mut resources = Vec::new();
     for entry in kinds(registry, group, version) {
         let meta = entry.meta;
@@ -200,7 +201,7 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Response
         }));
     }
     if resources.is_empty() {
-        return Err(Refusal::unknown_path());
+        return Err(StatusError::unknown_path());
     }
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     Ok(document(&json!({
@@ -211,26 +212,26 @@ fn resources(registry: &Registry, group: &str, version: &str) -> Result<Response
     })))
 }
 
-fn has_scale(entry: &Entry) -> bool {
+fn has_scale(entry: &KindEntry) -> bool {
     entry.custom.is_some_and(|custom| custom.scale().is_some())
 }
 
-pub(super) fn status_verbs(entry: &Entry) -> &'static [&'static str] {
-    if entry.access == Access::ReadOnly { &["get"] } else { &["get", "patch", "update"] }
+pub(super) fn status_verbs(entry: &KindEntry) -> &'static [&'static str] {
+    if entry.access == AllowedVerbs::ReadOnly { &["get"] } else { &["get", "patch", "update"] }
 }
 
-pub(super) fn verbs(entry: &Entry) -> Vec<&'static str> {
+pub(super) fn verbs(entry: &KindEntry) -> Vec<&'static str> {
     match entry.access {
-        Access::ReadOnly => return vec!["get", "list", "watch"],
-        Access::CreateOnly => return vec!["create"],
-        Access::Derived => return vec!["delete", "deletecollection", "get", "list", "watch"],
-        Access::Full => {}
+        AllowedVerbs::ReadOnly => return vec!["get", "list", "watch"],
+        AllowedVerbs::CreateOnly => return vec!["create"],
+        AllowedVerbs::Derived => return vec!["delete", "deletecollection", "get", "list", "watch"],
+        AllowedVerbs::Full => {}
     }
     let mut verbs = vec!["delete", "get", "list", "patch", "update", "watch"];
     if delete::has_collection(entry.meta) {
         verbs.insert(1, "deletecollection");
     }
-    if entry.meta.developers_create {
+    if entry.meta.user_creatable {
         verbs.insert(0, "create");
     }
     verbs
@@ -245,7 +246,7 @@ fn aggregated(headers: &HeaderMap) -> bool {
     })
 }
 
-fn aggregate(server: &Server, core: bool, headers: &HeaderMap) -> Response {
+fn aggregate(server: &ApiServer, core: bool, headers: &HeaderMap) -> Response {
     let registry = &server.registry;
     let written = || {
         let groups = if core { vec![""] } else { groups(registry) };
@@ -259,13 +260,13 @@ fn aggregate(server: &Server, core: bool, headers: &HeaderMap) -> Response {
         list.to_string().into_bytes()
     };
     let name = if core { "aggregated api" } else { "aggregated apis" };
-    let mut response = server.shelf.take(registry, name, AGGREGATED, written).answer(headers);
+    let mut response = server.documents.get_or_render(registry, name, AGGREGATED, written).response(headers);
     // To be kept, and asked about each time.
     response.headers_mut().insert(header::CACHE_CONTROL, http::HeaderValue::from_static("public"));
     response
 }
 
-fn aggregated_group(registry: &Registry, group: &str) -> Value {
+fn aggregated_group(registry: &KindRegistry, group: &str) -> Value {
     let versions: Vec<Value> = versions(registry, group)
         .into_iter()
         .map(|version| {
@@ -277,7 +278,7 @@ fn aggregated_group(registry: &Registry, group: &str) -> Value {
     json!({ "metadata": metadata, "versions": versions })
 }
 
-fn aggregated_resource(entry: &Entry) -> Value {
+fn aggregated_resource(entry: &KindEntry) -> Value {
     let meta = entry.meta;
     let kind = json!({ "group": meta.group, "version": meta.version, "kind": meta.kind });
     let mut resource = json!({
@@ -315,7 +316,7 @@ fn aggregated_resource(entry: &Entry) -> Value {
 }
 
 fn document(document: &Value) -> Response {
-    accept::json(StatusCode::OK, document.to_string())
+    content_negotiation::json(StatusCode::OK, document.to_string())
 }
 
 /// `apis/GROUP/VERSION`, or `api/v1`: where a kind's version lives.

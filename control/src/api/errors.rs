@@ -5,17 +5,17 @@ use http::{StatusCode, header};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::access::Action;
+use crate::access::RequestAttributes;
 use crate::cross_origin::Rejection;
-use crate::kind::{Denied, KindMeta, Problem, Resource as _};
+use crate::kind_registry::{AdmissionError, KindMeta, Problem, ResourceStrategy as _};
 use crate::kinds::serving;
-use crate::store::{Expired, StoreError};
+use crate::store::{RevisionExpired, StoreError};
 
 /// Seconds after which a write that found the disk full may be tried again; client-go does so by itself.
 const FULL_RETRY_SECONDS: u64 = 2;
 
 /// What to do instead with what only shows what follows from a Service.
-const INSTEAD: [(&str, &[&str], &str); 4] = [
+const ALTERNATIVES: [(&str, &[&str], &str); 4] = [
     ("Deployment", &["create"], FROM_SERVICES),
     ("Pod", &["create"], FROM_SERVICES),
     ("Deployment", &["update", "patch"], CHANGE_SERVICE),
@@ -29,19 +29,19 @@ const CHANGE_SERVICE: &str = "it shows what its Revision runs; change spec.templ
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Refusal {
+pub(super) struct StatusError {
     pub(super) code: StatusCode,
     pub(super) reason: &'static str,
     pub(super) message: String,
     pub(super) details: Value,
 }
 
-impl Refusal {
+impl StatusError {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: Value::Null }
     }
 
-    fn about(mut self, kind: &str, group: &str, name: &str) -> Self {
+    fn with_details(mut self, kind: &str, group: &str, name: &str) -> Self {
         let mut details = json!({ "kind": kind });
         if !name.is_empty() {
             details["name"] = name.into();
@@ -54,8 +54,8 @@ impl Refusal {
     }
 
     pub(super) fn not_found(meta: &KindMeta, name: &str) -> Self {
-        let message = format!("{} \"{name}\" not found", qualified(meta));
-        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(meta.plural, meta.group, name)
+        let message = format!("{} \"{name}\" not found", qualified_resource(meta));
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).with_details(meta.plural, meta.group, name)
     }
 
     /// No such path, group, version or kind.
@@ -69,24 +69,25 @@ impl Refusal {
     /// `leaving`: it will be gone, and has not gone yet.
     pub(super) fn already_exists(meta: &KindMeta, name: &str, leaving: bool) -> Self {
         let leaving = if leaving { "object is being deleted: " } else { "" };
-        let message = format!("{leaving}{} \"{name}\" already exists", qualified(meta));
-        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(meta.plural, meta.group, name)
+        let message = format!("{leaving}{} \"{name}\" already exists", qualified_resource(meta));
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).with_details(meta.plural, meta.group, name)
     }
 
     pub(super) fn conflict(meta: &KindMeta, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", qualified(meta));
-        Self::new(StatusCode::CONFLICT, "Conflict", message).about(meta.plural, meta.group, name)
+        let message =
+            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", qualified_resource(meta));
+        Self::new(StatusCode::CONFLICT, "Conflict", message).with_details(meta.plural, meta.group, name)
     }
 
     /// The object was changed since the client read it.
-    pub(super) fn stale(meta: &KindMeta, name: &str) -> Self {
+    pub(super) fn resource_version_conflict(meta: &KindMeta, name: &str) -> Self {
         let why =
             "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(meta, name, why)
     }
 
     pub(super) fn invalid(meta: &KindMeta, name: &str, problems: &[Problem]) -> Self {
-        let told: Vec<String> = problems.iter().map(told).collect();
+        let told: Vec<String> = problems.iter().map(field_error_text).collect();
         let told = if let [one] = told.as_slice() { one.clone() } else { format!("[{}]", told.join(", ")) };
         let kind = if meta.group.is_empty() {
             meta.kind.to_owned()
@@ -95,7 +96,7 @@ impl Refusal {
         };
         let message = format!("{kind} \"{name}\" is invalid: {told}");
         let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
-            .about(meta.kind, meta.group, name);
+            .with_details(meta.kind, meta.group, name);
         refusal.details["causes"] = problems
             .iter()
             .map(|problem| {
@@ -115,25 +116,27 @@ impl Refusal {
         Self::invalid(meta, name, &[Problem { field: field.into(), message: message.into() }])
     }
 
-    pub(super) fn denied(meta: &KindMeta, name: &str, denied: Denied) -> Self {
+    pub(super) fn from_admission_error(meta: &KindMeta, name: &str, denied: AdmissionError) -> Self {
         match denied {
-            Denied::Malformed(why) => {
+            AdmissionError::Malformed(why) => {
                 let (kind, version) = (meta.kind, meta.version);
                 Self::bad_request(format!(
                     "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
                 ))
             }
-            Denied::Mistyped(problems) | Denied::Invalid(problems) => Self::invalid(meta, name, &problems),
+            AdmissionError::WrongTypes(problems) | AdmissionError::Invalid(problems) => {
+                Self::invalid(meta, name, &problems)
+            }
         }
     }
 
     pub(super) fn forbidden(meta: &KindMeta, name: &str, why: &str) -> Self {
         let message = if name.is_empty() {
-            format!("{} is forbidden: {why}", qualified(meta))
+            format!("{} is forbidden: {why}", qualified_resource(meta))
         } else {
-            format!("{} \"{name}\" is forbidden: {why}", qualified(meta))
+            format!("{} \"{name}\" is forbidden: {why}", qualified_resource(meta))
         };
-        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(meta.plural, meta.group, name)
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(meta.plural, meta.group, name)
     }
 
     /// Nobody knows who asks.
@@ -142,8 +145,8 @@ impl Refusal {
     }
 
     /// No rule of RBAC grants it.
-    pub(super) fn not_granted(user: &str, action: &Action<'_>) -> Self {
-        let Action { verb, group, resource, subresource, namespace, name } = *action;
+    pub(super) fn forbidden_by_rbac(user: &str, action: &RequestAttributes<'_>) -> Self {
+        let RequestAttributes { verb, group, resource, subresource, namespace, name } = *action;
         let part = if subresource.is_empty() { String::new() } else { format!("/{subresource}") };
         let what = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
         let which = if name.is_empty() { what } else { format!("{what} \"{name}\"") };
@@ -155,10 +158,10 @@ impl Refusal {
         let message = format!(
             "{which} is forbidden: User \"{user}\" cannot {verb} resource \"{resource}{part}\" in API group \"{group}\" {place}"
         );
-        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, group, name)
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(resource, group, name)
     }
 
-    pub(super) fn path_not_granted(user: &str, verb: &str, path: &str) -> Self {
+    pub(super) fn path_forbidden_by_rbac(user: &str, verb: &str, path: &str) -> Self {
         let message = format!("forbidden: User \"{user}\" cannot {verb} path \"{path}\"");
         let mut refusal = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
         refusal.details = json!({});
@@ -217,9 +220,9 @@ impl Refusal {
     }
 
     /// A part of a Pod that there is nothing for here.
-    pub(super) fn unserved(meta: &KindMeta, name: &str, part: &str, why: &str) -> Self {
+    pub(super) fn subresource_not_supported(meta: &KindMeta, name: &str, part: &str, why: &str) -> Self {
         let message = format!("{part} is not supported: {why}");
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).about(
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).with_details(
             meta.plural,
             meta.group,
             name,
@@ -227,13 +230,15 @@ impl Refusal {
     }
 
     /// The same, once it is known what was asked for: other refusals stay as they are.
-    pub(super) fn of_method(self, meta: &KindMeta, verb: &str) -> Self {
+    pub(super) fn with_verb(self, meta: &KindMeta, verb: &str) -> Self {
         if self.code != StatusCode::METHOD_NOT_ALLOWED {
             return self;
         }
-        let instead = INSTEAD.iter().find(|(kind, verbs, _)| *kind == meta.kind && verbs.contains(&verb));
+        let instead =
+            ALTERNATIVES.iter().find(|(kind, verbs, _)| *kind == meta.kind && verbs.contains(&verb));
         let instead = instead.map(|(_, _, why)| format!(": {why}")).unwrap_or_default();
-        let message = format!("{verb} is not supported on resources of kind {:?}{instead}", qualified(meta));
+        let message =
+            format!("{verb} is not supported on resources of kind {:?}{instead}", qualified_resource(meta));
         let mut details = json!({ "kind": meta.plural });
         if !meta.group.is_empty() {
             details["group"] = meta.group.into();
@@ -257,7 +262,7 @@ impl Refusal {
     ///
     /// Of a refusal that names an object kubectl shows causes alone, and this one has none: so it names none, as
     /// Kubernetes' own does not.
-    pub(super) fn unfit_patch(why: &str) -> Self {
+    pub(super) fn invalid_patch(why: &str) -> Self {
         let why = format!("the server rejected our request due to an error in our request: {why}");
         let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", why);
         refusal.details = json!({});
@@ -265,7 +270,7 @@ impl Refusal {
     }
 
     /// The same refusal, of an object that a patch made: one without the kind's shape is the patch's fault.
-    pub(super) fn of_patch(self) -> Self {
+    pub(super) fn for_patch(self) -> Self {
         let shape =
             [" cannot be handled as a ", " in the data ("].iter().any(|words| self.message.contains(words));
         if self.code != StatusCode::BAD_REQUEST || !shape {
@@ -280,7 +285,7 @@ impl Refusal {
 
     /// The same refusal, of a rehearsal. Upstream rehearses the Pod too, and what Kubernetes alone says against that is told
     /// as it told it; what Knative says against its own kind, and what its schema does, goes before.
-    pub(super) fn of_dry_run(self, meta: &KindMeta) -> Self {
+    pub(super) fn for_dry_run(self, meta: &KindMeta) -> Self {
         const DRY_RUN: &str = "dry-run-validation";
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let of_pod = |cause: &Value| {
@@ -303,14 +308,17 @@ impl Refusal {
     /// A parameter of the query that does not go with the request.
     pub(super) fn invalid_option(options: &str, option: &str, why: &str) -> Self {
         let message = format!("{options}.meta.k8s.io \"\" is invalid: {option}: {why}");
-        let mut refusal =
-            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(options, "meta.k8s.io", "");
+        let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).with_details(
+            options,
+            "meta.k8s.io",
+            "",
+        );
         refusal.details["causes"] = json!([{ "reason": reason(why), "message": why, "field": option }]);
         refusal
     }
 
     /// Fields that others own: who with, and which.
-    pub(super) fn contested(conflicts: &[(String, String)]) -> Self {
+    pub(super) fn apply_conflict(conflicts: &[(String, String)]) -> Self {
         let told = if let [(with, path)] = conflicts {
             format!("{with}: {path}")
         } else {
@@ -354,7 +362,7 @@ impl Refusal {
         Self::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "RequestHeaderFieldsTooLarge", why)
     }
 
-    pub(super) fn too_slow(most: std::time::Duration) -> Self {
+    pub(super) fn request_timeout(most: std::time::Duration) -> Self {
         let why = format!("the body did not arrive within {} seconds", most.as_secs());
         Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", why)
     }
@@ -364,7 +372,7 @@ impl Refusal {
     }
 
     /// The client has seen a version that this server has not given out.
-    pub(super) fn from_the_future(asked: u64, newest: u64) -> Self {
+    pub(super) fn resource_version_too_large(asked: u64, newest: u64) -> Self {
         let why = format!("Timeout: Too large resource version: {asked}, current: {newest}");
         let mut refusal = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", why);
         refusal.details = json!({
@@ -393,7 +401,7 @@ impl Refusal {
 }
 
 /// `services.serving.knative.dev`, or `namespaces` in the core group.
-fn qualified(meta: &KindMeta) -> String {
+fn qualified_resource(meta: &KindMeta) -> String {
     if meta.group.is_empty() { meta.plural.to_owned() } else { format!("{}.{}", meta.plural, meta.group) }
 }
 
@@ -416,7 +424,7 @@ fn reason(message: &str) -> &'static str {
         .map_or("FieldValueInvalid", |(_, reason)| reason)
 }
 
-fn told(problem: &Problem) -> String {
+fn field_error_text(problem: &Problem) -> String {
     if problem.field.is_empty() {
         problem.message.clone()
     } else {
@@ -424,7 +432,7 @@ fn told(problem: &Problem) -> String {
     }
 }
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for StatusError {
     fn from(why: StoreError) -> Self {
         match why {
             StoreError::TooLarge { .. } => Self::too_large(crate::store::OBJECT_BYTES_MAX),
@@ -435,7 +443,7 @@ impl From<StoreError> for Refusal {
                 refusal.details = json!({ "retryAfterSeconds": FULL_RETRY_SECONDS });
                 refusal
             }
-            StoreError::Failed(_) | StoreError::Shut => {
+            StoreError::WriterFailed(_) | StoreError::Closed => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why.to_string())
             }
             _ => {
@@ -446,13 +454,13 @@ impl From<StoreError> for Refusal {
     }
 }
 
-impl From<Expired> for Refusal {
-    fn from(expired: Expired) -> Self {
-        Self::expired(format!("too old resource version: {} ({})", expired.asked, expired.oldest))
+impl From<RevisionExpired> for StatusError {
+    fn from(expired: RevisionExpired) -> Self {
+        Self::expired(format!("too old resource version: {} ({})", expired.requested, expired.oldest))
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for StatusError {
     fn into_response(self) -> Response {
         let json = [(header::CONTENT_TYPE, "application/json")];
         let mut response = (self.code, json, self.status().to_string()).into_response();

@@ -5,38 +5,40 @@ use std::sync::Arc;
 use axum::response::Response;
 use http::StatusCode;
 
-use crate::store::Stored;
+use crate::store::StoredObject;
 
-use super::accept::{self, Format};
-use super::errors::Refusal;
-use super::{Call, faces, table};
+use super::content_negotiation::{self, ResponseFormat};
+use super::errors::StatusError;
+use super::{ApiRequest, conversion, table};
 
-pub(super) fn get(call: &Call) -> Result<Response, Refusal> {
+pub(super) fn get(call: &ApiRequest) -> Result<Response, StatusError> {
     let key = call.key()?;
     let memory = call.server.store.read();
     if let Some(asked) = call.parameters.resource_version
         && asked > memory.revision()
     {
-        return Err(Refusal::from_the_future(asked, memory.revision()));
+        return Err(StatusError::resource_version_too_large(asked, memory.revision()));
     }
     let object = memory.get(&key);
     drop(memory);
-    let object = object.ok_or_else(|| Refusal::not_found(call.target.entry.meta, &key.name))?;
-    Ok(one(call, StatusCode::OK, &object))
+    let object = object.ok_or_else(|| StatusError::not_found(call.target.entry.meta, &key.name))?;
+    Ok(object_response(call, StatusCode::OK, &object))
 }
 
 /// Answers with one object in the form asked for.
-pub(super) fn one(call: &Call, status: StatusCode, object: &Arc<Stored>) -> Response {
-    let object = &*faces::shown(&call.target.entry, object);
+pub(super) fn object_response(call: &ApiRequest, status: StatusCode, object: &Arc<StoredObject>) -> Response {
+    let object = &*conversion::convert_object(&call.target.entry, object);
     match call.format {
-        Format::Object => accept::json(status, object.json()),
-        Format::Metadata => accept::json(status, accept::metadata_only(object).to_string()),
-        Format::Table => {
+        ResponseFormat::Object => content_negotiation::json(status, object.json()),
+        ResponseFormat::Metadata => {
+            content_negotiation::json(status, content_negotiation::metadata_only(object).to_string())
+        }
+        ResponseFormat::Table => {
             let version = object.resource_version.to_string();
             let include = call.parameters.include_object;
             let table =
-                table::of(call.target.entry.meta, &[object], &version, include, jiff::Timestamp::now());
-            accept::json(status, table.to_string())
+                table::render(call.target.entry.meta, &[object], &version, include, jiff::Timestamp::now());
+            content_negotiation::json(status, table.to_string())
         }
     }
 }

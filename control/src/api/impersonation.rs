@@ -2,12 +2,12 @@
 
 use http::{HeaderMap, HeaderValue};
 
-use crate::access::accounts::Account;
-use crate::access::{AUTHENTICATED, Action, User, rbac};
+use crate::access::service_account_tokens::ServiceAccountIdentity;
+use crate::access::{AUTHENTICATED, RequestAttributes, UserInfo, rbac};
 use crate::kinds::labels::{is_dns_label, is_subdomain};
 
-use super::errors::Refusal;
-use super::{ANONYMOUS, Server, UNAUTHENTICATED};
+use super::errors::StatusError;
+use super::{ANONYMOUS, ApiServer, UNAUTHENTICATED};
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
@@ -17,27 +17,31 @@ const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 const ACCOUNT: &str = "system:serviceaccount:";
 /// Groups, and words on what else there is to a user, that one request may put on: each is held against all rules.
-const WORDS_MAX: usize = 64;
+const HEADERS_MAX: usize = 64;
 
 /// Whom a request of `user`'s counts as; `None`: he comes as himself.
-pub(super) fn put_on(server: &Server, headers: &HeaderMap, user: &User) -> Result<Option<User>, Refusal> {
-    let Some(wanted) = wanted(headers)? else { return Ok(None) };
+pub(super) fn impersonate(
+    server: &ApiServer,
+    headers: &HeaderMap,
+    user: &UserInfo,
+) -> Result<Option<UserInfo>, StatusError> {
+    let Some(wanted) = impersonated_user(headers)? else { return Ok(None) };
     let memory = server.store.read();
-    for action in actions(&wanted) {
+    for action in required_permissions(&wanted) {
         if !rbac::allows(&memory, &user.name, &user.groups, &action) {
-            return Err(Refusal::not_granted(&user.name, &action));
+            return Err(StatusError::forbidden_by_rbac(&user.name, &action));
         }
     }
     drop(memory);
-    Ok(Some(with_usual_groups(wanted)))
+    Ok(Some(with_default_groups(wanted)))
 }
 
 /// Whom the headers name. What cannot be read is refused: who asks to be less than he is must not stay what he is.
-fn wanted(headers: &HeaderMap) -> Result<Option<User>, Refusal> {
+fn impersonated_user(headers: &HeaderMap) -> Result<Option<UserInfo>, StatusError> {
     let one = |name: &str| headers.get(name).map_or_else(|| Ok(String::new()), text);
     let (name, uid) = (one(USER)?, one(UID)?);
     let groups = headers.get_all(GROUP).iter().map(text).collect::<Result<Vec<_>, _>>()?;
-    let mut wanted = User { name, groups, uid, ..User::default() };
+    let mut wanted = UserInfo { name, groups, uid, ..UserInfo::default() };
     let mut words = wanted.groups.len();
     for (header, value) in headers {
         if let Some(key) = header.as_str().strip_prefix(EXTRA) {
@@ -45,22 +49,22 @@ fn wanted(headers: &HeaderMap) -> Result<Option<User>, Refusal> {
             words += 1;
         }
     }
-    if words > WORDS_MAX {
-        let why = format!("a request impersonates by at most {WORDS_MAX} groups and extras");
-        return Err(Refusal::bad_request(why));
+    if words > HEADERS_MAX {
+        let why = format!("a request impersonates by at most {HEADERS_MAX} groups and extras");
+        return Err(StatusError::bad_request(why));
     }
     if !wanted.name.is_empty() {
         return Ok(Some(wanted));
     }
     if words > 0 || !wanted.uid.is_empty() {
-        return Err(Refusal::bad_request("Impersonate-User is missing"));
+        return Err(StatusError::bad_request("Impersonate-User is missing"));
     }
     Ok(None)
 }
 
-fn text(value: &HeaderValue) -> Result<String, Refusal> {
+fn text(value: &HeaderValue) -> Result<String, StatusError> {
     let text = std::str::from_utf8(value.as_bytes()).map(str::to_owned);
-    text.map_err(|_| Refusal::bad_request("whom to impersonate is not told in UTF-8"))
+    text.map_err(|_| StatusError::bad_request("whom to impersonate is not told in UTF-8"))
 }
 
 /// A key with `%2f` and such in it; one that makes no sense stays as it is.
@@ -82,8 +86,8 @@ fn unescaped(key: &str) -> String {
 }
 
 /// What has to be granted, as Kubernetes asks for it.
-fn actions(wanted: &User) -> Vec<Action<'_>> {
-    let user = Action {
+fn required_permissions(wanted: &UserInfo) -> Vec<RequestAttributes<'_>> {
+    let user = RequestAttributes {
         verb: "impersonate",
         group: "",
         resource: "users",
@@ -91,36 +95,36 @@ fn actions(wanted: &User) -> Vec<Action<'_>> {
         namespace: "",
         name: &wanted.name,
     };
-    let who = match account(&wanted.name) {
-        Some((namespace, name)) => Action { resource: "serviceaccounts", namespace, name, ..user },
+    let who = match service_account(&wanted.name) {
+        Some((namespace, name)) => RequestAttributes { resource: "serviceaccounts", namespace, name, ..user },
         None => user,
     };
-    let groups = wanted.groups.iter().map(|name| Action { resource: "groups", name, ..user });
+    let groups = wanted.groups.iter().map(|name| RequestAttributes { resource: "groups", name, ..user });
     let words = wanted.extra.iter().flat_map(|(key, words)| words.iter().map(move |word| (key, word)));
-    let extra = words.map(|(subresource, name)| Action {
+    let extra = words.map(|(subresource, name)| RequestAttributes {
         group: AUTHENTICATION,
         resource: "userextras",
         subresource,
         name,
         ..user
     });
-    let uid = Action { group: AUTHENTICATION, resource: "uids", name: &wanted.uid, ..user };
+    let uid = RequestAttributes { group: AUTHENTICATION, resource: "uids", name: &wanted.uid, ..user };
     let uid = (!wanted.uid.is_empty()).then_some(uid);
     [who].into_iter().chain(groups).chain(extra).chain(uid).collect()
 }
 
 /// Namespace and name of the account whose user this is.
-fn account(user: &str) -> Option<(&str, &str)> {
+fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(ACCOUNT)?.split_once(':')?;
     (is_dns_label(namespace) && is_subdomain(name)).then_some((namespace, name))
 }
 
 /// An account is in its groups unless others are named, and everybody in one of those who said who they are, or of those
 /// who did not.
-fn with_usual_groups(mut user: User) -> User {
-    if let Some((namespace, name)) = account(&user.name).filter(|_| user.groups.is_empty()) {
+fn with_default_groups(mut user: UserInfo) -> UserInfo {
+    if let Some((namespace, name)) = service_account(&user.name).filter(|_| user.groups.is_empty()) {
         let (namespace, name, uid) = (namespace.to_owned(), name.to_owned(), String::new());
-        user.groups = Account { namespace, name, uid, bound: None }.user().groups;
+        user.groups = ServiceAccountIdentity { namespace, name, uid, bound_object: None }.user().groups;
     }
     if !user.groups.iter().any(|group| [AUTHENTICATED, UNAUTHENTICATED].contains(&group.as_str())) {
         let usual = if user.name == ANONYMOUS { UNAUTHENTICATED } else { AUTHENTICATED };
@@ -133,14 +137,14 @@ fn with_usual_groups(mut user: User) -> User {
 mod tests {
     use super::*;
 
-    fn told(headers: &[(&'static str, &str)]) -> Result<Option<User>, Refusal> {
+    fn told(headers: &[(&'static str, &str)]) -> Result<Option<UserInfo>, StatusError> {
         let value = |value: &str| HeaderValue::from_bytes(value.as_bytes()).unwrap();
         let headers = headers.iter().map(|(name, said)| (http::HeaderName::from_static(name), value(said)));
         let mut map = HeaderMap::new();
         headers.for_each(|(name, value)| {
             map.append(name, value);
         });
-        wanted(&map)
+        impersonated_user(&map)
     }
 
     /// APP-38: what is put on is asked for piece by piece, in Kubernetes' words.
@@ -153,7 +157,7 @@ mod tests {
             ("impersonate-extra-example.com%2fscope", "view"),
         ]);
         let wanted = wanted.unwrap().unwrap();
-        let asked: Vec<_> = actions(&wanted)
+        let asked: Vec<_> = required_permissions(&wanted)
             .into_iter()
             .map(|one| [one.group, one.resource, one.subresource, one.namespace, one.name].join(" "))
             .collect();
@@ -164,13 +168,13 @@ mod tests {
             "authentication.k8s.io uids   7",
         ];
         assert_eq!(asked, expected);
-        assert_eq!(with_usual_groups(wanted).groups, ["crew", AUTHENTICATED]);
+        assert_eq!(with_default_groups(wanted).groups, ["crew", AUTHENTICATED]);
     }
 
     #[test]
     fn who_names_no_groups_is_in_the_usual_ones() {
         let groups = |name: &str| {
-            with_usual_groups(told(&[("impersonate-user", name)]).unwrap().unwrap()).groups.join(" ")
+            with_default_groups(told(&[("impersonate-user", name)]).unwrap().unwrap()).groups.join(" ")
         };
         assert_eq!(groups("zoë"), AUTHENTICATED);
         assert_eq!(groups(ANONYMOUS), UNAUTHENTICATED);
@@ -184,12 +188,12 @@ mod tests {
     fn half_a_guise_is_refused() {
         let latin = HeaderValue::from_bytes(b"m\xfcller").unwrap();
         let headers = HeaderMap::from_iter([(http::HeaderName::from_static(USER), latin)]);
-        assert_eq!(wanted(&headers).unwrap_err().code, 400);
+        assert_eq!(impersonated_user(&headers).unwrap_err().code, 400);
         for alone in ["impersonate-group", "impersonate-uid", "impersonate-extra-scope"] {
             assert_eq!(told(&[(alone, "x")]).unwrap_err().code, 400, "{alone}");
         }
         assert_eq!(told(&[("impersonate-user", "")]), Ok(None));
-        let many = vec![("impersonate-group", "g"); WORDS_MAX + 1];
+        let many = vec![("impersonate-group", "g"); HEADERS_MAX + 1];
         assert_eq!(told(&[&[("impersonate-user", "u")][..], &many].concat()).unwrap_err().code, 400);
     }
 }

@@ -10,29 +10,29 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::store::{Listing, Stored};
+use crate::store::{ObjectList, StoredObject};
 
-use super::accept::{self, Format};
 use super::budget::AnswerShare;
-use super::errors::Refusal;
-use super::parameters::{Match, Parameters};
-use super::selectors::Selector;
-use super::{Call, faces, table};
+use super::content_negotiation::{self, ResponseFormat};
+use super::errors::StatusError;
+use super::query_parameters::{QueryParameters, ResourceVersionMatch};
+use super::selectors::RequestSelector;
+use super::{ApiRequest, conversion, table};
 
 /// Where the next page starts, and of which moment. Opaque to clients.
 #[derive(Debug, Serialize, Deserialize)]
-struct Token {
+struct ContinueToken {
     revision: u64,
     /// Namespace and name of the last object given.
     after: (String, String),
 }
 
-pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
+pub(super) fn list(call: &ApiRequest) -> Result<Response, StatusError> {
     if call.parameters.send_initial_events.is_some() {
         let why = "Forbidden: sendInitialEvents is forbidden for list";
-        return Err(Refusal::invalid_option("ListOptions", "sendInitialEvents", why));
+        return Err(StatusError::invalid_option("ListOptions", "sendInitialEvents", why));
     }
-    let selector = Selector::parse(
+    let selector = RequestSelector::parse(
         &call.target.entry,
         &call.parameters.label_selector,
         &call.parameters.field_selector,
@@ -40,24 +40,24 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
     let (listing, after) = snapshot(call)?;
     let (entry, revision, limit) = (&call.target.entry, listing.revision, call.parameters.limit);
     let mut metadata = json!({ "resourceVersion": revision.to_string() });
-    let is_whole = limit == 0 && after.is_none() && entry.translation.is_none() && selector.takes_all();
+    let is_whole = limit == 0 && after.is_none() && entry.translation.is_none() && selector.is_empty();
     if is_whole {
-        return many(call, listing.into_iter(), metadata);
+        return list_response(call, listing.into_iter(), metadata);
     }
-    let mut items: Vec<Arc<Stored>> = listing
+    let mut items: Vec<Arc<StoredObject>> = listing
         .into_iter()
         .filter(|one| {
             after.as_ref().is_none_or(|(namespace, name)| {
                 (&*one.key.namespace, &*one.key.name) > (namespace.as_str(), name.as_str())
             })
         })
-        .map(|object| faces::shown(entry, &object))
+        .map(|object| conversion::convert_object(entry, &object))
         .filter(|object| selector.matches(object))
         .collect();
 
     if limit > 0 && items.len() > limit {
         let last = &items[limit - 1].key;
-        let token = Token { revision, after: (last.namespace.to_string(), last.name.to_string()) };
+        let token = ContinueToken { revision, after: (last.namespace.to_string(), last.name.to_string()) };
         metadata["continue"] = URL_SAFE_NO_PAD.encode(json!(token).to_string()).into();
         // With a selector nobody has to know, and Kubernetes does not say.
         if call.parameters.label_selector.is_empty() && call.parameters.field_selector.is_empty() {
@@ -65,46 +65,48 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
         }
         items.truncate(limit);
     }
-    many(call, items.into_iter(), metadata)
+    list_response(call, items.into_iter(), metadata)
 }
 
 /// Answers with several objects, which are in the kind's form, as what was asked for. Sleepers are unfolded twice, for their length and
 /// their text: with all of them unfolded a list would take twice what it says.
-pub(super) fn many(
-    call: &Call,
-    items: impl Iterator<Item = Arc<Stored>> + Clone,
+pub(super) fn list_response(
+    call: &ApiRequest,
+    items: impl Iterator<Item = Arc<StoredObject>> + Clone,
     metadata: Value,
-) -> Result<Response, Refusal> {
+) -> Result<Response, StatusError> {
     let meta = call.target.entry.meta;
     let bytes = items.clone().map(|object| object.json_bytes() + 1).sum();
-    let internal = call.server.requester.internal;
+    let internal = call.server.default_requester.internal;
     let share = if internal { None } else { Some(call.server.budget.answer(bytes)?) };
-    let answer =
-        |body: Vec<u8>| accept::json(StatusCode::OK, Bytes::from_owner(Answer { body, _share: share }));
+    let answer = |body: Vec<u8>| {
+        content_negotiation::json(StatusCode::OK, Bytes::from_owner(Answer { body, _share: share }))
+    };
     Ok(match call.format {
-        Format::Object => {
+        ResponseFormat::Object => {
             let head = json!({
                 "apiVersion": meta.api_version(),
                 "kind": format!("{}List", meta.kind),
                 "metadata": metadata,
             });
-            answer(join(&head, bytes, items.map(|object| object.json())))
+            answer(join_items(&head, bytes, items.map(|object| object.json())))
         }
-        Format::Metadata => {
+        ResponseFormat::Metadata => {
             let head = json!({
                 "apiVersion": "meta.k8s.io/v1",
                 "kind": "PartialObjectMetadataList",
                 "metadata": metadata,
             });
-            let items: Vec<String> = items.map(|object| accept::metadata_only(&object).to_string()).collect();
+            let items: Vec<String> =
+                items.map(|object| content_negotiation::metadata_only(&object).to_string()).collect();
             let bytes = items.iter().map(|item| item.len() + 1).sum();
-            answer(join(&head, bytes, items.iter()))
+            answer(join_items(&head, bytes, items.iter()))
         }
-        Format::Table => {
-            let items: Vec<Arc<Stored>> = items.collect();
-            let items: Vec<&Stored> = items.iter().map(|object| &**object).collect();
+        ResponseFormat::Table => {
+            let items: Vec<Arc<StoredObject>> = items.collect();
+            let items: Vec<&StoredObject> = items.iter().map(|object| &**object).collect();
             let include = call.parameters.include_object;
-            let mut table = table::of(meta, &items, "", include, jiff::Timestamp::now());
+            let mut table = table::render(meta, &items, "", include, jiff::Timestamp::now());
             table["metadata"] = metadata;
             answer(table.to_string().into_bytes())
         }
@@ -125,7 +127,7 @@ impl AsRef<[u8]> for Answer {
 
 /// Puts items that are already written out into a list's `items`: so many bytes, for which there is room from the
 /// beginning, because a list of megabytes that grows leaves holes of its own size in the heap.
-fn join(head: &Value, bytes: usize, items: impl Iterator<Item = impl AsRef<[u8]>>) -> Vec<u8> {
+fn join_items(head: &Value, bytes: usize, items: impl Iterator<Item = impl AsRef<[u8]>>) -> Vec<u8> {
     let mut body = head.to_string().into_bytes();
     body.pop();
     body.extend_from_slice(b",\"items\":[");
@@ -141,24 +143,24 @@ fn join(head: &Value, bytes: usize, items: impl Iterator<Item = impl AsRef<[u8]>
 }
 
 /// The moment that the request is about, and where in it to start.
-fn snapshot(call: &Call) -> Result<(Listing, Option<(String, String)>), Refusal> {
-    let Parameters { resource_version, resource_version_match, continue_token, .. } = &call.parameters;
+fn snapshot(call: &ApiRequest) -> Result<(ObjectList, Option<(String, String)>), StatusError> {
+    let QueryParameters { resource_version, resource_version_match, continue_token, .. } = &call.parameters;
     let resource = call.resource();
     let namespace = call.target.namespace.as_deref();
     let memory = call.server.store.read();
     if let Some(token) = continue_token {
         if resource_version_match.is_some() {
             let why = "Forbidden: resourceVersionMatch is forbidden when continue is provided";
-            return Err(Refusal::invalid_option("ListOptions", "resourceVersionMatch", why));
+            return Err(StatusError::invalid_option("ListOptions", "resourceVersionMatch", why));
         }
         let token = parse_token(token)?;
         if resource_version.is_some_and(|version| version != 0) {
-            return Err(Refusal::bad_request(
+            return Err(StatusError::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
         let listing = memory.list_at(&resource, namespace, token.revision).map_err(|_| {
-            Refusal::expired(
+            StatusError::expired(
                 "The provided continue parameter is too old to display a consistent list result. \
                  You must start a new list without the continue parameter.",
             )
@@ -167,20 +169,20 @@ fn snapshot(call: &Call) -> Result<(Listing, Option<(String, String)>), Refusal>
     }
     let unfit = match (resource_version_match, resource_version) {
         (Some(_), None) => Some("resourceVersionMatch is forbidden unless resourceVersion is provided"),
-        (Some(Match::Exact), Some(0)) => {
+        (Some(ResourceVersionMatch::Exact), Some(0)) => {
             Some("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
         }
         _ => None,
     };
     if let Some(why) = unfit {
         let why = format!("Forbidden: {why}");
-        return Err(Refusal::invalid_option("ListOptions", "resourceVersionMatch", &why));
+        return Err(StatusError::invalid_option("ListOptions", "resourceVersionMatch", &why));
     }
     let asked = resource_version.unwrap_or(0);
     if asked > memory.revision() {
-        return Err(Refusal::from_the_future(asked, memory.revision()));
+        return Err(StatusError::resource_version_too_large(asked, memory.revision()));
     }
-    let listing = if *resource_version_match == Some(Match::Exact) {
+    let listing = if *resource_version_match == Some(ResourceVersionMatch::Exact) {
         memory.list_at(&resource, namespace, asked)?
     } else {
         memory.list(&resource, namespace)
@@ -188,9 +190,9 @@ fn snapshot(call: &Call) -> Result<(Listing, Option<(String, String)>), Refusal>
     Ok((listing, None))
 }
 
-fn parse_token(token: &str) -> Result<Token, Refusal> {
+fn parse_token(token: &str) -> Result<ContinueToken, StatusError> {
     let decoded = URL_SAFE_NO_PAD.decode(token).ok();
     decoded
         .and_then(|json| serde_json::from_slice(&json).ok())
-        .ok_or_else(|| Refusal::bad_request("continue key is not valid"))
+        .ok_or_else(|| StatusError::bad_request("continue key is not valid"))
 }

@@ -4,7 +4,7 @@
 //! The files are bounded (two of a few MiB), read a piece at a time, and in the page cache as a rule; so they
 //! are read on the control thread.
 
-mod kept;
+mod log_files;
 pub(super) mod revision;
 
 use std::convert::Infallible;
@@ -21,21 +21,21 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::kind::Resource as _;
+use crate::kind_registry::ResourceStrategy as _;
 use crate::runtime;
-use crate::store::{Key, Stored};
+use crate::store::{ObjectKey, StoredObject};
 
-use super::errors::Refusal;
-use super::{Server, object};
-use kept::{Log, Rules};
+use super::errors::StatusError;
+use super::{ApiServer, prepare};
+use log_files::{InstanceLogFiles, LogLineFilter};
 
 /// How often a followed log is looked at: short for a reader, long against the cost of a look.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-const NAMED: &str = "serving.knative.dev/revision";
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const REVISION_LABEL: &str = "serving.knative.dev/revision";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Asked {
+struct PodLogOptions {
     container: Option<String>,
     follow: bool,
     previous: bool,
@@ -46,22 +46,22 @@ struct Asked {
     since_time: Option<Timestamp>,
 }
 
-impl Asked {
-    fn of(uri: &Uri) -> Result<Self, Refusal> {
-        let asked = Query::try_from_uri(uri).map_err(|why| Refusal::bad_request(why.to_string()))?;
+impl PodLogOptions {
+    fn of(uri: &Uri) -> Result<Self, StatusError> {
+        let asked = Query::try_from_uri(uri).map_err(|why| StatusError::bad_request(why.to_string()))?;
         Ok(asked.0)
     }
 
-    fn rules(&self) -> Rules {
+    fn line_filter(&self) -> LogLineFilter {
         let since = self.since_seconds.map(|seconds| Timestamp::now().as_second().saturating_sub(seconds));
         let since = since.and_then(|second| Timestamp::from_second(second).ok()).or(self.since_time);
         let left = self.limit_bytes.unwrap_or(usize::MAX);
-        Rules { timestamps: self.timestamps, since, left, within: false }
+        LogLineFilter { timestamps: self.timestamps, since, bytes_left: left, in_line: false }
     }
 }
 
 /// The Pod that a path of this kind names.
-pub(super) fn named(path: &str) -> Option<(&str, &str)> {
+pub(super) fn parse_path(path: &str) -> Option<(&str, &str)> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match parts.as_slice() {
         ["api", "v1", "namespaces", namespace, "pods", name, "log"] => Some((namespace, name)),
@@ -69,41 +69,50 @@ pub(super) fn named(path: &str) -> Option<(&str, &str)> {
     }
 }
 
-pub(super) fn answer(server: &Server, namespace: &str, name: &str, uri: &Uri) -> Result<Response, Refusal> {
-    let asked = Asked::of(uri)?;
-    let resource = object::resource_of(&Pod::META);
-    let key = Key { resource, namespace: namespace.into(), name: name.into() };
+pub(super) fn handle(
+    server: &ApiServer,
+    namespace: &str,
+    name: &str,
+    uri: &Uri,
+) -> Result<Response, StatusError> {
+    let asked = PodLogOptions::of(uri)?;
+    let resource = prepare::resource_of(&Pod::META);
+    let key = ObjectKey { resource, namespace: namespace.into(), name: name.into() };
     let pod = server.store.read().get(&key);
-    let pod = pod.ok_or_else(|| Refusal::not_found(&Pod::META, name))?;
+    let pod = pod.ok_or_else(|| StatusError::not_found(&Pod::META, name))?;
     let value = pod.value();
     let wanted = asked.container.as_deref().filter(|wanted| !wanted.is_empty());
     let container = container(&value, wanted).ok_or_else(|| {
-        Refusal::bad_request(format!("container {} is not valid for pod {name}", wanted.unwrap_or("")))
+        StatusError::bad_request(format!("container {} is not valid for pod {name}", wanted.unwrap_or("")))
     })?;
-    let id = if asked.previous { previous(&value, container) } else { text(&container["containerID"]) };
-    let found = id.as_deref().and_then(number);
-    let (Some((id, sidecar)), Some(folder)) = (found, &server.instances) else {
+    let id = if asked.previous {
+        previous_container_id(&value, container)
+    } else {
+        text(&container["containerID"])
+    };
+    let found = id.as_deref().and_then(parse_container_id);
+    let (Some((id, sidecar)), Some(folder)) = (found, &server.log_dir) else {
         let which = if asked.previous { "previous terminated container" } else { "container" };
         let called = container["name"].as_str().unwrap_or("");
-        return Err(Refusal::bad_request(format!("{which} {called:?} in pod {name:?} not found")));
+        return Err(StatusError::bad_request(format!("{which} {called:?} in pod {name:?} not found")));
     };
-    let revision = pod.head.label(NAMED).unwrap_or("");
-    let log = Log::open(&runtime::log_file(folder, namespace, revision, id, sidecar));
-    let mut reading = Reading {
+    let revision = pod.head.label(REVISION_LABEL).unwrap_or("");
+    let log = InstanceLogFiles::open(&runtime::log_file(folder, namespace, revision, id, sidecar));
+    let mut reading = PodLogReader {
         tail: None,
         log,
-        rules: asked.rules(),
-        follow: asked.follow.then(|| Followed { server: server.clone(), pod: key, id }),
+        rules: asked.line_filter(),
+        follow: asked.follow.then(|| FollowTarget { server: server.clone(), pod: key, id }),
     };
     reading.tail = asked.tail_lines.map(|lines| reading.log.tail(lines));
     let body = stream::unfold(reading, |mut reading| async {
         let piece = reading.next().await?;
         Some((Ok::<_, Infallible>(piece), reading))
     });
-    Ok(plain(Body::from_stream(body)))
+    Ok(text_response(Body::from_stream(body)))
 }
 
-fn plain(body: Body) -> Response {
+fn text_response(body: Body) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
 }
 
@@ -113,7 +122,10 @@ fn container<'a>(pod: &'a Value, name: Option<&str>) -> Option<&'a Value> {
     let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
     all.find(|one| match name {
         Some(name) => one["name"] == name,
-        None => one["containerID"].as_str().and_then(number).is_some_and(|(_, sidecar)| sidecar.is_none()),
+        None => one["containerID"]
+            .as_str()
+            .and_then(parse_container_id)
+            .is_some_and(|(_, sidecar)| sidecar.is_none()),
     })
 }
 
@@ -122,7 +134,7 @@ fn text(value: &Value) -> Option<String> {
 }
 
 /// The id that `this` had in the instance before. Only of the container that serves a Pod says how it ended.
-fn previous(pod: &Value, this: &Value) -> Option<String> {
+fn previous_container_id(pod: &Value, this: &Value) -> Option<String> {
     let serving = container(pod, None)?;
     let id = serving["lastState"]["terminated"]["containerID"].as_str()?;
     Some(match this["name"].as_str() {
@@ -132,50 +144,50 @@ fn previous(pod: &Value, this: &Value) -> Option<String> {
 }
 
 /// The instance behind `RUNTIME://NUMBER`, or its sidecar behind `RUNTIME://NUMBER/NAME`.
-fn number(container_id: &str) -> Option<(u64, Option<&str>)> {
+fn parse_container_id(container_id: &str) -> Option<(u64, Option<&str>)> {
     let (_, id) = container_id.split_once("://")?;
     let (number, sidecar) = id.split_once('/').map_or((id, None), |(number, name)| (number, Some(name)));
     Some((number.parse().ok()?, sidecar))
 }
 
-struct Reading {
-    log: Log,
-    rules: Rules,
+struct PodLogReader {
+    log: InstanceLogFiles,
+    rules: LogLineFilter,
     /// The end of what was there, if only that was asked for.
     tail: Option<Vec<u8>>,
-    follow: Option<Followed>,
+    follow: Option<FollowTarget>,
 }
 
 /// What a followed log ends with.
-struct Followed {
-    server: Server,
-    pod: Key,
+struct FollowTarget {
+    server: ApiServer,
+    pod: ObjectKey,
     id: u64,
 }
 
-impl Followed {
-    fn goes_on(&self) -> bool {
+impl FollowTarget {
+    fn is_running(&self) -> bool {
         let memory = self.server.store.read();
-        let id = |pod: &Stored| {
+        let id = |pod: &StoredObject| {
             let pod = pod.value();
-            number(container(&pod, None)?["containerID"].as_str()?).map(|(id, _)| id)
+            parse_container_id(container(&pod, None)?["containerID"].as_str()?).map(|(id, _)| id)
         };
         memory.get(&self.pod).and_then(|pod| id(&pod)) == Some(self.id)
     }
 }
 
-impl Reading {
+impl PodLogReader {
     async fn next(&mut self) -> Option<Bytes> {
-        while self.rules.left > 0 {
+        while self.rules.bytes_left > 0 {
             let piece = self.tail.take().unwrap_or_else(|| self.log.read());
             if !piece.is_empty() {
-                let shown = self.rules.show(&piece);
+                let shown = self.rules.filter(&piece);
                 if !shown.is_empty() {
                     return Some(shown.into());
                 }
                 tokio::task::yield_now().await; // all of a log may be older than what is asked for
-            } else if self.follow.as_ref()?.goes_on() {
-                tokio::time::sleep(LOOK_EVERY).await;
+            } else if self.follow.as_ref()?.is_running() {
+                tokio::time::sleep(POLL_INTERVAL).await;
             } else {
                 // Its last words may have come since.
                 self.follow = None;
@@ -203,7 +215,8 @@ mod tests {
                 "initContainerStatuses": [{ "name": "before", "containerID": "process://71/before" }],
             } })
         };
-        let asked = |pod: &Value, name: Option<&str>| previous(pod, container(pod, name).unwrap());
+        let asked =
+            |pod: &Value, name: Option<&str>| previous_container_id(pod, container(pod, name).unwrap());
         let failed = pod(json!({ "terminated": { "containerID": "process://70" } }));
         for (name, wanted) in [
             (None, "process://70"),

@@ -3,63 +3,63 @@
 //! Outside it is reached over HTTP ([`router`]); our own controllers use the same router in the same
 //! process, without a socket ([`client`]). Who asks through which door is the only difference.
 
-mod accept;
 mod account_secrets;
 mod account_tokens;
-mod aggregate;
 mod allow;
 mod apply;
 mod audit;
+mod authentication;
+mod authorization;
 mod backup;
-mod bindings;
 mod body;
 mod budget;
+mod content_negotiation;
+mod conversion;
+mod crd_names;
+mod crd_registry;
 mod create;
-mod crowd;
-mod customs;
+mod cross_namespace_links;
 mod decide;
 mod delete;
 mod discovery;
-pub mod door;
+mod document_cache;
 mod errors;
-mod faces;
-mod fields;
+mod field_validation;
 mod get;
-mod grant;
-mod household;
-mod identity;
+pub mod http_server;
 mod impersonation;
+mod inflight_limiter;
+mod integers;
 mod jsonpath;
-mod links;
 mod list;
+pub mod listener;
 mod logs;
-mod naming;
-mod numbers;
-mod object;
+mod metadata_validation;
+mod namespace_defaults;
 mod openapi;
-mod parameters;
 mod patch;
-mod path;
+mod prepare;
 mod protobuf;
 mod protobuf_definition;
 mod protobuf_fields;
 mod protobuf_traffic;
+mod query_parameters;
 mod readiness;
-mod returning;
+mod request_path;
+mod restore;
 mod reviews;
-mod rules;
+mod role_aggregation;
 mod scale;
 mod seed;
 mod seed_roles;
 mod selectors;
-pub mod serve;
 mod settings;
-mod shelf;
-mod strategic;
+mod sink_bindings;
+mod strategic_merge;
 mod swagger;
 mod swagger_protobuf;
 mod table;
-mod unserved;
+mod unsupported_subresources;
 mod update;
 mod watch;
 mod weight;
@@ -77,324 +77,360 @@ use http::{HeaderMap, Method, header};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::access::Action;
+use crate::access::RequestAttributes;
 use crate::cross_origin::CrossOriginProtection;
-use crate::kind::{Access, Registry, Requester};
-use crate::kinds::custom::Custom;
-use crate::store::{Change, Key, Store, Stored};
+use crate::kind_registry::{AllowedVerbs, KindRegistry, RequestContext};
+use crate::kinds::custom_kinds::CustomKind;
+use crate::store::{ObjectKey, ObjectStore, StoredObject, WriteOperation};
 
-use accept::Format;
 use body::Received;
 use budget::Budget;
-use crowd::{Crowd, Stay};
-use customs::Customs;
-use errors::Refusal;
-use fields::FieldValidation;
-use parameters::Parameters;
-use path::Target;
-use shelf::Shelf;
+use content_negotiation::ResponseFormat;
+use crd_registry::CrdRegistry;
+use document_cache::DocumentCache;
+use errors::StatusError;
+use field_validation::FieldValidation;
+use inflight_limiter::{InflightLimiter, RequestClass};
+use query_parameters::QueryParameters;
+use request_path::RequestTarget;
 use weight::Weight;
 
-pub use aggregate::aggregate;
-pub use audit::Audit;
+pub use audit::AuditLog;
+pub use authentication::{AuthenticationSources, PeerIdentity, TokenSigner};
 pub use backup::PATH as BACKUP_PATH;
-pub use body::{BODY_BYTES_MAX, BODY_MAX};
-pub use household::{collect, keep_house};
-pub use identity::{Believed, Peer, Signer};
-pub use naming::accept_names;
+pub use body::{BODY_BYTES_MAX, BODY_TIMEOUT};
+pub use crd_names::run_crd_names;
+pub use namespace_defaults::{run_garbage_collector, run_namespace_defaults};
 pub use readiness::{Check, Readiness};
-pub use seed::{Definition, definitions, has_definitions, seed, seed_definitions, seed_objects};
+pub use role_aggregation::aggregate;
+pub use seed::{SeedDefinition, definitions, has_definitions, seed, seed_definitions, seed_objects};
 
 /// Whom requests from this host count as that do not say who they are.
-const OUTSIDE_USER: &str = "sluicegate-admin";
+const LOCAL_USER: &str = "sluicegate-admin";
 /// ... and those of strangers, with their group.
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Whom our controllers count as.
-const INSIDE_USER: &str = "system:serviceaccount:sluicegate:controller";
+const IN_PROCESS_USER: &str = "system:serviceaccount:sluicegate:controller";
 
 /// There from the first start on.
 const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-eventing", "kube-system"];
 
 /// What the API needs to know of the appliance around it.
 #[derive(Debug, Default)]
-pub struct Surroundings {
+pub struct ApiServerConfig {
     /// Where the runtime keeps what instances write; without it there are no logs.
-    pub instances: Option<PathBuf>,
+    pub log_dir: Option<PathBuf>,
     /// Ways to be believed besides being local.
-    pub believed: Believed,
-    pub audit: Option<Audit>,
+    pub authentication: AuthenticationSources,
+    pub audit_log: Option<AuditLog>,
     /// What `/readyz` depends on; without it on the store alone.
     pub readiness: Option<Readiness>,
 }
 
 /// The API for everybody else.
-pub fn router(store: Arc<Store>, registry: Arc<Registry>) -> Router {
-    router_in(store, registry, Surroundings::default())
+pub fn router(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> Router {
+    router_with(store, registry, ApiServerConfig::default())
 }
 
 /// The same, with what is around it.
-pub fn router_in(store: Arc<Store>, registry: Arc<Registry>, around: Surroundings) -> Router {
-    let anybody =
-        Requester { user: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..Requester::default() };
-    serve(store, registry, anybody, around)
+pub fn router_with(store: Arc<ObjectStore>, registry: Arc<KindRegistry>, around: ApiServerConfig) -> Router {
+    let anybody = RequestContext {
+        user: ANONYMOUS.into(),
+        groups: vec![UNAUTHENTICATED.into()],
+        ..RequestContext::default()
+    };
+    build_router(store, registry, anybody, around)
 }
 
 /// The API for our own controllers: no socket, and they may create what developers may not. Must be
 /// called inside a Tokio runtime.
-pub fn client(store: Arc<Store>, registry: Arc<Registry>) -> kube::Client {
-    client_with(store, registry, None)
+pub fn client(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> kube::Client {
+    client_with_signer(store, registry, None)
 }
 
 /// The same, which also makes tokens.
-pub fn client_with(store: Arc<Store>, registry: Arc<Registry>, signer: Option<Arc<Signer>>) -> kube::Client {
-    let requester = Requester { user: INSIDE_USER.into(), internal: true, ..Requester::default() };
-    let believed = Believed { signer, ..Believed::default() };
-    let around = Surroundings { believed, ..Surroundings::default() };
-    kube::Client::new(serve(store, registry, requester, around), "default")
+pub fn client_with_signer(
+    store: Arc<ObjectStore>,
+    registry: Arc<KindRegistry>,
+    signer: Option<Arc<TokenSigner>>,
+) -> kube::Client {
+    let requester =
+        RequestContext { user: IN_PROCESS_USER.into(), internal: true, ..RequestContext::default() };
+    let believed = AuthenticationSources { service_accounts: signer, ..AuthenticationSources::default() };
+    let around = ApiServerConfig { authentication: believed, ..ApiServerConfig::default() };
+    kube::Client::new(build_router(store, registry, requester, around), "default")
 }
 
-fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester, around: Surroundings) -> Router {
-    let server = Server {
+fn build_router(
+    store: Arc<ObjectStore>,
+    registry: Arc<KindRegistry>,
+    requester: RequestContext,
+    around: ApiServerConfig,
+) -> Router {
+    let server = ApiServer {
         store,
         registry,
-        requester: Arc::new(requester),
-        settings: Arc::new(settings::Live::new()),
-        instances: around.instances.map(Arc::from),
-        believed: Arc::new(around.believed),
-        audit: around.audit,
+        default_requester: Arc::new(requester),
+        settings: Arc::new(settings::SettingsCache::new()),
+        log_dir: around.log_dir.map(Arc::from),
+        authentication: Arc::new(around.authentication),
+        audit_log: around.audit_log,
         readiness: around.readiness,
-        crowd: Arc::default(),
-        customs: Arc::default(),
-        shelf: Arc::default(),
+        inflight: Arc::default(),
+        crds: Arc::default(),
+        documents: Arc::default(),
         budget: Arc::default(),
     };
-    Router::new().fallback(answer).with_state(server)
+    Router::new().fallback(handle).with_state(server)
 }
 
 #[derive(Debug, Clone)]
-struct Server {
-    store: Arc<Store>,
-    registry: Arc<Registry>,
+struct ApiServer {
+    store: Arc<ObjectStore>,
+    registry: Arc<KindRegistry>,
     /// Whom requests count as.
-    requester: Arc<Requester>,
-    settings: Arc<settings::Live>,
+    default_requester: Arc<RequestContext>,
+    settings: Arc<settings::SettingsCache>,
     /// Where instances' logs are.
-    instances: Option<Arc<Path>>,
-    believed: Arc<Believed>,
-    audit: Option<Audit>,
+    log_dir: Option<Arc<Path>>,
+    authentication: Arc<AuthenticationSources>,
+    audit_log: Option<AuditLog>,
     readiness: Option<Readiness>,
-    crowd: Arc<Crowd>,
-    customs: Arc<Customs>,
+    inflight: Arc<InflightLimiter>,
+    crds: Arc<CrdRegistry>,
     /// Documents about the kinds.
-    shelf: Arc<Shelf>,
+    documents: Arc<DocumentCache>,
     budget: Arc<Budget>,
 }
 
 /// One request about objects.
 #[derive(Debug)]
-struct Call {
-    server: Server,
-    target: Target,
-    parameters: Parameters,
+struct ApiRequest {
+    server: ApiServer,
+    target: RequestTarget,
+    parameters: QueryParameters,
     headers: HeaderMap,
-    format: Format,
+    format: ResponseFormat,
 }
 
-impl Call {
+impl ApiRequest {
     /// Who asks, with the settings under which a write is judged.
-    fn requester(&self) -> Requester {
-        let settings = self.server.settings.now(&self.server.store);
-        let bindings = bindings::of(self);
-        Requester { settings, bindings, ..Requester::clone(&self.server.requester) }
+    fn requester(&self) -> RequestContext {
+        let settings = self.server.settings.get(&self.server.store);
+        let bindings = sink_bindings::bindings_for(self);
+        RequestContext { settings, bindings, ..RequestContext::clone(&self.server.default_requester) }
     }
 
     fn resource(&self) -> Arc<str> {
-        object::resource_of(self.target.entry.stored_meta())
+        prepare::resource_of(self.target.entry.stored_meta())
     }
 
     /// Who the fields of this write belong to: whom the request names, or else the program that sent it.
-    fn writer(&self) -> apply::Writer {
-        let agent = agent(&self.headers);
+    fn field_writer(&self) -> apply::FieldWriter {
+        let agent = user_agent(&self.headers);
         let agent = agent.split('/').next().unwrap_or("");
         let named =
             [&self.parameters.field_manager, agent, "unknown"].into_iter().find(|name| !name.is_empty());
-        let manager: String = named.unwrap_or_default().chars().take(parameters::MANAGER_BYTES_MAX).collect();
-        apply::Writer {
+        let manager: String =
+            named.unwrap_or_default().chars().take(query_parameters::MANAGER_BYTES_MAX).collect();
+        apply::FieldWriter {
             manager,
             status: self.target.status,
             scale: self.target.scale.is_some(),
-            now: object::now(),
+            now: prepare::now(),
             meta: self.target.entry.stored_meta(),
-            schema: self.target.entry.custom.map(Custom::schema),
+            schema: self.target.entry.custom.map(CustomKind::schema),
         }
     }
 
     /// Our controllers write what they read; nobody there would read a warning.
-    fn validation(&self) -> FieldValidation {
-        let internal = self.server.requester.internal;
+    fn field_validation(&self) -> FieldValidation {
+        let internal = self.server.default_requester.internal;
         if internal { FieldValidation::Ignore } else { self.parameters.field_validation }
     }
 
     /// The object that the path names.
-    fn key(&self) -> Result<Key, Refusal> {
-        let name = self.target.name.as_deref().ok_or_else(Refusal::method_not_allowed)?;
+    fn key(&self) -> Result<ObjectKey, StatusError> {
+        let name = self.target.name.as_deref().ok_or_else(StatusError::method_not_allowed)?;
         let namespace = self.target.namespace.as_deref().unwrap_or("");
-        Ok(Key { resource: self.resource(), namespace: namespace.into(), name: name.into() })
+        Ok(ObjectKey { resource: self.resource(), namespace: namespace.into(), name: name.into() })
     }
 }
 
 /// What the client calls itself.
-fn agent(headers: &HeaderMap) -> &str {
+fn user_agent(headers: &HeaderMap) -> &str {
     headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("")
 }
 
 /// Turns a change into a look at what it would have done.
-fn rehearse(change: Change) -> Change {
+fn as_dry_run(change: WriteOperation) -> WriteOperation {
     match change {
-        kept @ (Change::Keep(_) | Change::PutPrepared(..)) => kept,
-        Change::Put(key, value) | Change::Delete(key, value) => {
-            Change::Keep(Arc::new(Stored::new(key, 0, &value)))
+        kept @ (WriteOperation::NoOp(_) | WriteOperation::PutPrepared(..)) => kept,
+        WriteOperation::Put(key, value) | WriteOperation::Delete(key, value) => {
+            WriteOperation::NoOp(Arc::new(StoredObject::new(key, 0, &value)))
         }
     }
 }
 
-async fn answer(State(mut server): State<Server>, request: Request) -> Response {
+async fn handle(State(mut server): State<ApiServer>, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
-    if let Some(plain) = path::plain(&head.uri) {
+    if let Some(plain) = request_path::unescape(&head.uri) {
         head.uri = plain;
     }
-    server.registry = server.customs.now(&server.store, &server.registry);
-    let note = server.audit.as_ref().map(|audit| audit.note(&head));
-    let (is_yaml, is_pretty) = (accept::is_yaml(&head.headers), accept::is_pretty(&head));
+    server.registry = server.crds.registry(&server.store, &server.registry);
+    let note = server.audit_log.as_ref().map(|audit| audit.begin(&head));
+    let (is_yaml, is_pretty) =
+        (content_negotiation::is_yaml(&head.headers), content_negotiation::is_pretty(&head));
     let admitted = admit(&mut server, &head);
-    let who = Arc::clone(&server.requester);
+    let who = Arc::clone(&server.default_requester);
     let (uri, registry) = (head.uri.clone(), Arc::clone(&server.registry));
     let answered = match admitted {
         Ok(()) => dispatch(server, head, body).await,
         Err(refusal) => Err(refusal),
     };
-    let mut response = answered.unwrap_or_else(Refusal::into_response);
+    let mut response = answered.unwrap_or_else(StatusError::into_response);
     allow::add(&mut response, &registry, uri.path());
     if is_yaml {
-        response = accept::in_yaml(response).await;
+        response = content_negotiation::to_yaml(response).await;
     } else if is_pretty {
-        response = accept::in_lines(response).await;
+        response = content_negotiation::to_pretty_json(response).await;
     }
     if let Some(note) = note {
-        note.end(&who, response.status());
+        note.finish(&who, response.status());
     }
     response
 }
 
 /// Rejects what a web page may have sent, and finds out who asks.
-fn admit(server: &mut Server, head: &Parts) -> Result<(), Refusal> {
+fn admit(server: &mut ApiServer, head: &Parts) -> Result<(), StatusError> {
     // A request that came over no socket is from inside the process.
     if let Some(protection) = head.extensions.get::<Arc<CrossOriginProtection>>() {
-        protection.check(head).map_err(|rejection| Refusal::cross_origin(&rejection))?;
+        protection.check(head).map_err(|rejection| StatusError::cross_origin(&rejection))?;
     }
-    match identity::of(server, head) {
-        Ok(who) => server.requester = Arc::new(who),
-        Err(_) if grant::is_open(head.uri.path()) => {}
+    match authentication::authenticate(server, head) {
+        Ok(who) => server.default_requester = Arc::new(who),
+        Err(_) if authorization::is_anonymous_path(head.uri.path()) => {}
         Err(refusal) => return Err(refusal),
     }
     Ok(())
 }
 
-async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, Refusal> {
-    let who = Arc::clone(&server.requester);
-    let agent = agent(&head.headers);
-    let _place =
-        if who.internal { None } else { Some(server.crowd.enter(&who.user, agent, Stay::Request)?) };
+async fn dispatch(server: ApiServer, head: Parts, body: Body) -> Result<Response, StatusError> {
+    let who = Arc::clone(&server.default_requester);
+    let agent = user_agent(&head.headers);
+    let _place = if who.internal {
+        None
+    } else {
+        Some(server.inflight.acquire(&who.user, agent, RequestClass::Request)?)
+    };
     let path = head.uri.path();
-    if let Some(found) = discovery::answer(&server, &head) {
-        grant::check_path(&server, &who, "get", path)?;
+    if let Some(found) = discovery::handle(&server, &head) {
+        authorization::check_path(&server, &who, "get", path)?;
         return found;
     }
     let mut body = Some(body);
-    if let Some(refused) = unserved::answer(&server, &head) {
+    if let Some(refused) = unsupported_subresources::handle(&server, &head) {
         return refused;
     }
-    if let Some(answered) = part(&server, &head, &mut body).await {
+    if let Some(answered) = handle_subresource(&server, &head, &mut body).await {
         return answered;
     }
-    if let Some(uid) = logs::revision::named(path) {
-        return logs::revision::answer(&server, &head, uid);
+    if let Some(uid) = logs::revision::parse_path(path) {
+        return logs::revision::handle(&server, &head, uid);
     }
     if path == backup::PATH {
-        grant::check_path(&server, &who, if head.method == Method::GET { "get" } else { "put" }, path)?;
-        return backup::answer(&server, &head, body.unwrap_or_default()).await;
+        authorization::check_path(
+            &server,
+            &who,
+            if head.method == Method::GET { "get" } else { "put" },
+            path,
+        )?;
+        return backup::handle(&server, &head, body.unwrap_or_default()).await;
     }
-    let target = path::parse(path, &server.registry)
-        .or_else(|unknown| grant::check_unknown(&server, &who, &head.method, path).and(Err(unknown)))?;
-    let mut parameters = Parameters::parse(&head.uri, &head.method)?;
+    let target = request_path::parse(path, &server.registry).or_else(|unknown| {
+        authorization::check_unknown_path(&server, &who, &head.method, path).and(Err(unknown))
+    })?;
+    let mut parameters = QueryParameters::parse(&head.uri, &head.method)?;
     parameters.watch |= target.watch;
-    let verb = grant::verb(&head.method, target.name.is_some(), parameters.watch);
+    let verb = authorization::verb(&head.method, target.name.is_some(), parameters.watch);
     let mut action = target.action(verb);
     if ["list", "watch"].contains(&verb)
-        && let Some(name) = selectors::only_name(&parameters.field_selector).filter(|_| target.name.is_none())
+        && let Some(name) =
+            selectors::single_name(&parameters.field_selector).filter(|_| target.name.is_none())
     {
         action.name = name;
     }
-    grant::check(&server, &who, &action)?;
-    let format = accept::negotiate(&head.headers)?;
-    if parameters.watch && accept::is_yaml(&head.headers) {
-        return Err(Refusal::not_acceptable("application/json")); // a stream of documents
+    authorization::check(&server, &who, &action)?;
+    let format = content_negotiation::negotiate(&head.headers)?;
+    if parameters.watch && content_negotiation::is_yaml(&head.headers) {
+        return Err(StatusError::not_acceptable("application/json")); // a stream of documents
     }
     let reads = head.method == Method::GET;
-    let call = Arc::new(Call { server, target, parameters, headers: head.headers, format });
-    let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
+    let call = Arc::new(ApiRequest { server, target, parameters, headers: head.headers, format });
+    let answered = handle_object_request(&call, &head.method, body.unwrap_or_default()).await;
     let answered = answered.map(|response| {
-        let response = fields::warn(response, deprecated(&call).as_slice());
-        if reads { response } else { fields::warn(response, &settings::unheeded(&call)) }
+        let response = field_validation::with_warnings(response, deprecation_warning(&call).as_slice());
+        if reads {
+            response
+        } else {
+            field_validation::with_warnings(response, &settings::ignored_settings(&call))
+        }
     });
     let meta = call.target.entry.meta;
     answered.map_err(|refusal| {
-        let refusal = refusal.of_method(meta, verb);
-        if call.parameters.dry_run { refusal.of_dry_run(meta) } else { refusal }
+        let refusal = refusal.with_verb(meta, verb);
+        if call.parameters.dry_run { refusal.for_dry_run(meta) } else { refusal }
     })
 }
 
 /// What is said to whoever looks at a kind, or a version of one, that goes.
-fn deprecated(call: &Call) -> Option<&'static str> {
+fn deprecation_warning(call: &ApiRequest) -> Option<&'static str> {
     let entry = &call.target.entry;
     match (entry.meta.group, entry.meta.plural) {
-        _ if call.server.requester.internal => None,
+        _ if call.server.default_requester.internal => None,
         ("", "endpoints") => {
             Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
         }
-        _ => entry.deprecated.or_else(|| entry.custom.and_then(Custom::deprecated)),
+        _ => entry.deprecated.or_else(|| entry.custom.and_then(CustomKind::deprecated)),
     }
 }
 
-async fn carry_out(call: &Arc<Call>, method: &Method, body: Body) -> Result<Response, Refusal> {
+async fn handle_object_request(
+    call: &Arc<ApiRequest>,
+    method: &Method,
+    body: Body,
+) -> Result<Response, StatusError> {
     let named = call.target.name.is_some();
     let reads = method == Method::GET;
     match call.target.entry.access {
-        Access::CreateOnly if method == Method::POST && !named => {
+        AllowedVerbs::CreateOnly if method == Method::POST && !named => {
             let received = receive(call, body).await?;
             return on_its_thread(
                 call,
                 received,
-                |call, bytes| async move { reviews::answer(&call, &bytes) },
+                |call, bytes| async move { reviews::handle(&call, &bytes) },
             )
             .await;
         }
-        Access::CreateOnly => return Err(Refusal::method_not_allowed()),
-        Access::ReadOnly if !reads => return Err(Refusal::method_not_allowed()),
-        Access::Derived if !call.server.requester.internal && !reads && method != Method::DELETE => {
-            return Err(Refusal::method_not_allowed());
+        AllowedVerbs::CreateOnly => return Err(StatusError::method_not_allowed()),
+        AllowedVerbs::ReadOnly if !reads => return Err(StatusError::method_not_allowed()),
+        AllowedVerbs::Derived
+            if !call.server.default_requester.internal && !reads && method != Method::DELETE =>
+        {
+            return Err(StatusError::method_not_allowed());
         }
-        Access::ReadOnly | Access::Derived | Access::Full => {}
+        AllowedVerbs::ReadOnly | AllowedVerbs::Derived | AllowedVerbs::Full => {}
     }
     if let Some(scale) = call.target.scale {
         let (received, method) = (receive(call, body).await?, method.clone());
-        let answer =
-            async move |call: Arc<Call>, bytes: Bytes| scale::answer(&call, &method, scale, &bytes).await;
+        let answer = async move |call: Arc<ApiRequest>, bytes: Bytes| {
+            scale::handle(&call, &method, scale, &bytes).await
+        };
         return on_its_thread(call, received, answer).await;
     }
     if call.target.finalize && *method != Method::PUT {
-        return Err(Refusal::method_not_allowed());
+        return Err(StatusError::method_not_allowed());
     }
     if reads {
         return match named {
@@ -404,19 +440,19 @@ async fn carry_out(call: &Arc<Call>, method: &Method, body: Body) -> Result<Resp
         };
     }
     if let Some(name) = &call.target.name {
-        customs::check(call, name)?;
+        crd_registry::check_not_built_in(call, name)?;
     }
     let (received, method) = (receive(call, body).await?, method.clone());
-    on_its_thread(call, received, async move |call: Arc<Call>, bytes: Bytes| {
+    on_its_thread(call, received, async move |call: Arc<ApiRequest>, bytes: Bytes| {
         write(&call, &method, &bytes).await
     })
     .await
 }
 
 /// A body, with what it will take in memory.
-async fn receive(call: &Call, body: Body) -> Result<(Received, Weight), Refusal> {
+async fn receive(call: &ApiRequest, body: Body) -> Result<(Received, Weight), StatusError> {
     let received = body::read(&call.server.budget, body).await?;
-    if call.server.requester.internal {
+    if call.server.default_requester.internal {
         return Ok((received, Weight::default())); // our own controllers do not attack us
     }
     let weight = Weight::of(body::content_type(&call.headers).as_deref(), &received)?;
@@ -429,13 +465,13 @@ async fn receive(call: &Call, body: Body) -> Result<(Received, Weight), Refusal>
 /// Answers a small request here, and a large one on a thread of its own when it is its turn: on this one controllers
 /// work, too. A request whose client has gone is not begun.
 async fn on_its_thread<Answer, Answered>(
-    call: &Arc<Call>,
+    call: &Arc<ApiRequest>,
     (received, weight): (Received, Weight),
     answer: Answer,
-) -> Result<Response, Refusal>
+) -> Result<Response, StatusError>
 where
-    Answer: FnOnce(Arc<Call>, Bytes) -> Answered + Send + 'static,
-    Answered: Future<Output = Result<Response, Refusal>>,
+    Answer: FnOnce(Arc<ApiRequest>, Bytes) -> Answered + Send + 'static,
+    Answered: Future<Output = Result<Response, StatusError>>,
 {
     let (bytes, body_share) = received.into_parts();
     if weight.is_small() {
@@ -449,19 +485,19 @@ where
         runtime.block_on(async {
             tokio::select! {
                 biased;
-                _ = gone => Err(Refusal::busy("the client has gone")),
+                _ = gone => Err(StatusError::busy("the client has gone")),
                 answered = answer(call, bytes) => answered,
             }
         })
     });
-    work.await.unwrap_or_else(|_| Err(Refusal::internal("the request was abandoned")))
+    work.await.unwrap_or_else(|_| Err(StatusError::internal("the request was abandoned")))
 }
 
-async fn write(call: &Call, method: &Method, bytes: &Bytes) -> Result<Response, Refusal> {
+async fn write(call: &ApiRequest, method: &Method, bytes: &Bytes) -> Result<Response, StatusError> {
     let named = call.target.name.is_some();
     if method != Method::DELETE {
-        grant::check_escalation(call, bytes)?;
-        links::check(call, bytes)?;
+        authorization::check_escalation(call, bytes)?;
+        cross_namespace_links::check_links(call, bytes)?;
     }
     match *method {
         Method::POST if !named => create::create(call, bytes).await,
@@ -469,32 +505,36 @@ async fn write(call: &Call, method: &Method, bytes: &Bytes) -> Result<Response, 
         Method::PATCH if named => patch::patch(call, bytes).await,
         Method::DELETE if named && !call.target.status => delete::delete(call, bytes).await,
         Method::DELETE if !named => delete::delete_collection(call, bytes).await,
-        _ => Err(Refusal::method_not_allowed()),
+        _ => Err(StatusError::method_not_allowed()),
     }
 }
 
 /// The two subresources that are no objects: logs of Pods, tokens of accounts. `None`: the path is about
 /// neither.
-async fn part(server: &Server, head: &Parts, body: &mut Option<Body>) -> Option<Result<Response, Refusal>> {
+async fn handle_subresource(
+    server: &ApiServer,
+    head: &Parts,
+    body: &mut Option<Body>,
+) -> Option<Result<Response, StatusError>> {
     let path = head.uri.path();
-    let (who, of_logs) = (&server.requester, logs::named(path));
-    let (namespace, name) = of_logs.or_else(|| account_tokens::named(path))?;
+    let (who, of_logs) = (&server.default_requester, logs::parse_path(path));
+    let (namespace, name) = of_logs.or_else(|| account_tokens::parse_path(path))?;
     let (verb, resource, subresource, method) = match of_logs {
         Some(_) => ("get", "pods", "log", Method::GET),
         None => ("create", "serviceaccounts", "token", Method::POST),
     };
-    let action = Action { verb, group: "", resource, subresource, namespace, name };
-    if let Err(refusal) = grant::check(server, who, &action) {
+    let action = RequestAttributes { verb, group: "", resource, subresource, namespace, name };
+    if let Err(refusal) = authorization::check(server, who, &action) {
         return Some(Err(refusal));
     }
     if head.method != method {
-        return Some(Err(Refusal::method_not_allowed()));
+        return Some(Err(StatusError::method_not_allowed()));
     }
     if of_logs.is_some() {
-        return Some(logs::answer(server, namespace, name, &head.uri));
+        return Some(logs::handle(server, namespace, name, &head.uri));
     }
     Some(match body::read(&server.budget, body.take().unwrap_or_default()).await {
-        Ok(bytes) => account_tokens::answer(server, namespace, name, head, &bytes),
+        Ok(bytes) => account_tokens::create_token(server, namespace, name, head, &bytes),
         Err(refusal) => Err(refusal),
     })
 }

@@ -13,13 +13,13 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
-use crate::kind::{Entry, KindMeta, Registry, Resource as _};
+use crate::kind_registry::{KindEntry, KindMeta, KindRegistry, ResourceStrategy as _};
 use crate::schema;
 
-use super::Server;
+use super::ApiServer;
 use super::discovery::{groups, kinds, root, versions};
-use super::errors::Refusal;
-use super::shelf::{Printed, Shelf};
+use super::document_cache::{CachedDocument, DocumentCache};
+use super::errors::StatusError;
 use super::{swagger, swagger_protobuf};
 
 const JSON: &str = "application/json";
@@ -38,45 +38,47 @@ const SCHEMA_OF_A_VERSION: &str =
     "/properties/spec/properties/versions/items/properties/schema/properties/openAPIV3Schema";
 
 /// `rest` is the path behind `/openapi/`.
-pub(super) fn answer(server: &Server, rest: &[&str], head: &Parts) -> Result<Response, Refusal> {
-    let (registry, shelf, headers) = (&server.registry, &server.shelf, &head.headers);
+pub(super) fn handle(server: &ApiServer, rest: &[&str], head: &Parts) -> Result<Response, StatusError> {
+    let (registry, shelf, headers) = (&server.registry, &server.documents, &head.headers);
     let (group, version) = match rest {
-        ["v2"] if wants_only_protobuf(headers) => {
+        ["v2"] if accepts_only_protobuf(headers) => {
             let written = || swagger_protobuf::encode(&swagger::document(registry));
-            return Ok(shelf.take(registry, "v2 protobuf", PROTOBUF, written).answer(headers));
+            return Ok(shelf.get_or_render(registry, "v2 protobuf", PROTOBUF, written).response(headers));
         }
         ["v2"] => {
             let written = || swagger::document(registry).to_string().into_bytes();
-            return Ok(shelf.take(registry, "v2", JSON, written).answer(headers));
+            return Ok(shelf.get_or_render(registry, "v2", JSON, written).response(headers));
         }
         ["v3"] => {
             let written = || index(shelf, registry).to_string().into_bytes();
-            return Ok(shelf.take(registry, "v3", JSON, written).answer(headers));
+            return Ok(shelf.get_or_render(registry, "v3", JSON, written).response(headers));
         }
         ["v3", "api", version] => ("", *version),
         ["v3", "apis", group, version] => (*group, *version),
-        _ => return Err(Refusal::unknown_path()),
+        _ => return Err(StatusError::unknown_path()),
     };
-    let printed = group_version(shelf, registry, group, version).ok_or_else(Refusal::unknown_path)?;
+    let printed = group_version(shelf, registry, group, version).ok_or_else(StatusError::unknown_path)?;
     let query = head.uri.query().unwrap_or("");
     match query.split('&').find_map(|part| part.strip_prefix("hash=")) {
-        None | Some("") => Ok(printed.answer(headers)),
-        Some(asked) if asked == printed.print => Ok(printed.answer_for_good(headers, jiff::Timestamp::now())),
+        None | Some("") => Ok(printed.response(headers)),
+        Some(asked) if asked == printed.etag => {
+            Ok(printed.immutable_response(headers, jiff::Timestamp::now()))
+        }
         // What the client read of is gone; here is what there is now.
         Some(_) => {
-            let to = format!("{}?hash={}", head.uri.path(), printed.print);
+            let to = format!("{}?hash={}", head.uri.path(), printed.etag);
             Ok((StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, to)]).into_response())
         }
     }
 }
 
-fn wants_only_protobuf(headers: &HeaderMap) -> bool {
+fn accepts_only_protobuf(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("*/*");
     accept.split(',').all(|wanted| wanted.contains("protobuf"))
 }
 
 /// Where each group's document is: under its print, so that a client reads it once.
-fn index(shelf: &Shelf, registry: &Arc<Registry>) -> Value {
+fn index(shelf: &DocumentCache, registry: &Arc<KindRegistry>) -> Value {
     let mut paths = Map::new();
     let groups = std::iter::once("").chain(groups(registry));
     for group in groups {
@@ -84,7 +86,7 @@ fn index(shelf: &Shelf, registry: &Arc<Registry>) -> Value {
             let Some(entry) = kinds(registry, group, version).next() else { continue };
             let Some(printed) = group_version(shelf, registry, group, version) else { continue };
             let root = root(entry.meta);
-            let url = format!("/openapi/v3/{root}?hash={}", printed.print);
+            let url = format!("/openapi/v3/{root}?hash={}", printed.etag);
             paths.insert(root, json!({ "serverRelativeURL": url }));
         }
     }
@@ -92,17 +94,17 @@ fn index(shelf: &Shelf, registry: &Arc<Registry>) -> Value {
 }
 
 fn group_version(
-    shelf: &Shelf,
-    registry: &Arc<Registry>,
+    shelf: &DocumentCache,
+    registry: &Arc<KindRegistry>,
     group: &str,
     version: &str,
-) -> Option<Arc<Printed>> {
-    let entries: Vec<&Entry> = kinds(registry, group, version).collect();
+) -> Option<Arc<CachedDocument>> {
+    let entries: Vec<&KindEntry> = kinds(registry, group, version).collect();
     let first = entries.first()?;
-    Some(shelf.take(registry, &root(first.meta), JSON, || {
+    Some(shelf.get_or_render(registry, &root(first.meta), JSON, || {
         let document = json!({
             "openapi": "3.0.0",
-            "info": info(),
+            "info": document_info(),
             "paths": entries.iter().flat_map(|entry| paths(entry.meta)).collect::<Map<_, _>>(),
             "components": { "schemas": schemas(&entries, SCHEMAS) },
         });
@@ -110,7 +112,7 @@ fn group_version(
     }))
 }
 
-pub(super) fn info() -> Value {
+pub(super) fn document_info() -> Value {
     json!({ "title": TITLE, "version": env!("CARGO_PKG_VERSION") })
 }
 
@@ -156,7 +158,7 @@ fn query(name: &str) -> Value {
 }
 
 /// The kinds' schemas and those they refer to, below `at`.
-pub(super) fn schemas(entries: &[&Entry], at: &str) -> Map<String, Value> {
+pub(super) fn schemas(entries: &[&KindEntry], at: &str) -> Map<String, Value> {
     let of_kinds = entries.iter().map(|entry| (schema_name(entry.meta), schema(entry, at)));
     let mut schemas: Map<String, Value> = of_kinds.collect();
     schemas.insert(METADATA.into(), schema::of::<ObjectMeta>());
@@ -194,8 +196,8 @@ fn schema_of_a_schema(at: &str) -> Value {
     schema
 }
 
-fn schema(entry: &Entry, at: &str) -> Value {
-    let mut schema = entry.shape();
+fn schema(entry: &KindEntry, at: &str) -> Value {
+    let mut schema = entry.openapi_schema();
     let properties = &mut schema["properties"];
     for (name, what) in [
         ("apiVersion", "Group and version of the kind that this object is written in."),

@@ -8,21 +8,23 @@ use json_patch::jsonptr::Pointer;
 use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
-use crate::kind::Entry;
-use crate::store::{OBJECT_BYTES_MAX, Opened, View};
+use crate::kind_registry::KindEntry;
+use crate::store::{DecodedObject, OBJECT_BYTES_MAX, StagedView};
 
 use super::decide::Write;
-use super::errors::Refusal;
-use super::fields::FieldValidation;
-use super::{Call, apply, body, fields, get, naming, numbers, object, rehearse, strategic};
+use super::errors::StatusError;
+use super::field_validation::FieldValidation;
+use super::{
+    ApiRequest, apply, as_dry_run, body, crd_names, field_validation, get, integers, prepare, strategic_merge,
+};
 
 /// Operations of one JSON patch; Kubernetes' figure.
 const OPERATIONS_MAX: usize = 10_000;
 /// JSON that one patch may copy or move within the object, in bytes. Without it, thirty copies that
 /// each double the object would fill any memory.
-const COPIED_BYTES_MAX: usize = OBJECT_BYTES_MAX;
+const COPY_BYTES_MAX: usize = OBJECT_BYTES_MAX;
 /// Elements of lists that one patch may push aside. Each operation on the front of a long list moves all of it.
-const PUSHED_ASIDE_MAX: usize = 10_000_000;
+const SHIFTED_ELEMENTS_MAX: usize = 10_000_000;
 /// Levels of nesting of an object; what the parsers of bodies allow. Operations can stack values
 /// onto each other's insides, and everything that walks an object is recursive.
 const DEPTH_MAX: usize = 128;
@@ -34,7 +36,7 @@ const ACCEPTED_CORE: &str = "application/json-patch+json, application/merge-patc
      application/strategic-merge-patch+json, application/apply-patch+yaml";
 
 #[derive(Debug)]
-pub(super) enum Patch {
+pub(super) enum PatchDocument {
     /// RFC 7386
     Merge(Value),
     /// RFC 6902
@@ -43,94 +45,103 @@ pub(super) enum Patch {
     Strategic(Value),
 }
 
-pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
+pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, StatusError> {
     let key = call.key()?;
     let entry = call.target.entry;
     let status = call.target.status;
     let requester = call.requester();
     let dry_run = call.parameters.dry_run;
-    let writer = call.writer();
+    let writer = call.field_writer();
     let media = body::content_type(&call.headers).unwrap_or_default();
     if media == apply::MEDIA {
         return apply::apply(call, bytes).await;
     }
     if call.parameters.force.is_some() {
         let why = "Forbidden: may not be specified for non-apply patch";
-        return Err(Refusal::invalid_option("PatchOptions", "force", why));
+        return Err(StatusError::invalid_option("PatchOptions", "force", why));
     }
     let patch = parse(&entry, &media, bytes)?;
-    let validation = call.validation();
+    let validation = call.field_validation();
     let duplicates = match validation {
         FieldValidation::Ignore => Vec::new(),
-        _ => fields::duplicates(&mut serde_json::Deserializer::from_slice(bytes)),
+        _ => field_validation::duplicates(&mut serde_json::Deserializer::from_slice(bytes)),
     };
     let warnings = Arc::new(OnceLock::new());
     let tell = Arc::clone(&warnings);
     let judge = {
-        let (name, writer, customs) = (key.name.clone(), writer.clone(), Arc::clone(&call.server.customs));
-        move |before: Option<&Opened>| {
-            let before = before.ok_or_else(|| Refusal::not_found(entry.meta, &name))?;
-            let new = lay(&patch, entry.show(before.value.clone()))?;
-            let found =
-                fields::check(&entry, validation, &new, duplicates.clone()).map_err(Refusal::of_patch)?;
+        let (name, writer, customs) = (key.name.clone(), writer.clone(), Arc::clone(&call.server.crds));
+        move |before: Option<&DecodedObject>| {
+            let before = before.ok_or_else(|| StatusError::not_found(entry.meta, &name))?;
+            let new = apply_patch(&patch, entry.from_stored(before.value.clone()))?;
+            let found = field_validation::check(&entry, validation, &new, duplicates.clone())
+                .map_err(StatusError::for_patch)?;
             tell.get_or_init(|| found);
-            let sent = writer.sent(&entry, &new);
+            let sent = writer.user_object(&entry, &new);
             let change = if status {
-                object::prepare_status(&entry, before, new, &requester)
+                prepare::prepare_status(&entry, before, new, &requester)
             } else {
-                object::prepare_update(&entry, before, new, &requester)
+                prepare::prepare_update(&entry, before, new, &requester)
             };
-            let change = change.map_err(Refusal::of_patch)?;
+            let change = change.map_err(StatusError::for_patch)?;
             customs.check_room(entry.meta, &change)?;
-            Ok(apply::track(change, Some(before), &writer, sent.as_ref()))
+            Ok(apply::track_update(change, Some(before), &writer, sent.as_ref()))
         }
     };
-    let settle = move |view: &View, change, _| {
-        let change = naming::settle(view, change, &writer.now);
-        Ok(if dry_run { rehearse(change) } else { change })
+    let settle = move |view: &StagedView, change, _| {
+        let change = crd_names::assign_names(view, change, &writer.now);
+        Ok(if dry_run { as_dry_run(change) } else { change })
     };
     let written = Write { key, bytes: bytes.len(), dry_run, judge, settle }.run(&call.server.store);
-    let response = get::one(call, StatusCode::OK, written.await?.object());
-    Ok(fields::warn(response, warnings.get().map_or(&[][..], Vec::as_slice)))
+    let response = get::object_response(call, StatusCode::OK, written.await?.object());
+    Ok(field_validation::with_warnings(response, warnings.get().map_or(&[][..], Vec::as_slice)))
 }
 
 /// Whether strategic merge patches are taken: of Kubernetes' own kinds. Clients define kinds in groups of that name too.
-pub(super) fn is_core(entry: &Entry) -> bool {
+pub(super) fn is_core(entry: &KindEntry) -> bool {
     let group = entry.meta.group;
     entry.custom.is_none() && (group.is_empty() || group.ends_with(".k8s.io"))
 }
 
-pub(super) fn parse(entry: &Entry, media: &str, bytes: &[u8]) -> Result<Patch, Refusal> {
+pub(super) fn parse(entry: &KindEntry, media: &str, bytes: &[u8]) -> Result<PatchDocument, StatusError> {
     parse_of(entry, media, bytes, if is_core(entry) { ACCEPTED_CORE } else { ACCEPTED })
 }
 
 /// Of what is not an object of its own, so nothing can be applied to it.
-pub(super) fn parse_of_scale(entry: &Entry, media: &str, bytes: &[u8]) -> Result<Patch, Refusal> {
+pub(super) fn parse_of_scale(
+    entry: &KindEntry,
+    media: &str,
+    bytes: &[u8],
+) -> Result<PatchDocument, StatusError> {
     parse_of(entry, media, bytes, ACCEPTED_SCALE)
 }
 
-fn parse_of(entry: &Entry, media: &str, bytes: &[u8], accepted: &str) -> Result<Patch, Refusal> {
+fn parse_of(
+    entry: &KindEntry,
+    media: &str,
+    bytes: &[u8],
+    accepted: &str,
+) -> Result<PatchDocument, StatusError> {
     let core = is_core(entry);
     match media {
-        "application/merge-patch+json" => one_object(bytes).map(Patch::Merge),
-        "application/strategic-merge-patch+json" if core => one_object(bytes).map(Patch::Strategic),
+        "application/merge-patch+json" => parse_object(bytes).map(PatchDocument::Merge),
+        "application/strategic-merge-patch+json" if core => parse_object(bytes).map(PatchDocument::Strategic),
         "application/json-patch+json" => {
             let operations: Vec<Value> = serde_json::from_slice(bytes)
-                .map_err(|why| Refusal::bad_request(format!("error decoding patch: {why}")))?;
+                .map_err(|why| StatusError::bad_request(format!("error decoding patch: {why}")))?;
             if operations.len() > OPERATIONS_MAX {
-                return Err(Refusal::too_many_operations(operations.len(), OPERATIONS_MAX));
+                return Err(StatusError::too_many_operations(operations.len(), OPERATIONS_MAX));
             }
             let patch: Result<Vec<PatchOperation>, _> = operations.into_iter().map(operation).collect();
-            let patch = patch.map_err(|why| Refusal::unfit_patch(&why.to_string()))?;
-            Ok(Patch::Json(json_patch::Patch(patch)))
+            let patch = patch.map_err(|why| StatusError::invalid_patch(&why.to_string()))?;
+            Ok(PatchDocument::Json(json_patch::Patch(patch)))
         }
-        _ => Err(Refusal::unsupported_media_type(accepted)),
+        _ => Err(StatusError::unsupported_media_type(accepted)),
     }
 }
 
 /// One operation. A value that is left out is `null`, as Kubernetes reads it.
 fn operation(mut said: Value) -> Result<PatchOperation, serde_json::Error> {
-    numbers::settle(&mut said);
+    integers::normalize(&mut said);
     let takes = matches!(said["op"].as_str(), Some("add" | "replace" | "test"));
     if let Some(fields) = said.as_object_mut().filter(|_| takes) {
         fields.entry("value").or_insert(Value::Null);
@@ -138,33 +149,35 @@ fn operation(mut said: Value) -> Result<PatchOperation, serde_json::Error> {
     serde_json::from_value(said)
 }
 
-fn one_object(bytes: &[u8]) -> Result<Value, Refusal> {
+fn parse_object(bytes: &[u8]) -> Result<Value, StatusError> {
     let patch = body::json(bytes)?;
     if patch.is_object() {
         Ok(patch)
     } else {
-        Err(Refusal::bad_request("error decoding patch: a merge patch has to be one object"))
+        Err(StatusError::bad_request("error decoding patch: a merge patch has to be one object"))
     }
 }
 
 /// `object` with what the patch changes of it.
-pub(super) fn lay(patch: &Patch, object: Value) -> Result<Value, Refusal> {
-    put(patch, object).map_err(|why| Refusal::unfit_patch(&why))
+pub(super) fn apply_patch(patch: &PatchDocument, object: Value) -> Result<Value, StatusError> {
+    apply_to(patch, object).map_err(|why| StatusError::invalid_patch(&why))
 }
 
-fn put(patch: &Patch, mut object: Value) -> Result<Value, String> {
+fn apply_to(patch: &PatchDocument, mut object: Value) -> Result<Value, String> {
     match patch {
-        Patch::Merge(patch) => json_patch::merge(&mut object, patch),
-        Patch::Strategic(patch) => strategic::merge(&mut object, patch)?,
-        Patch::Json(patch) => {
+        PatchDocument::Merge(patch) => json_patch::merge(&mut object, patch),
+        PatchDocument::Strategic(patch) => strategic_merge::merge(&mut object, patch)?,
+        PatchDocument::Json(patch) => {
             let (mut copied_bytes, mut pushed_aside) = (0, 0);
             for operation in &patch.0 {
                 check_growth(operation, &object, &mut copied_bytes)?;
-                pushed_aside += elements_moved(operation, &object);
-                if pushed_aside > PUSHED_ASIDE_MAX {
-                    return Err(format!("the patch moves more than {PUSHED_ASIDE_MAX} elements of lists"));
+                pushed_aside += shifted_elements(operation, &object);
+                if pushed_aside > SHIFTED_ELEMENTS_MAX {
+                    return Err(format!(
+                        "the patch moves more than {SHIFTED_ELEMENTS_MAX} elements of lists"
+                    ));
                 }
-                let operation = as_kubernetes_reads(operation, &object);
+                let operation = kubernetes_operation(operation, &object);
                 json_patch::patch_unsafe(&mut object, operation.as_slice()).map_err(|why| why.to_string())?;
             }
         }
@@ -174,7 +187,7 @@ fn put(patch: &Patch, mut object: Value) -> Result<Value, String> {
 
 /// Kubernetes' patches are a little wider than RFC 6902: a field of an object that is not there can be replaced, and
 /// is `null` to a test. `None`: there is nothing to do.
-fn as_kubernetes_reads(operation: &PatchOperation, object: &Value) -> Option<PatchOperation> {
+fn kubernetes_operation(operation: &PatchOperation, object: &Value) -> Option<PatchOperation> {
     let absent = |path: &Pointer| object.pointer(path.as_str()).is_none();
     let in_object = |path: &Pointer| {
         path.parent().and_then(|parent| object.pointer(parent.as_str())).is_some_and(Value::is_object)
@@ -203,8 +216,8 @@ fn check_growth(operation: &PatchOperation, object: &Value, copied_bytes: &mut u
     let Some(value) = value else { return Ok(()) };
     if matches!(operation, PatchOperation::Copy(_) | PatchOperation::Move(_)) {
         *copied_bytes += value.to_string().len();
-        if *copied_bytes > COPIED_BYTES_MAX {
-            return Err(format!("the patch copies more than {COPIED_BYTES_MAX} bytes"));
+        if *copied_bytes > COPY_BYTES_MAX {
+            return Err(format!("the patch copies more than {COPY_BYTES_MAX} bytes"));
         }
     }
     if path.tokens().count() + depth(value) > DEPTH_MAX {
@@ -214,7 +227,7 @@ fn check_growth(operation: &PatchOperation, object: &Value, copied_bytes: &mut u
 }
 
 /// How many elements stand behind the place in a list that an operation puts something into, or takes it from.
-fn elements_moved(operation: &PatchOperation, object: &Value) -> usize {
+fn shifted_elements(operation: &PatchOperation, object: &Value) -> usize {
     let behind = |path: &Pointer| {
         let list = path.parent().and_then(|parent| object.pointer(parent.as_str())).and_then(Value::as_array);
         let at = path.last().and_then(|last| last.decoded().parse::<usize>().ok());
@@ -244,7 +257,7 @@ mod tests {
     use super::*;
 
     fn json_patch(object: Value, operations: Value) -> Result<Value, String> {
-        put(&Patch::Json(serde_json::from_value(operations).unwrap()), object)
+        apply_to(&PatchDocument::Json(serde_json::from_value(operations).unwrap()), object)
     }
 
     /// APP-28: JSON patch.
@@ -269,7 +282,7 @@ mod tests {
     #[test]
     fn an_operation_that_is_none_is_refused_as_a_patch_that_does_not_fit() {
         let media = "application/json-patch+json";
-        let entry = Entry::of::<k8s_openapi::api::core::v1::Namespace>();
+        let entry = KindEntry::of::<k8s_openapi::api::core::v1::Namespace>();
         for wrong in
             [r#"[{"op":"frob","path":"/a"}]"#, r#"[{"op":"add","value":1}]"#, r#"[{"op":"add","path":"a"}]"#]
         {
@@ -277,7 +290,7 @@ mod tests {
         }
         assert_eq!(parse(&entry, media, b"{}").unwrap_err().code, 400);
         let patch = parse(&entry, media, br#"[{"op":"add","path":"/a"}]"#).unwrap();
-        assert_eq!(put(&patch, json!({})).unwrap(), json!({ "a": null }));
+        assert_eq!(apply_to(&patch, json!({})).unwrap(), json!({ "a": null }));
     }
 
     #[test]
@@ -332,11 +345,11 @@ mod tests {
     /// APP-29: strategic merge is for core kinds.
     #[test]
     fn a_patch_type_that_is_not_offered_is_named_in_the_refusal() {
-        let custom = Entry::of::<crate::kinds::eventing::broker::Broker>();
+        let custom = KindEntry::of::<crate::kinds::eventing::broker::Broker>();
         for media in ["application/strategic-merge-patch+json", "text/plain", ""] {
             assert_eq!(parse(&custom, media, b"{}").unwrap_err().code, 415, "{media}");
         }
-        let core = Entry::of::<k8s_openapi::api::coordination::v1::Lease>();
+        let core = KindEntry::of::<k8s_openapi::api::coordination::v1::Lease>();
         assert!(parse(&core, "application/strategic-merge-patch+json", b"{}").is_ok());
     }
 }

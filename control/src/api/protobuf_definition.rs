@@ -4,95 +4,103 @@
 
 use serde_json::Value;
 
-use super::protobuf::{Part, Reader, SCHEMA_DEPTH_MAX, Wrong, message, text as words};
-use super::protobuf_fields::{Field, METADATA, Place, Shape, many, one, text};
+use super::protobuf::{ProtobufError, ProtobufReader, SCHEMA_DEPTH_MAX, WireValue, message, text as words};
+use super::protobuf_fields::{FieldShape, METADATA, ProtobufField, SchemaPosition, many, one, text};
 
 /// What stands at `place`, within `depth` other schemas.
-pub(super) fn read(place: Place, bytes: &[u8], depth: usize) -> Result<Value, Wrong> {
+pub(super) fn read(place: SchemaPosition, bytes: &[u8], depth: usize) -> Result<Value, ProtobufError> {
     if depth >= SCHEMA_DEPTH_MAX {
-        return Err(Wrong::TooDeep);
+        return Err(ProtobufError::TooDeep);
     }
-    if place == Place::Whole || place == Place::Map {
+    if place == SchemaPosition::Schema || place == SchemaPosition::Map {
         return message(SCHEMA, bytes, depth + 1);
     }
     let (mut schema, mut list, mut allows, mut raw): (_, Vec<Value>, _, &[u8]) =
         (Value::Null, Vec::new(), false, &[]);
-    let mut reader = Reader { rest: bytes };
+    let mut reader = ProtobufReader { remaining: bytes };
     while let Some((number, part)) = reader.next()? {
         match (place, number, part) {
-            (Place::OrBool, 1, Part::Number(said)) => allows = said != 0,
-            (Place::OrBool, 2, Part::Bytes(bytes))
-            | (Place::OrList | Place::OrTextsMap, 1, Part::Bytes(bytes)) => {
+            (SchemaPosition::SchemaOrBool, 1, WireValue::Number(said)) => allows = said != 0,
+            (SchemaPosition::SchemaOrBool, 2, WireValue::Bytes(bytes))
+            | (
+                SchemaPosition::SchemaOrList | SchemaPosition::SchemaOrStringListMap,
+                1,
+                WireValue::Bytes(bytes),
+            ) => {
                 schema = message(SCHEMA, bytes, depth + 1)?;
             }
-            (Place::OrList, 2, Part::Bytes(bytes)) => list.push(message(SCHEMA, bytes, depth + 1)?),
-            (Place::OrTextsMap, 2, Part::Bytes(bytes)) => list.push(words(bytes)?.into()),
-            (Place::Json, 1, Part::Bytes(bytes)) => raw = bytes,
+            (SchemaPosition::SchemaOrList, 2, WireValue::Bytes(bytes)) => {
+                list.push(message(SCHEMA, bytes, depth + 1)?)
+            }
+            (SchemaPosition::SchemaOrStringListMap, 2, WireValue::Bytes(bytes)) => {
+                list.push(words(bytes)?.into())
+            }
+            (SchemaPosition::Json, 1, WireValue::Bytes(bytes)) => raw = bytes,
             _ => {}
         }
     }
     Ok(match place {
-        Place::Json if raw.is_empty() => Value::Null,
-        Place::Json => serde_json::from_slice(raw).map_err(|_| Wrong::Malformed)?,
+        SchemaPosition::Json if raw.is_empty() => Value::Null,
+        SchemaPosition::Json => serde_json::from_slice(raw).map_err(|_| ProtobufError::Malformed)?,
         _ if !list.is_empty() => list.into(),
-        Place::OrBool if schema.is_null() => allows.into(),
+        SchemaPosition::SchemaOrBool if schema.is_null() => allows.into(),
         _ => schema,
     })
 }
 
-const NAMES: Shape = Shape::Message(&[
+const NAMES: FieldShape = FieldShape::Message(&[
     text(1, "plural"),
     text(2, "singular"),
-    many(3, "shortNames", Shape::Text),
+    many(3, "shortNames", FieldShape::Text),
     text(4, "kind"),
     text(5, "listKind"),
-    many(6, "categories", Shape::Text),
+    many(6, "categories", FieldShape::Text),
 ]);
 
-const CONVERSION: Shape = Shape::MessageOrNone(&[
+const CONVERSION: FieldShape = FieldShape::MessageOrNone(&[
     text(1, "strategy"),
     one(
         2,
         "webhook",
-        Shape::MessageOrNone(&[
+        FieldShape::MessageOrNone(&[
             one(
                 2,
                 "clientConfig",
-                Shape::MessageOrNone(&[
+                FieldShape::MessageOrNone(&[
                     one(
                         1,
                         "service",
-                        Shape::MessageOrNone(&[
+                        FieldShape::MessageOrNone(&[
                             text(1, "namespace"),
                             text(2, "name"),
                             text(3, "path"),
-                            one(4, "port", Shape::NumberOrNone),
+                            one(4, "port", FieldShape::Number),
                         ]),
                     ),
-                    one(2, "caBundle", Shape::Bytes),
+                    one(2, "caBundle", FieldShape::Bytes),
                     text(3, "url"),
                 ]),
             ),
-            many(3, "conversionReviewVersions", Shape::Text),
+            many(3, "conversionReviewVersions", FieldShape::Text),
         ]),
     ),
 ]);
 
-const COLUMN: Shape = Shape::Message(&[
+const COLUMN: FieldShape = FieldShape::Message(&[
     text(1, "name"),
     text(2, "type"),
     text(3, "format"),
     text(4, "description"),
-    one(5, "priority", Shape::Number),
+    one(5, "priority", FieldShape::OptionalNumber),
     text(6, "jsonPath"),
 ]);
 
-const SUBRESOURCES: Shape = Shape::MessageOrNone(&[
-    one(1, "status", Shape::MessageOrNone(&[])),
+const SUBRESOURCES: FieldShape = FieldShape::MessageOrNone(&[
+    one(1, "status", FieldShape::MessageOrNone(&[])),
     one(
         2,
         "scale",
-        Shape::MessageOrNone(&[
+        FieldShape::MessageOrNone(&[
             text(1, "specReplicasPath"),
             text(2, "statusReplicasPath"),
             text(3, "labelSelectorPath"),
@@ -100,56 +108,60 @@ const SUBRESOURCES: Shape = Shape::MessageOrNone(&[
     ),
 ]);
 
-const VERSION: Shape = Shape::Message(&[
+const VERSION: FieldShape = FieldShape::Message(&[
     text(1, "name"),
-    one(2, "served", Shape::Bool),
-    one(3, "storage", Shape::Bool),
-    one(4, "schema", Shape::MessageOrNone(&[one(1, "openAPIV3Schema", Shape::Schema(Place::Whole))])),
+    one(2, "served", FieldShape::Bool),
+    one(3, "storage", FieldShape::Bool),
+    one(
+        4,
+        "schema",
+        FieldShape::MessageOrNone(&[one(1, "openAPIV3Schema", FieldShape::Schema(SchemaPosition::Schema))]),
+    ),
     one(5, "subresources", SUBRESOURCES),
     many(6, "additionalPrinterColumns", COLUMN),
-    one(7, "deprecated", Shape::Flag),
+    one(7, "deprecated", FieldShape::OptionalBool),
     text(8, "deprecationWarning"),
-    many(9, "selectableFields", Shape::Message(&[text(1, "jsonPath")])),
+    many(9, "selectableFields", FieldShape::Message(&[text(1, "jsonPath")])),
 ]);
 
-pub(super) const DEFINITION: &[Field] = &[
+pub(super) const DEFINITION: &[ProtobufField] = &[
     METADATA,
     one(
         2,
         "spec",
-        Shape::Message(&[
+        FieldShape::Message(&[
             text(1, "group"),
             one(3, "names", NAMES),
             text(4, "scope"),
             many(7, "versions", VERSION),
             one(9, "conversion", CONVERSION),
-            one(10, "preserveUnknownFields", Shape::Flag),
+            one(10, "preserveUnknownFields", FieldShape::OptionalBool),
         ]),
     ),
     one(
         3,
         "status",
-        Shape::Message(&[
+        FieldShape::Message(&[
             many(
                 1,
                 "conditions",
-                Shape::Message(&[
+                FieldShape::Message(&[
                     text(1, "type"),
                     text(2, "status"),
-                    one(3, "lastTransitionTime", Shape::Time),
+                    one(3, "lastTransitionTime", FieldShape::Time),
                     text(4, "reason"),
                     text(5, "message"),
-                    one(6, "observedGeneration", Shape::Number),
+                    one(6, "observedGeneration", FieldShape::OptionalNumber),
                 ]),
             ),
             one(2, "acceptedNames", NAMES),
-            many(3, "storedVersions", Shape::Text),
-            one(4, "observedGeneration", Shape::Number),
+            many(3, "storedVersions", FieldShape::Text),
+            one(4, "observedGeneration", FieldShape::OptionalNumber),
         ]),
     ),
 ];
 
-const SCHEMA: &[Field] = &[
+const SCHEMA: &[ProtobufField] = &[
     text(1, "id"),
     text(2, "$schema"),
     text(3, "$ref"),
@@ -157,52 +169,52 @@ const SCHEMA: &[Field] = &[
     text(5, "type"),
     text(6, "format"),
     text(7, "title"),
-    one(8, "default", Shape::Schema(Place::Json)),
-    one(9, "maximum", Shape::Double),
-    one(10, "exclusiveMaximum", Shape::Flag),
-    one(11, "minimum", Shape::Double),
-    one(12, "exclusiveMinimum", Shape::Flag),
-    one(13, "maxLength", Shape::NumberOrNone),
-    one(14, "minLength", Shape::NumberOrNone),
+    one(8, "default", FieldShape::Schema(SchemaPosition::Json)),
+    one(9, "maximum", FieldShape::Double),
+    one(10, "exclusiveMaximum", FieldShape::OptionalBool),
+    one(11, "minimum", FieldShape::Double),
+    one(12, "exclusiveMinimum", FieldShape::OptionalBool),
+    one(13, "maxLength", FieldShape::Number),
+    one(14, "minLength", FieldShape::Number),
     text(15, "pattern"),
-    one(16, "maxItems", Shape::NumberOrNone),
-    one(17, "minItems", Shape::NumberOrNone),
-    one(18, "uniqueItems", Shape::Flag),
-    one(19, "multipleOf", Shape::Double),
-    many(20, "enum", Shape::Schema(Place::Json)),
-    one(21, "maxProperties", Shape::NumberOrNone),
-    one(22, "minProperties", Shape::NumberOrNone),
-    many(23, "required", Shape::Text),
-    one(24, "items", Shape::Schema(Place::OrList)),
-    many(25, "allOf", Shape::Schema(Place::Whole)),
-    many(26, "oneOf", Shape::Schema(Place::Whole)),
-    many(27, "anyOf", Shape::Schema(Place::Whole)),
-    one(28, "not", Shape::Schema(Place::Whole)),
-    one(29, "properties", Shape::Schema(Place::Map)),
-    one(30, "additionalProperties", Shape::Schema(Place::OrBool)),
-    one(31, "patternProperties", Shape::Schema(Place::Map)),
-    one(32, "dependencies", Shape::Schema(Place::OrTextsMap)),
-    one(33, "additionalItems", Shape::Schema(Place::OrBool)),
-    one(34, "definitions", Shape::Schema(Place::Map)),
-    one(35, "externalDocs", Shape::MessageOrNone(&[text(1, "description"), text(2, "url")])),
-    one(36, "example", Shape::Schema(Place::Json)),
-    one(37, "nullable", Shape::Flag),
-    one(38, "x-kubernetes-preserve-unknown-fields", Shape::Bool),
-    one(39, "x-kubernetes-embedded-resource", Shape::Flag),
-    one(40, "x-kubernetes-int-or-string", Shape::Flag),
-    many(41, "x-kubernetes-list-map-keys", Shape::Text),
+    one(16, "maxItems", FieldShape::Number),
+    one(17, "minItems", FieldShape::Number),
+    one(18, "uniqueItems", FieldShape::OptionalBool),
+    one(19, "multipleOf", FieldShape::Double),
+    many(20, "enum", FieldShape::Schema(SchemaPosition::Json)),
+    one(21, "maxProperties", FieldShape::Number),
+    one(22, "minProperties", FieldShape::Number),
+    many(23, "required", FieldShape::Text),
+    one(24, "items", FieldShape::Schema(SchemaPosition::SchemaOrList)),
+    many(25, "allOf", FieldShape::Schema(SchemaPosition::Schema)),
+    many(26, "oneOf", FieldShape::Schema(SchemaPosition::Schema)),
+    many(27, "anyOf", FieldShape::Schema(SchemaPosition::Schema)),
+    one(28, "not", FieldShape::Schema(SchemaPosition::Schema)),
+    one(29, "properties", FieldShape::Schema(SchemaPosition::Map)),
+    one(30, "additionalProperties", FieldShape::Schema(SchemaPosition::SchemaOrBool)),
+    one(31, "patternProperties", FieldShape::Schema(SchemaPosition::Map)),
+    one(32, "dependencies", FieldShape::Schema(SchemaPosition::SchemaOrStringListMap)),
+    one(33, "additionalItems", FieldShape::Schema(SchemaPosition::SchemaOrBool)),
+    one(34, "definitions", FieldShape::Schema(SchemaPosition::Map)),
+    one(35, "externalDocs", FieldShape::MessageOrNone(&[text(1, "description"), text(2, "url")])),
+    one(36, "example", FieldShape::Schema(SchemaPosition::Json)),
+    one(37, "nullable", FieldShape::OptionalBool),
+    one(38, "x-kubernetes-preserve-unknown-fields", FieldShape::Bool),
+    one(39, "x-kubernetes-embedded-resource", FieldShape::OptionalBool),
+    one(40, "x-kubernetes-int-or-string", FieldShape::OptionalBool),
+    many(41, "x-kubernetes-list-map-keys", FieldShape::Text),
     text(42, "x-kubernetes-list-type"),
     text(43, "x-kubernetes-map-type"),
     many(
         44,
         "x-kubernetes-validations",
-        Shape::Message(&[
+        FieldShape::Message(&[
             text(1, "rule"),
             text(2, "message"),
             text(3, "messageExpression"),
             text(4, "reason"),
             text(5, "fieldPath"),
-            one(6, "optionalOldSelf", Shape::Bool),
+            one(6, "optionalOldSelf", FieldShape::Bool),
         ]),
     ),
 ];

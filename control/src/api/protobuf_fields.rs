@@ -4,16 +4,16 @@
 
 /// How a field's content is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum FieldShape {
     Text,
     Bool,
     /// False = left out.
-    Flag,
+    OptionalBool,
     /// 0 = left out.
-    Number,
+    OptionalNumber,
     /// 0 counts.
-    NumberOrNone,
-    NumberOrText,
+    Number,
+    IntOrString,
     Double,
     /// Base64 in JSON.
     Bytes,
@@ -25,49 +25,49 @@ pub(super) enum Shape {
     /// The same; JSON has microseconds.
     MicroTime,
     /// Empty = left out.
-    Message(&'static [Field]),
+    Message(&'static [ProtobufField]),
     /// An empty one counts.
-    MessageOrNone(&'static [Field]),
+    MessageOrNone(&'static [ProtobufField]),
     /// What a definition says of its kind's objects.
-    Schema(Place),
+    Schema(SchemaPosition),
 }
 
 /// How a schema stands in another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    Whole,
+pub(super) enum SchemaPosition {
+    Schema,
     /// By the names of fields.
     Map,
-    OrBool,
-    OrList,
+    SchemaOrBool,
+    SchemaOrList,
     /// By the names of fields, each a schema or a list of texts.
-    OrTextsMap,
+    SchemaOrStringListMap,
     /// No schema but any JSON, as text.
     Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Field {
+pub(super) struct ProtobufField {
     pub(super) number: u64,
     pub(super) name: &'static str,
-    pub(super) shape: Shape,
-    pub(super) many: bool,
+    pub(super) shape: FieldShape,
+    pub(super) repeated: bool,
 }
 
-pub(super) const fn one(number: u64, name: &'static str, shape: Shape) -> Field {
-    Field { number, name, shape, many: false }
+pub(super) const fn one(number: u64, name: &'static str, shape: FieldShape) -> ProtobufField {
+    ProtobufField { number, name, shape, repeated: false }
 }
 
-pub(super) const fn text(number: u64, name: &'static str) -> Field {
-    one(number, name, Shape::Text)
+pub(super) const fn text(number: u64, name: &'static str) -> ProtobufField {
+    one(number, name, FieldShape::Text)
 }
 
-pub(super) const fn many(number: u64, name: &'static str, shape: Shape) -> Field {
-    Field { number, name, shape, many: true }
+pub(super) const fn many(number: u64, name: &'static str, shape: FieldShape) -> ProtobufField {
+    ProtobufField { number, name, shape, repeated: true }
 }
 
 /// The message of a group's kind; `None` when it is not known here.
-pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [Field]> {
+pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [ProtobufField]> {
     match (group, kind) {
         // Each group has them by its own name.
         (_, "DeleteOptions") => Some(DELETE_OPTIONS),
@@ -94,52 +94,52 @@ pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [Field]> {
 }
 
 /// What stands around every message, as far as it is of interest.
-pub(super) const ENVELOPE: &[Field] =
-    &[one(1, "type", Shape::Message(&[text(1, "apiVersion"), text(2, "kind")]))];
+pub(super) const ENVELOPE: &[ProtobufField] =
+    &[one(1, "type", FieldShape::Message(&[text(1, "apiVersion"), text(2, "kind")]))];
 
-pub(super) const METADATA: Field = one(
+pub(super) const METADATA: ProtobufField = one(
     1,
     "metadata",
-    Shape::Message(&[
+    FieldShape::Message(&[
         text(1, "name"),
         text(2, "generateName"),
         text(3, "namespace"),
         text(5, "uid"),
         text(6, "resourceVersion"),
-        one(7, "generation", Shape::Number),
-        one(11, "labels", Shape::TextMap),
-        one(12, "annotations", Shape::TextMap),
+        one(7, "generation", FieldShape::OptionalNumber),
+        one(11, "labels", FieldShape::TextMap),
+        one(12, "annotations", FieldShape::TextMap),
         many(
             13,
             "ownerReferences",
-            Shape::Message(&[
+            FieldShape::Message(&[
                 text(1, "kind"),
                 text(3, "name"),
                 text(4, "uid"),
                 text(5, "apiVersion"),
-                one(6, "controller", Shape::Bool),
-                one(7, "blockOwnerDeletion", Shape::Bool),
+                one(6, "controller", FieldShape::Bool),
+                one(7, "blockOwnerDeletion", FieldShape::Bool),
             ]),
         ),
-        many(14, "finalizers", Shape::Text),
+        many(14, "finalizers", FieldShape::Text),
     ]),
 );
 
-const NAMESPACE: &[Field] = &[
+const NAMESPACE: &[ProtobufField] = &[
     METADATA,
-    one(2, "spec", Shape::Message(&[many(1, "finalizers", Shape::Text)])),
+    one(2, "spec", FieldShape::Message(&[many(1, "finalizers", FieldShape::Text)])),
     one(
         3,
         "status",
-        Shape::Message(&[
+        FieldShape::Message(&[
             text(1, "phase"),
             many(
                 2,
                 "conditions",
-                Shape::Message(&[
+                FieldShape::Message(&[
                     text(1, "type"),
                     text(2, "status"),
-                    one(4, "lastTransitionTime", Shape::Time),
+                    one(4, "lastTransitionTime", FieldShape::Time),
                     text(5, "reason"),
                     text(6, "message"),
                 ]),
@@ -148,179 +148,199 @@ const NAMESPACE: &[Field] = &[
     ),
 ];
 
-const CONFIG_MAP: &[Field] = &[
+const CONFIG_MAP: &[ProtobufField] = &[
     METADATA,
-    one(2, "data", Shape::TextMap),
-    one(3, "binaryData", Shape::BytesMap),
-    one(4, "immutable", Shape::Bool),
+    one(2, "data", FieldShape::TextMap),
+    one(3, "binaryData", FieldShape::BytesMap),
+    one(4, "immutable", FieldShape::Bool),
 ];
 
-const SECRET: &[Field] = &[
+const SECRET: &[ProtobufField] = &[
     METADATA,
-    one(2, "data", Shape::BytesMap),
+    one(2, "data", FieldShape::BytesMap),
     text(3, "type"),
-    one(4, "stringData", Shape::TextMap),
-    one(5, "immutable", Shape::Bool),
+    one(4, "stringData", FieldShape::TextMap),
+    one(5, "immutable", FieldShape::Bool),
 ];
 
-const SESSION_AFFINITY: Shape =
-    Shape::Message(&[one(1, "clientIP", Shape::Message(&[one(1, "timeoutSeconds", Shape::NumberOrNone)]))]);
+const SESSION_AFFINITY: FieldShape = FieldShape::Message(&[one(
+    1,
+    "clientIP",
+    FieldShape::Message(&[one(1, "timeoutSeconds", FieldShape::Number)]),
+)]);
 
-const SERVICE: &[Field] = &[
+const SERVICE: &[ProtobufField] = &[
     METADATA,
     one(
         2,
         "spec",
-        Shape::Message(&[
+        FieldShape::Message(&[
             many(
                 1,
                 "ports",
-                Shape::Message(&[
+                FieldShape::Message(&[
                     text(1, "name"),
                     text(2, "protocol"),
-                    one(3, "port", Shape::Number),
-                    one(4, "targetPort", Shape::NumberOrText),
-                    one(5, "nodePort", Shape::Number),
+                    one(3, "port", FieldShape::OptionalNumber),
+                    one(4, "targetPort", FieldShape::IntOrString),
+                    one(5, "nodePort", FieldShape::OptionalNumber),
                     text(6, "appProtocol"),
                 ]),
             ),
-            one(2, "selector", Shape::TextMap),
+            one(2, "selector", FieldShape::TextMap),
             text(3, "clusterIP"),
             text(4, "type"),
-            many(5, "externalIPs", Shape::Text),
+            many(5, "externalIPs", FieldShape::Text),
             text(7, "sessionAffinity"),
             text(8, "loadBalancerIP"),
-            many(9, "loadBalancerSourceRanges", Shape::Text),
+            many(9, "loadBalancerSourceRanges", FieldShape::Text),
             text(10, "externalName"),
             text(11, "externalTrafficPolicy"),
-            one(12, "healthCheckNodePort", Shape::Number),
-            one(13, "publishNotReadyAddresses", Shape::Flag),
+            one(12, "healthCheckNodePort", FieldShape::OptionalNumber),
+            one(13, "publishNotReadyAddresses", FieldShape::OptionalBool),
             one(14, "sessionAffinityConfig", SESSION_AFFINITY),
             text(17, "ipFamilyPolicy"),
-            many(18, "clusterIPs", Shape::Text),
-            many(19, "ipFamilies", Shape::Text),
-            one(20, "allocateLoadBalancerNodePorts", Shape::Bool),
+            many(18, "clusterIPs", FieldShape::Text),
+            many(19, "ipFamilies", FieldShape::Text),
+            one(20, "allocateLoadBalancerNodePorts", FieldShape::Bool),
             text(21, "loadBalancerClass"),
             text(22, "internalTrafficPolicy"),
             text(23, "trafficDistribution"),
         ]),
     ),
-    one(3, "status", Shape::Message(&[one(1, "loadBalancer", BALANCED), many(2, "conditions", CONDITION)])),
+    one(
+        3,
+        "status",
+        FieldShape::Message(&[one(1, "loadBalancer", BALANCED), many(2, "conditions", CONDITION)]),
+    ),
 ];
 
-const BALANCED: Shape = Shape::Message(&[many(
+const BALANCED: FieldShape = FieldShape::Message(&[many(
     1,
     "ingress",
-    Shape::Message(&[
+    FieldShape::Message(&[
         text(1, "ip"),
         text(2, "hostname"),
         text(3, "ipMode"),
         many(
             4,
             "ports",
-            Shape::Message(&[one(1, "port", Shape::Number), text(2, "protocol"), text(3, "error")]),
+            FieldShape::Message(&[
+                one(1, "port", FieldShape::OptionalNumber),
+                text(2, "protocol"),
+                text(3, "error"),
+            ]),
         ),
     ]),
 )]);
 
-const CONDITION: Shape = Shape::Message(&[
+const CONDITION: FieldShape = FieldShape::Message(&[
     text(1, "type"),
     text(2, "status"),
-    one(3, "observedGeneration", Shape::Number),
-    one(4, "lastTransitionTime", Shape::Time),
+    one(3, "observedGeneration", FieldShape::OptionalNumber),
+    one(4, "lastTransitionTime", FieldShape::Time),
     text(5, "reason"),
     text(6, "message"),
 ]);
 
-const SERVICE_ACCOUNT: &[Field] = &[
+const SERVICE_ACCOUNT: &[ProtobufField] = &[
     METADATA,
     many(2, "secrets", super::protobuf_traffic::REFERENCE),
-    many(3, "imagePullSecrets", Shape::Message(&[text(1, "name")])),
-    one(4, "automountServiceAccountToken", Shape::Bool),
+    many(3, "imagePullSecrets", FieldShape::Message(&[text(1, "name")])),
+    one(4, "automountServiceAccountToken", FieldShape::Bool),
 ];
 
 /// A lifetime of zero is not asked for.
-const TOKEN_REQUEST: &[Field] = &[
+const TOKEN_REQUEST: &[ProtobufField] = &[
     METADATA,
     one(
         2,
         "spec",
-        Shape::Message(&[
-            many(1, "audiences", Shape::Text),
+        FieldShape::Message(&[
+            many(1, "audiences", FieldShape::Text),
             one(
                 3,
                 "boundObjectRef",
-                Shape::Message(&[text(1, "kind"), text(2, "apiVersion"), text(3, "name"), text(4, "uid")]),
+                FieldShape::Message(&[
+                    text(1, "kind"),
+                    text(2, "apiVersion"),
+                    text(3, "name"),
+                    text(4, "uid"),
+                ]),
             ),
-            one(4, "expirationSeconds", Shape::Number),
+            one(4, "expirationSeconds", FieldShape::OptionalNumber),
         ]),
     ),
 ];
 
-const DELETE_OPTIONS: &[Field] = &[
-    one(1, "gracePeriodSeconds", Shape::NumberOrNone),
-    one(2, "preconditions", Shape::Message(&[text(1, "uid"), text(2, "resourceVersion")])),
-    one(3, "orphanDependents", Shape::Bool),
+const DELETE_OPTIONS: &[ProtobufField] = &[
+    one(1, "gracePeriodSeconds", FieldShape::Number),
+    one(2, "preconditions", FieldShape::Message(&[text(1, "uid"), text(2, "resourceVersion")])),
+    one(3, "orphanDependents", FieldShape::Bool),
     text(4, "propagationPolicy"),
-    many(5, "dryRun", Shape::Text),
+    many(5, "dryRun", FieldShape::Text),
 ];
 
-const RULES: Field = many(
+const RULES: ProtobufField = many(
     2,
     "rules",
-    Shape::Message(&[
-        many(1, "verbs", Shape::Text),
-        many(2, "apiGroups", Shape::Text),
-        many(3, "resources", Shape::Text),
-        many(4, "resourceNames", Shape::Text),
-        many(5, "nonResourceURLs", Shape::Text),
+    FieldShape::Message(&[
+        many(1, "verbs", FieldShape::Text),
+        many(2, "apiGroups", FieldShape::Text),
+        many(3, "resources", FieldShape::Text),
+        many(4, "resourceNames", FieldShape::Text),
+        many(5, "nonResourceURLs", FieldShape::Text),
     ]),
 );
 
-const ROLE: &[Field] = &[METADATA, RULES];
+const ROLE: &[ProtobufField] = &[METADATA, RULES];
 
-const CLUSTER_ROLE: &[Field] = &[
+const CLUSTER_ROLE: &[ProtobufField] = &[
     METADATA,
     RULES,
     one(
         3,
         "aggregationRule",
-        Shape::Message(&[many(
+        FieldShape::Message(&[many(
             1,
             "clusterRoleSelectors",
-            Shape::Message(&[
-                one(1, "matchLabels", Shape::TextMap),
+            FieldShape::Message(&[
+                one(1, "matchLabels", FieldShape::TextMap),
                 many(
                     2,
                     "matchExpressions",
-                    Shape::Message(&[text(1, "key"), text(2, "operator"), many(3, "values", Shape::Text)]),
+                    FieldShape::Message(&[
+                        text(1, "key"),
+                        text(2, "operator"),
+                        many(3, "values", FieldShape::Text),
+                    ]),
                 ),
             ]),
         )]),
     ),
 ];
 
-const ROLE_BINDING: &[Field] = &[
+const ROLE_BINDING: &[ProtobufField] = &[
     METADATA,
     many(
         2,
         "subjects",
-        Shape::Message(&[text(1, "kind"), text(2, "apiGroup"), text(3, "name"), text(4, "namespace")]),
+        FieldShape::Message(&[text(1, "kind"), text(2, "apiGroup"), text(3, "name"), text(4, "namespace")]),
     ),
-    one(3, "roleRef", Shape::Message(&[text(1, "apiGroup"), text(2, "kind"), text(3, "name")])),
+    one(3, "roleRef", FieldShape::Message(&[text(1, "apiGroup"), text(2, "kind"), text(3, "name")])),
 ];
 
 /// The questions about oneself leave out who is asked about.
-const ACCESS_REVIEW: &[Field] = &[
+const ACCESS_REVIEW: &[ProtobufField] = &[
     METADATA,
     one(
         2,
         "spec",
-        Shape::Message(&[
+        FieldShape::Message(&[
             one(
                 1,
                 "resourceAttributes",
-                Shape::Message(&[
+                FieldShape::Message(&[
                     text(1, "namespace"),
                     text(2, "verb"),
                     text(3, "group"),
@@ -330,23 +350,26 @@ const ACCESS_REVIEW: &[Field] = &[
                     text(7, "name"),
                 ]),
             ),
-            one(2, "nonResourceAttributes", Shape::Message(&[text(1, "path"), text(2, "verb")])),
+            one(2, "nonResourceAttributes", FieldShape::Message(&[text(1, "path"), text(2, "verb")])),
             text(3, "user"),
-            many(4, "groups", Shape::Text),
+            many(4, "groups", FieldShape::Text),
             text(6, "uid"),
         ]),
     ),
 ];
 
-const RULES_REVIEW: &[Field] = &[METADATA, one(2, "spec", Shape::Message(&[text(1, "namespace")]))];
+const RULES_REVIEW: &[ProtobufField] =
+    &[METADATA, one(2, "spec", FieldShape::Message(&[text(1, "namespace")]))];
 
-const SUBJECT_REVIEW: &[Field] = &[METADATA];
+const SUBJECT_REVIEW: &[ProtobufField] = &[METADATA];
 
-const TOKEN_REVIEW: &[Field] =
-    &[METADATA, one(2, "spec", Shape::Message(&[text(1, "token"), many(2, "audiences", Shape::Text)]))];
-
-const SCALE: &[Field] = &[
+const TOKEN_REVIEW: &[ProtobufField] = &[
     METADATA,
-    one(2, "spec", Shape::Message(&[one(1, "replicas", Shape::NumberOrNone)])),
-    one(3, "status", Shape::Message(&[one(1, "replicas", Shape::NumberOrNone), text(2, "selector")])),
+    one(2, "spec", FieldShape::Message(&[text(1, "token"), many(2, "audiences", FieldShape::Text)])),
+];
+
+const SCALE: &[ProtobufField] = &[
+    METADATA,
+    one(2, "spec", FieldShape::Message(&[one(1, "replicas", FieldShape::Number)])),
+    one(3, "status", FieldShape::Message(&[one(1, "replicas", FieldShape::Number), text(2, "selector")])),
 ];

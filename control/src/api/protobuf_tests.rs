@@ -32,7 +32,7 @@ fn an_enveloped_message_becomes_its_json() {
     let expected = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "m" },
         "data": { "a": "b" }, "immutable": true });
     assert_eq!(decode("ConfigMap", &config_map()), Ok(expected));
-    assert_eq!(decode("Widget", &config_map()), Err(Wrong::UnknownKind));
+    assert_eq!(decode("Widget", &config_map()), Err(ProtobufError::UnknownKind));
 }
 
 /// A Role of the core group, as kubectl writes it: without the empty name it would grant nothing.
@@ -86,7 +86,7 @@ fn a_lease_keeps_its_times_to_the_microsecond() {
     let far = [vec![1 << 3], vec![0xff; 9], vec![1]].concat();
     assert!(time(&far, "%Y").is_ok(), "one second before 1970");
     let never = [vec![1 << 3], vec![0xff; 8], vec![0x7f]].concat();
-    assert_eq!(time(&never, "%Y"), Err(Wrong::Malformed));
+    assert_eq!(time(&never, "%Y"), Err(ProtobufError::Malformed));
 }
 
 /// The two groups have one kind's name and different numbers: the envelope says which it is.
@@ -166,7 +166,7 @@ fn no_cut_and_no_flipped_byte_does_more_than_be_refused_or_read_differently() {
         b"k8s\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
         b"k8s\0\x0b",
     ] {
-        assert_eq!(decode("ConfigMap", broken), Err(Wrong::Malformed), "{broken:?}");
+        assert_eq!(decode("ConfigMap", broken), Err(ProtobufError::Malformed), "{broken:?}");
     }
 }
 
@@ -176,7 +176,7 @@ fn definition(raw: &[u8]) -> Vec<u8> {
 }
 
 /// The schema of a definition's one version, as it is read.
-fn schema_of(raw: &[u8]) -> Result<Value, Wrong> {
+fn schema_of(raw: &[u8]) -> Result<Value, ProtobufError> {
     let version = [field(1, b"v1"), field(4, &field(1, raw))].concat();
     let read = decode("CustomResourceDefinition", &definition(&field(2, &field(7, &version))))?;
     Ok(read["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone())
@@ -231,7 +231,7 @@ fn a_definition_keeps_what_its_schema_says() {
         [varint(9 << 3 | 1), f64::NAN.to_le_bytes().to_vec()].concat(),
         field(9, b"1"),
     ] {
-        assert_eq!(schema_of(&broken), Err(Wrong::Malformed), "{broken:?}");
+        assert_eq!(schema_of(&broken), Err(ProtobufError::Malformed), "{broken:?}");
     }
     let subresources = field(5, &field(1, b""));
     let read = decode("CustomResourceDefinition", &definition(&field(2, &field(7, &subresources)))).unwrap();
@@ -251,8 +251,8 @@ fn schemas_in_schemas_have_an_end() {
     };
     for number in [24, 25, 28, 29, 30, 32] {
         assert!(schema_of(&nested(SCHEMA_DEPTH_MAX, number)).is_ok(), "{number}");
-        assert_eq!(schema_of(&nested(SCHEMA_DEPTH_MAX + 1, number)), Err(Wrong::TooDeep), "{number}");
-        assert_eq!(schema_of(&nested(2000, number)), Err(Wrong::TooDeep), "{number}");
+        assert_eq!(schema_of(&nested(SCHEMA_DEPTH_MAX + 1, number)), Err(ProtobufError::TooDeep), "{number}");
+        assert_eq!(schema_of(&nested(2000, number)), Err(ProtobufError::TooDeep), "{number}");
     }
 }
 
@@ -319,7 +319,7 @@ fn a_group_has_its_own_kinds() {
         let type_meta = [field(1, version), field(2, b"Service")].concat();
         [MAGIC.to_vec(), field(1, &type_meta), field(2, raw)].concat()
     };
-    assert_eq!(decode("Service", &body(b"serving.knative.dev/v1", b"")), Err(Wrong::UnknownKind));
+    assert_eq!(decode("Service", &body(b"serving.knative.dev/v1", b"")), Err(ProtobufError::UnknownKind));
     assert!(decode("Service", &body(b"v1", b"")).is_ok());
 }
 
@@ -344,7 +344,7 @@ fn body_of_too_many_messages_is_refused() {
         let raw = field(2, &spec);
         [MAGIC.to_vec(), field(1, &type_meta), field(2, &raw)].concat()
     };
-    assert_eq!(decode("Service", &ports(MESSAGES_MAX)), Err(Wrong::TooMany));
+    assert_eq!(decode("Service", &ports(MESSAGES_MAX)), Err(ProtobufError::TooMany));
     let few = decode("Service", &ports(100)).unwrap();
     assert_eq!(few["spec"]["ports"].as_array().map(Vec::len), Some(100));
 }

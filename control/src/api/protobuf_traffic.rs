@@ -1,12 +1,12 @@
 //! Field numbers of what controllers write all the time: events, leases, endpoints.
 
-use super::protobuf_fields::{Field, METADATA, Shape, many, one, text};
+use super::protobuf_fields::{FieldShape, METADATA, ProtobufField, many, one, text};
 
 /// The message of a group's kind; `None` when it is not known here.
-pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [Field]> {
+pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [ProtobufField]> {
     match (group, kind) {
         ("", "Event") => Some(EVENT),
-        ("events.k8s.io", "Event") => Some(NEWS),
+        ("events.k8s.io", "Event") => Some(EVENTS_V1_EVENT),
         ("coordination.k8s.io", "Lease") => Some(LEASE),
         ("", "Endpoints") => Some(ENDPOINTS),
         ("discovery.k8s.io", "EndpointSlice") => Some(ENDPOINT_SLICE),
@@ -14,7 +14,7 @@ pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [Field]> {
     }
 }
 
-pub(super) const REFERENCE: Shape = Shape::Message(&[
+pub(super) const REFERENCE: FieldShape = FieldShape::Message(&[
     text(1, "kind"),
     text(2, "namespace"),
     text(3, "name"),
@@ -24,21 +24,23 @@ pub(super) const REFERENCE: Shape = Shape::Message(&[
     text(7, "fieldPath"),
 ]);
 
-const SERIES: Shape =
-    Shape::Message(&[one(1, "count", Shape::Number), one(2, "lastObservedTime", Shape::MicroTime)]);
-const SOURCE: Shape = Shape::Message(&[text(1, "component"), text(2, "host")]);
+const SERIES: FieldShape = FieldShape::Message(&[
+    one(1, "count", FieldShape::OptionalNumber),
+    one(2, "lastObservedTime", FieldShape::MicroTime),
+]);
+const SOURCE: FieldShape = FieldShape::Message(&[text(1, "component"), text(2, "host")]);
 
-const EVENT: &[Field] = &[
+const EVENT: &[ProtobufField] = &[
     METADATA,
     one(2, "involvedObject", REFERENCE),
     text(3, "reason"),
     text(4, "message"),
     one(5, "source", SOURCE),
-    one(6, "firstTimestamp", Shape::Time),
-    one(7, "lastTimestamp", Shape::Time),
-    one(8, "count", Shape::Number),
+    one(6, "firstTimestamp", FieldShape::Time),
+    one(7, "lastTimestamp", FieldShape::Time),
+    one(8, "count", FieldShape::OptionalNumber),
     text(9, "type"),
-    one(10, "eventTime", Shape::MicroTime),
+    one(10, "eventTime", FieldShape::MicroTime),
     one(11, "series", SERIES),
     text(12, "action"),
     one(13, "related", REFERENCE),
@@ -47,9 +49,9 @@ const EVENT: &[Field] = &[
 ];
 
 /// Events as the newer group has them.
-const NEWS: &[Field] = &[
+const EVENTS_V1_EVENT: &[ProtobufField] = &[
     METADATA,
-    one(2, "eventTime", Shape::MicroTime),
+    one(2, "eventTime", FieldShape::MicroTime),
     one(3, "series", SERIES),
     text(4, "reportingController"),
     text(5, "reportingInstance"),
@@ -60,49 +62,49 @@ const NEWS: &[Field] = &[
     text(10, "note"),
     text(11, "type"),
     one(12, "deprecatedSource", SOURCE),
-    one(13, "deprecatedFirstTimestamp", Shape::Time),
-    one(14, "deprecatedLastTimestamp", Shape::Time),
-    one(15, "deprecatedCount", Shape::Number),
+    one(13, "deprecatedFirstTimestamp", FieldShape::Time),
+    one(14, "deprecatedLastTimestamp", FieldShape::Time),
+    one(15, "deprecatedCount", FieldShape::OptionalNumber),
 ];
 
-const LEASE: &[Field] = &[
+const LEASE: &[ProtobufField] = &[
     METADATA,
     one(
         2,
         "spec",
-        Shape::Message(&[
+        FieldShape::Message(&[
             text(1, "holderIdentity"),
-            one(2, "leaseDurationSeconds", Shape::NumberOrNone),
-            one(3, "acquireTime", Shape::MicroTime),
-            one(4, "renewTime", Shape::MicroTime),
-            one(5, "leaseTransitions", Shape::NumberOrNone),
+            one(2, "leaseDurationSeconds", FieldShape::Number),
+            one(3, "acquireTime", FieldShape::MicroTime),
+            one(4, "renewTime", FieldShape::MicroTime),
+            one(5, "leaseTransitions", FieldShape::Number),
             text(6, "strategy"),
             text(7, "preferredHolder"),
         ]),
     ),
 ];
 
-const ADDRESS: Shape = Shape::Message(&[
+const ADDRESS: FieldShape = FieldShape::Message(&[
     text(1, "ip"),
     one(2, "targetRef", REFERENCE),
     text(3, "hostname"),
     text(4, "nodeName"),
 ]);
 
-const ENDPOINTS: &[Field] = &[
+const ENDPOINTS: &[ProtobufField] = &[
     METADATA,
     many(
         2,
         "subsets",
-        Shape::Message(&[
+        FieldShape::Message(&[
             many(1, "addresses", ADDRESS),
             many(2, "notReadyAddresses", ADDRESS),
             many(
                 3,
                 "ports",
-                Shape::Message(&[
+                FieldShape::Message(&[
                     text(1, "name"),
-                    one(2, "port", Shape::Number),
+                    one(2, "port", FieldShape::OptionalNumber),
                     text(3, "protocol"),
                     text(4, "appProtocol"),
                 ]),
@@ -111,39 +113,39 @@ const ENDPOINTS: &[Field] = &[
     ),
 ];
 
-const NAMED: Shape = Shape::Message(&[text(1, "name")]);
+const NAMED: FieldShape = FieldShape::Message(&[text(1, "name")]);
 
-const ENDPOINT_SLICE: &[Field] = &[
+const ENDPOINT_SLICE: &[ProtobufField] = &[
     METADATA,
     many(
         2,
         "endpoints",
-        Shape::Message(&[
-            many(1, "addresses", Shape::Text),
+        FieldShape::Message(&[
+            many(1, "addresses", FieldShape::Text),
             one(
                 2,
                 "conditions",
-                Shape::Message(&[
-                    one(1, "ready", Shape::Bool),
-                    one(2, "serving", Shape::Bool),
-                    one(3, "terminating", Shape::Bool),
+                FieldShape::Message(&[
+                    one(1, "ready", FieldShape::Bool),
+                    one(2, "serving", FieldShape::Bool),
+                    one(3, "terminating", FieldShape::Bool),
                 ]),
             ),
             text(3, "hostname"),
             one(4, "targetRef", REFERENCE),
-            one(5, "deprecatedTopology", Shape::TextMap),
+            one(5, "deprecatedTopology", FieldShape::TextMap),
             text(6, "nodeName"),
             text(7, "zone"),
-            one(8, "hints", Shape::Message(&[many(1, "forZones", NAMED), many(2, "forNodes", NAMED)])),
+            one(8, "hints", FieldShape::Message(&[many(1, "forZones", NAMED), many(2, "forNodes", NAMED)])),
         ]),
     ),
     many(
         3,
         "ports",
-        Shape::Message(&[
+        FieldShape::Message(&[
             text(1, "name"),
             text(2, "protocol"),
-            one(3, "port", Shape::NumberOrNone),
+            one(3, "port", FieldShape::Number),
             text(4, "appProtocol"),
         ]),
     ),

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::request::Parts;
 use http::{StatusCode, header};
 
-use super::Server;
+use super::ApiServer;
 
 /// A check's name, and why it fails.
 pub type Check = (&'static str, Result<(), String>);
@@ -29,7 +29,12 @@ impl std::fmt::Debug for Readiness {
 }
 
 /// `None`: there is no such check.
-pub(super) fn answer(server: &Server, head: &Parts, endpoint: &str, only: Option<&str>) -> Option<Response> {
+pub(super) fn answer(
+    server: &ApiServer,
+    head: &Parts,
+    endpoint: &str,
+    only: Option<&str>,
+) -> Option<Response> {
     let mut checks: Vec<Check> = vec![("ping", Ok(()))];
     if endpoint == "readyz" {
         checks.extend(match &server.readiness {

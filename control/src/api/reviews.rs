@@ -6,18 +6,18 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::access::{Action, rbac};
-use crate::kind::Requester;
+use crate::access::{RequestAttributes, rbac};
+use crate::kind_registry::RequestContext;
 
-use super::errors::Refusal;
-use super::{Call, accept, body, fields, identity, rules};
+use super::errors::StatusError;
+use super::{ApiRequest, authentication, body, content_negotiation, field_validation, metadata_validation};
 
-pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
+pub(super) fn handle(call: &ApiRequest, bytes: &[u8]) -> Result<Response, StatusError> {
     let meta = call.target.entry.meta;
-    let validation = call.validation();
-    let (mut asked, duplicates) = body::written(&call.headers, meta.kind, bytes, validation)?;
-    let warnings = fields::check(&call.target.entry, validation, &asked, duplicates)?;
-    rules::check_shape(meta, &mut asked)?;
+    let validation = call.field_validation();
+    let (mut asked, duplicates) = body::object_for_write(&call.headers, meta.kind, bytes, validation)?;
+    let warnings = field_validation::check(&call.target.entry, validation, &asked, duplicates)?;
+    metadata_validation::check_shape(meta, &mut asked)?;
     if let Some(fields) = asked.as_object_mut() {
         fields.remove("apiVersion"); // the older versions have the same shape by another name
     }
@@ -25,25 +25,28 @@ pub(super) fn answer(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let mut review = call
         .target
         .entry
-        .judge(asked, None, requester)
-        .map_err(|denied| Refusal::denied(meta, "", denied))?;
+        .admit_object(asked, None, requester)
+        .map_err(|denied| StatusError::from_admission_error(meta, "", denied))?;
     check(call, &review["spec"])?;
     review["apiVersion"] = meta.api_version().into();
     review["kind"] = meta.kind.into();
-    review["status"] = verdict(call, requester, &review["spec"]);
-    Ok(fields::warn(accept::json(StatusCode::CREATED, review.to_string()), &warnings))
+    review["status"] = review_access(call, requester, &review["spec"]);
+    Ok(field_validation::with_warnings(
+        content_negotiation::json(StatusCode::CREATED, review.to_string()),
+        &warnings,
+    ))
 }
 
 /// A question that asks nothing, or two things, has no answer.
-fn check(call: &Call, spec: &Value) -> Result<(), Refusal> {
+fn check(call: &ApiRequest, spec: &Value) -> Result<(), StatusError> {
     let meta = call.target.entry.meta;
-    let refused = |field: &str, why: &str| Err(Refusal::invalid_field(meta, "", field, why));
+    let refused = |field: &str, why: &str| Err(StatusError::invalid_field(meta, "", field, why));
     match meta.kind {
         "SelfSubjectRulesReview" if text(spec, "namespace").is_empty() => {
-            return Err(Refusal::bad_request("no namespace on request"));
+            return Err(StatusError::bad_request("no namespace on request"));
         }
         "TokenReview" if text(spec, "token").is_empty() => {
-            return Err(Refusal::bad_request("token is required for TokenReview in authentication"));
+            return Err(StatusError::bad_request("token is required for TokenReview in authentication"));
         }
         "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview" => {}
         _ => return Ok(()),
@@ -71,27 +74,27 @@ fn check(call: &Call, spec: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn verdict(call: &Call, who: &Requester, spec: &Value) -> Value {
+fn review_access(call: &ApiRequest, who: &RequestContext, spec: &Value) -> Value {
     match call.target.entry.meta.kind {
         "SelfSubjectReview" => {
-            json!({ "userInfo": told_user(&who.user, &who.groups, &who.uid, &who.extra) })
+            json!({ "userInfo": user_json(&who.user, &who.groups, &who.uid, &who.extra) })
         }
-        "TokenReview" => token(call, spec),
-        "SelfSubjectRulesReview" => rules(call, who, text(spec, "namespace")),
-        "SelfSubjectAccessReview" => access(call, &who.user, &who.groups, spec),
+        "TokenReview" => token_review(call, spec),
+        "SelfSubjectRulesReview" => rules_review(call, who, text(spec, "namespace")),
+        "SelfSubjectAccessReview" => subject_access_review(call, &who.user, &who.groups, spec),
         _ => {
             let groups = spec["groups"].as_array().into_iter().flatten();
             let groups: Vec<String> = groups.filter_map(|group| group.as_str().map(str::to_owned)).collect();
-            access(call, text(spec, "user"), &groups, spec)
+            subject_access_review(call, text(spec, "user"), &groups, spec)
         }
     }
 }
 
-fn access(call: &Call, user: &str, groups: &[String], spec: &Value) -> Value {
+fn subject_access_review(call: &ApiRequest, user: &str, groups: &[String], spec: &Value) -> Value {
     let memory = call.server.store.read();
     let (asked, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     let granted = if asked.is_object() {
-        let action = Action {
+        let action = RequestAttributes {
             verb: text(asked, "verb"),
             group: text(asked, "group"),
             resource: text(asked, "resource"),
@@ -107,7 +110,7 @@ fn access(call: &Call, user: &str, groups: &[String], spec: &Value) -> Value {
 }
 
 /// A user, as reviews and the audit log tell of him.
-pub(super) fn told_user(
+pub(super) fn user_json(
     name: &str,
     groups: &[String],
     uid: &str,
@@ -124,7 +127,7 @@ pub(super) fn told_user(
 }
 
 /// Whose token it is, for whom it was shown to.
-fn token(call: &Call, spec: &Value) -> Value {
+fn token_review(call: &ApiRequest, spec: &Value) -> Value {
     let audiences: Vec<String> = spec["audiences"]
         .as_array()
         .into_iter()
@@ -132,17 +135,17 @@ fn token(call: &Call, spec: &Value) -> Value {
         .filter_map(Value::as_str)
         .map(Into::into)
         .collect();
-    match identity::review(&call.server, text(spec, "token"), &audiences) {
+    match authentication::review_token(&call.server, text(spec, "token"), &audiences) {
         Some((user, good_for)) => json!({
             "authenticated": true,
-            "user": told_user(&user.name, &user.groups, &user.uid, &user.extra),
+            "user": user_json(&user.name, &user.groups, &user.uid, &user.extra),
             "audiences": good_for,
         }),
         None => json!({ "user": {}, "error": "invalid bearer token" }),
     }
 }
 
-fn rules(call: &Call, who: &Requester, namespace: &str) -> Value {
+fn rules_review(call: &ApiRequest, who: &RequestContext, namespace: &str) -> Value {
     let all = json!({ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] });
     let everywhere = json!({ "verbs": ["*"], "nonResourceURLs": ["*"] });
     let masters = who.groups.iter().any(|group| group == crate::access::MASTERS);

@@ -7,19 +7,19 @@ use axum::response::Response;
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::kind::{Column, KindMeta, UnknownFields};
-use crate::kinds::core::AGE;
-use crate::kinds::custom::Scale;
-use crate::store::{Key, Opened, Stored, View};
+use crate::kind_registry::{KindMeta, PrinterColumn, UnknownFieldPolicy};
+use crate::kinds::core_kinds::AGE;
+use crate::kinds::custom_kinds::ScaleSubresource;
+use crate::store::{DecodedObject, ObjectKey, StagedView, StoredObject};
 
-use super::accept::{self, Format};
+use super::content_negotiation::{self, ResponseFormat};
 use super::decide::Write;
-use super::errors::Refusal;
-use super::{Call, apply, body, object, patch, rehearse, rules, table};
+use super::errors::StatusError;
+use super::{ApiRequest, apply, as_dry_run, body, metadata_validation, patch, prepare, table};
 
-const COLUMNS: [Column; 3] = [
-    Column { format: "integer", ..crate::kinds::column("Desired", ".spec.replicas") },
-    Column { format: "integer", ..crate::kinds::column("Available", ".status.replicas") },
+const COLUMNS: [PrinterColumn; 3] = [
+    PrinterColumn { format: "integer", ..crate::kinds::column("Desired", ".spec.replicas") },
+    PrinterColumn { format: "integer", ..crate::kinds::column("Available", ".status.replicas") },
     AGE,
 ];
 
@@ -33,23 +33,23 @@ static SCALE: KindMeta = KindMeta {
     categories: &[],
     namespaced: true,
     has_status: false,
-    unknown_fields: UnknownFields::Prune,
-    developers_create: false,
+    unknown_fields: UnknownFieldPolicy::Prune,
+    user_creatable: false,
     columns: &COLUMNS,
 };
 
-pub(super) async fn answer(
-    call: &Call,
+pub(super) async fn handle(
+    call: &ApiRequest,
     method: &Method,
-    scale: &'static Scale,
+    scale: &'static ScaleSubresource,
     bytes: &[u8],
-) -> Result<Response, Refusal> {
+) -> Result<Response, StatusError> {
     let key = call.key()?;
     match *method {
         Method::GET => {
             let stored = call.server.store.read().get(&key);
-            let stored = stored.ok_or_else(|| Refusal::not_found(call.target.entry.meta, &key.name))?;
-            shown(call, scale, &stored)
+            let stored = stored.ok_or_else(|| StatusError::not_found(call.target.entry.meta, &key.name))?;
+            scale_response(call, scale, &stored)
         }
         Method::PUT => {
             let new = body::object(&call.headers, SCALE.kind, bytes)?;
@@ -58,60 +58,65 @@ pub(super) async fn answer(
         Method::PATCH => {
             let media = body::content_type(&call.headers).unwrap_or_default();
             let patch = patch::parse_of_scale(&call.target.entry, &media, bytes)?;
-            write(call, scale, move |before| patch::lay(&patch, before)).await
+            write(call, scale, move |before| patch::apply_patch(&patch, before)).await
         }
-        _ => Err(Refusal::method_not_allowed()),
+        _ => Err(StatusError::method_not_allowed()),
     }
 }
 
 /// Changes the number in an object to what `change` makes of its scale.
 async fn write(
-    call: &Call,
-    scale: &'static Scale,
-    change: impl Fn(Value) -> Result<Value, Refusal> + Send + Sync + 'static,
-) -> Result<Response, Refusal> {
+    call: &ApiRequest,
+    scale: &'static ScaleSubresource,
+    change: impl Fn(Value) -> Result<Value, StatusError> + Send + Sync + 'static,
+) -> Result<Response, StatusError> {
     let key = call.key()?;
     let entry = call.target.entry;
-    let (requester, writer, dry_run) = (call.requester(), call.writer(), call.parameters.dry_run);
+    let (requester, writer, dry_run) = (call.requester(), call.field_writer(), call.parameters.dry_run);
     let judge = {
         let name = key.name.clone();
-        move |before: Option<&Opened>| {
-            let before = before.ok_or_else(|| Refusal::not_found(entry.meta, &name))?;
-            let new = wanted(entry.show(before.value.clone()), change(of(&before.value, scale))?, scale)?;
-            let change = object::prepare_update(&entry, before, new, &requester)?;
-            Ok(apply::track(change, Some(before), &writer, None))
+        move |before: Option<&DecodedObject>| {
+            let before = before.ok_or_else(|| StatusError::not_found(entry.meta, &name))?;
+            let new = with_replicas(
+                entry.from_stored(before.value.clone()),
+                change(scale_of(&before.value, scale))?,
+                scale,
+            )?;
+            let change = prepare::prepare_update(&entry, before, new, &requester)?;
+            Ok(apply::track_update(change, Some(before), &writer, None))
         }
     };
-    let settle = move |_: &View, change, _| Ok(if dry_run { rehearse(change) } else { change });
+    let settle = move |_: &StagedView, change, _| Ok(if dry_run { as_dry_run(change) } else { change });
     let written = Write { key, bytes: 0, dry_run, judge, settle }.run(&call.server.store).await?;
-    shown(call, scale, written.object())
+    scale_response(call, scale, written.object())
 }
 
 /// The object with the number that a scale names.
-fn wanted(mut object: Value, mut new: Value, scale: &Scale) -> Result<Value, Refusal> {
+fn with_replicas(mut object: Value, mut new: Value, scale: &ScaleSubresource) -> Result<Value, StatusError> {
     let name = object["metadata"]["name"].as_str().unwrap_or("");
-    let metadata = rules::check_shape(&SCALE, &mut new)?;
-    if let Some(found) = rules::text(metadata, "name")?.filter(|found| *found != name) {
+    let metadata = metadata_validation::check_shape(&SCALE, &mut new)?;
+    if let Some(found) = metadata_validation::text(metadata, "name")?.filter(|found| *found != name) {
         let why = format!("the name of the object ({found}) does not match the name on the URL ({name})");
-        return Err(Refusal::bad_request(why));
+        return Err(StatusError::bad_request(why));
     }
-    let version = rules::text(metadata, "resourceVersion")?.filter(|version| !version.is_empty());
+    let version =
+        metadata_validation::text(metadata, "resourceVersion")?.filter(|version| !version.is_empty());
     let version = version.map(str::to_owned);
     let number = match &new["spec"]["replicas"] {
         Value::Null => 0,
         number => number.as_i64().and_then(|number| i32::try_from(number).ok()).ok_or_else(|| {
-            Refusal::bad_request(format!("spec.replicas has to be a number, and is {number}"))
+            StatusError::bad_request(format!("spec.replicas has to be a number, and is {number}"))
         })?,
     };
     if number < 0 {
         let why = format!("Invalid value: {number}: must be greater than or equal to 0");
-        return Err(Refusal::invalid_field(&SCALE, name, "spec.replicas", why));
+        return Err(StatusError::invalid_field(&SCALE, name, "spec.replicas", why));
     }
     if let Some(version) = version {
         object["metadata"]["resourceVersion"] = version.into();
     }
     let mut at = &mut object;
-    for step in &scale.wanted {
+    for step in &scale.spec_replicas_path {
         if !at.is_object() {
             *at = Map::new().into();
         }
@@ -126,38 +131,44 @@ fn at<'a>(object: &'a Value, path: &[String]) -> &'a Value {
 }
 
 /// What an object says, as a `Scale`; without a number where it says none.
-fn of(object: &Value, scale: &Scale) -> Value {
+fn scale_of(object: &Value, scale: &ScaleSubresource) -> Value {
     let metadata = &object["metadata"];
     let names = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
     let known: Map<String, Value> =
         names.iter().filter_map(|name| Some(((*name).to_owned(), metadata.get(name)?.clone()))).collect();
-    let mut status = json!({ "replicas": at(object, &scale.found).as_i64().unwrap_or(0) });
-    if let Some(selector) = scale.selector.as_ref().and_then(|path| at(object, path).as_str()) {
+    let mut status = json!({ "replicas": at(object, &scale.status_replicas_path).as_i64().unwrap_or(0) });
+    if let Some(selector) = scale.selector_path.as_ref().and_then(|path| at(object, path).as_str()) {
         status["selector"] = selector.into();
     }
-    let spec = match at(object, &scale.wanted).as_i64() {
+    let spec = match at(object, &scale.spec_replicas_path).as_i64() {
         Some(number) => json!({ "replicas": number }),
         None => json!({}),
     };
     json!({ "kind": SCALE.kind, "apiVersion": SCALE.api_version(), "metadata": known, "spec": spec, "status": status })
 }
 
-fn shown(call: &Call, scale: &Scale, stored: &Arc<Stored>) -> Result<Response, Refusal> {
-    let value = of(&stored.value(), scale);
+fn scale_response(
+    call: &ApiRequest,
+    scale: &ScaleSubresource,
+    stored: &Arc<StoredObject>,
+) -> Result<Response, StatusError> {
+    let value = scale_of(&stored.value(), scale);
     if !value["spec"]["replicas"].is_number() {
-        let path = scale.wanted.join(".");
-        return Err(Refusal::internal(&format!("the spec replicas field \".{path}\" does not exist")));
+        let path = scale.spec_replicas_path.join(".");
+        return Err(StatusError::internal(&format!("the spec replicas field \".{path}\" does not exist")));
     }
-    let key: Key = stored.key.clone();
-    let shown = Stored::new(key, stored.resource_version, &value);
+    let key: ObjectKey = stored.key.clone();
+    let shown = StoredObject::new(key, stored.resource_version, &value);
     Ok(match call.format {
-        Format::Object => accept::json(StatusCode::OK, value.to_string()),
-        Format::Metadata => accept::json(StatusCode::OK, accept::metadata_only(&shown).to_string()),
-        Format::Table => {
+        ResponseFormat::Object => content_negotiation::json(StatusCode::OK, value.to_string()),
+        ResponseFormat::Metadata => {
+            content_negotiation::json(StatusCode::OK, content_negotiation::metadata_only(&shown).to_string())
+        }
+        ResponseFormat::Table => {
             let version = shown.resource_version.to_string();
             let include = call.parameters.include_object;
-            let table = table::of(&SCALE, &[&shown], &version, include, jiff::Timestamp::now());
-            accept::json(StatusCode::OK, table.to_string())
+            let table = table::render(&SCALE, &[&shown], &version, include, jiff::Timestamp::now());
+            content_negotiation::json(StatusCode::OK, table.to_string())
         }
     })
 }

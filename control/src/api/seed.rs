@@ -16,20 +16,20 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::{Value, json};
 
 use crate::access::CONTROLLER_ACCOUNT;
-use crate::kind::{Entry, KindMeta, Registry, Requester, Resource};
-use crate::kinds::{custom, definition, settings};
-use crate::store::{Change, Key, Store, StoreError, Stored, View};
+use crate::kind_registry::{KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy};
+use crate::kinds::{crd, custom_kinds, settings};
+use crate::store::{ObjectKey, ObjectStore, StagedView, StoreError, StoredObject, WriteOperation};
 
-use super::errors::Refusal;
-use super::object::{self, Birth};
+use super::errors::StatusError;
+use super::prepare::{self, CreationContext};
 use super::seed_roles;
-use super::{INSIDE_USER, SEED_NAMESPACES};
+use super::{IN_PROCESS_USER, SEED_NAMESPACES};
 
 /// Makes everything that is there before anybody writes.
 ///
 /// # Errors
 /// The store's.
-pub async fn seed(store: &Store, registry: &Registry) -> Result<(), StoreError> {
+pub async fn seed(store: &ObjectStore, registry: &KindRegistry) -> Result<(), StoreError> {
     seed_objects(store).await?;
     seed_definitions(store, definitions(registry)?).await
 }
@@ -38,28 +38,30 @@ pub async fn seed(store: &Store, registry: &Registry) -> Result<(), StoreError> 
 ///
 /// # Errors
 /// The store's.
-pub async fn seed_objects(store: &Store) -> Result<(), StoreError> {
+pub async fn seed_objects(store: &ObjectStore) -> Result<(), StoreError> {
     let named = |name: &str| json!({ "metadata": { "name": name } });
-    let namespaces = SEED_NAMESPACES.map(|name| (Entry::of::<Namespace>(), named(name), None));
-    let settings = settings::rows().map(|row| {
+    let namespaces = SEED_NAMESPACES.map(|name| (KindEntry::of::<Namespace>(), named(name), None));
+    let settings = settings::config_maps().map(|row| {
         let map = json!({ "metadata": { "name": row.name }, "data": { "_example": row.example } });
-        (Entry::of::<ConfigMap>(), map, Some(row.namespace))
+        (KindEntry::of::<ConfigMap>(), map, Some(row.namespace))
     });
-    let roles = seed_roles::roles().into_iter().map(|role| (Entry::of::<ClusterRole>(), role, None));
+    let roles = seed_roles::roles().into_iter().map(|role| (KindEntry::of::<ClusterRole>(), role, None));
     let bindings = seed_roles::bindings().into_iter();
-    let bindings = bindings.map(|binding| (Entry::of::<ClusterRoleBinding>(), binding, None));
-    let account = (Entry::of::<ServiceAccount>(), named(CONTROLLER_ACCOUNT), Some(settings::SERVING));
+    let bindings = bindings.map(|binding| (KindEntry::of::<ClusterRoleBinding>(), binding, None));
+    let account = (KindEntry::of::<ServiceAccount>(), named(CONTROLLER_ACCOUNT), Some(settings::SERVING));
     let all = namespaces.into_iter().chain(settings).chain(roles).chain(bindings).chain([account]);
-    let write = |(entry, object, namespace)| store.write(move |view| make(view, &entry, object, namespace));
-    try_join_all(all.map(write)).await.map(drop).map_err(failed)
+    let write = |(entry, object, namespace)| {
+        store.write(move |view| create_if_missing(view, &entry, object, namespace))
+    };
+    try_join_all(all.map(write)).await.map(drop).map_err(to_store_error)
 }
 
 /// Whether an earlier start defined our kinds.
 #[must_use]
-pub fn has_definitions(store: &Store) -> bool {
+pub fn has_definitions(store: &ObjectStore) -> bool {
     store
         .read()
-        .list(&object::resource_of(&CustomResourceDefinition::META), None)
+        .list(&prepare::resource_of(&CustomResourceDefinition::META), None)
         .into_iter()
         .next()
         .is_some()
@@ -69,63 +71,76 @@ pub fn has_definitions(store: &Store) -> bool {
 ///
 /// # Errors
 /// The store's.
-pub async fn seed_definitions(store: &Store, definitions: Vec<Definition>) -> Result<(), StoreError> {
-    let stored = store.read().list(&object::resource_of(&CustomResourceDefinition::META), None);
-    let known = |key: &Key| definitions.iter().any(|one| one.key == *key);
+pub async fn seed_definitions(
+    store: &ObjectStore,
+    definitions: Vec<SeedDefinition>,
+) -> Result<(), StoreError> {
+    let stored = store.read().list(&prepare::resource_of(&CustomResourceDefinition::META), None);
+    let known = |key: &ObjectKey| definitions.iter().any(|one| one.key == *key);
     // What a client wrote says who wrote it; what we wrote does not.
-    let ours = |object: &Stored| {
+    let ours = |object: &StoredObject| {
         object.key.name.ends_with("knative.dev") && object.value()["metadata"]["managedFields"].is_null()
     };
     let others: Vec<_> = stored.into_iter().filter(|object| !known(&object.key) && ours(object)).collect();
     let forget = others.into_iter().map(|object| {
-        store.write(move |_: &View| Ok::<_, Refusal>(Change::Delete(object.key.clone(), object.value())))
+        store.write(move |_: &StagedView| {
+            Ok::<_, StatusError>(WriteOperation::Delete(object.key.clone(), object.value()))
+        })
     });
-    let define = definitions.into_iter().map(|one| store.write(move |view| Ok(define(view, one))));
-    try_join_all(define).await.map_err(failed)?;
-    try_join_all(forget).await.map(drop).map_err(failed)
+    let define = definitions.into_iter().map(|one| store.write(move |view| Ok(upsert_definition(view, one))));
+    try_join_all(define).await.map_err(to_store_error)?;
+    try_join_all(forget).await.map(drop).map_err(to_store_error)
 }
 
-fn failed(refusal: Refusal) -> StoreError {
-    StoreError::Failed(refusal.message)
+fn to_store_error(refusal: StatusError) -> StoreError {
+    StoreError::WriterFailed(refusal.message)
 }
 
-fn new_in(entry: &Entry, object: Value, namespace: Option<&str>) -> Result<(Key, Value), Refusal> {
-    let requester = Requester { user: INSIDE_USER.into(), internal: true, ..Requester::default() };
-    object::prepare_new(entry, object, namespace, &requester, &Birth::here_and_now())
+fn prepare(
+    entry: &KindEntry,
+    object: Value,
+    namespace: Option<&str>,
+) -> Result<(ObjectKey, Value), StatusError> {
+    let requester =
+        RequestContext { user: IN_PROCESS_USER.into(), internal: true, ..RequestContext::default() };
+    prepare::prepare_create(entry, object, namespace, &requester, &CreationContext::now())
 }
 
 /// Stores an object, unless there is one of its name: from then on it is its users'.
-pub(super) fn make(
-    view: &View,
-    entry: &Entry,
+pub(super) fn create_if_missing(
+    view: &StagedView,
+    entry: &KindEntry,
     object: Value,
     namespace: Option<&str>,
-) -> Result<Change, Refusal> {
-    let (key, object) = new_in(entry, object, namespace)?;
-    Ok(view.get(&key).map_or_else(|| Change::Put(key, object), Change::Keep))
+) -> Result<WriteOperation, StatusError> {
+    let (key, object) = prepare(entry, object, namespace)?;
+    Ok(view.get(&key).map_or_else(|| WriteOperation::Put(key, object), WriteOperation::NoOp))
 }
 
 /// Stores a definition, unless it is there as it should be.
-fn define(view: &View, Definition { key, mut object }: Definition) -> Change {
-    let Some(before) = view.get(&key).map(|before| before.open()) else {
-        return Change::Put(key, object);
+fn upsert_definition(
+    view: &StagedView,
+    SeedDefinition { key, mut object }: SeedDefinition,
+) -> WriteOperation {
+    let Some(before) = view.get(&key).map(|before| before.decode()) else {
+        return WriteOperation::Put(key, object);
     };
     let same = |field: &str| before.value["metadata"][field] == object["metadata"][field];
     if before.value["spec"] == object["spec"] && same("labels") && same("annotations") {
-        return Change::Keep(before.stored);
+        return WriteOperation::NoOp(before.stored);
     }
     for kept in ["uid", "creationTimestamp"] {
         object["metadata"][kept] = before.value["metadata"][kept].clone();
     }
     let generation = before.value["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
     object["metadata"]["generation"] = generation.into();
-    Change::Put(key, object)
+    WriteOperation::Put(key, object)
 }
 
 /// A definition of one of our kinds, ready to be stored.
 #[derive(Debug)]
-pub struct Definition {
-    key: Key,
+pub struct SeedDefinition {
+    key: ObjectKey,
     object: Value,
 }
 
@@ -134,10 +149,10 @@ pub struct Definition {
 ///
 /// # Errors
 /// One of them keeps to none of the rules for definitions, which a test would have shown.
-pub fn definitions(registry: &Registry) -> Result<Vec<Definition>, StoreError> {
+pub fn definitions(registry: &KindRegistry) -> Result<Vec<SeedDefinition>, StoreError> {
     // `apps` is a group without a dot; no client can define a kind in such a one.
-    let ours = |entry: &&Entry| entry.meta.group.contains('.') && !entry.meta.group.ends_with("k8s.io");
-    let mut kinds: Vec<(&KindMeta, Vec<&Entry>)> = Vec::new();
+    let ours = |entry: &&KindEntry| entry.meta.group.contains('.') && !entry.meta.group.ends_with("k8s.io");
+    let mut kinds: Vec<(&KindMeta, Vec<&KindEntry>)> = Vec::new();
     for entry in registry.entries.iter().filter(ours) {
         let same = |known: &KindMeta| known.group == entry.meta.group && known.plural == entry.meta.plural;
         match kinds.iter_mut().find(|(known, _)| same(known)) {
@@ -156,16 +171,16 @@ pub fn definitions(registry: &Registry) -> Result<Vec<Definition>, StoreError> {
     })
 }
 
-fn admit((meta, versions): &(&KindMeta, Vec<&Entry>)) -> Result<Definition, StoreError> {
+fn admit((meta, versions): &(&KindMeta, Vec<&KindEntry>)) -> Result<SeedDefinition, StoreError> {
     let object = definition(meta, versions);
-    new_in(&Entry::of::<CustomResourceDefinition>(), object, None)
-        .map(|(key, object)| Definition { key, object })
-        .map_err(failed)
+    prepare(&KindEntry::of::<CustomResourceDefinition>(), object, None)
+        .map(|(key, object)| SeedDefinition { key, object })
+        .map_err(to_store_error)
 }
 
-fn definition(meta: &KindMeta, versions: &[&Entry]) -> Value {
+fn definition(meta: &KindMeta, versions: &[&KindEntry]) -> Value {
     let name = format!("{}.{}", meta.plural, meta.group);
-    let labels = definition::labels(&name).chain(["knative.dev/crd-install"]);
+    let labels = crd::labels(&name).chain(["knative.dev/crd-install"]);
     let mut definition = json!({
         "metadata": {
             "name": name,
@@ -188,14 +203,14 @@ fn definition(meta: &KindMeta, versions: &[&Entry]) -> Value {
     // `json!` would copy them.
     let versions = versions.iter().enumerate().map(|(index, entry)| version(entry, index == 0));
     definition["spec"]["versions"] = versions.collect();
-    if let Some(types) = definition::event_types(&name) {
-        definition["metadata"]["annotations"] = json!({ definition::EVENT_TYPES: types });
+    if let Some(types) = crd::event_types(&name) {
+        definition["metadata"]["annotations"] = json!({ crd::EVENT_TYPES: types });
     }
     definition
 }
 
-fn version(entry: &Entry, storage: bool) -> Value {
-    let mut schema = entry.shape();
+fn version(entry: &KindEntry, storage: bool) -> Value {
+    let mut schema = entry.openapi_schema();
     schema["type"] = "object".into();
     schema["properties"]["metadata"] = json!({ "type": "object" });
     let columns: Vec<Value> = entry
@@ -236,7 +251,7 @@ pub(super) fn definition_status(spec: &Value, stored: &Value, now: &Value) -> Va
             condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
         ],
         "acceptedNames": spec["names"],
-        "storedVersions": custom::stored_versions(spec, stored),
+        "storedVersions": custom_kinds::stored_versions(spec, stored),
     })
 }
 

@@ -47,9 +47,9 @@ const SUBSCRIBABLE: [(&str, &str, &str); 3] = [
 
 /// ClusterRoles.
 pub(super) fn roles() -> Vec<Value> {
-    let mut roles = of_the_system();
-    roles.push(role(CONTROLLER_ROLE, &[], of_a_follower()));
-    roles.extend(that_add_up());
+    let mut roles = system_roles();
+    roles.push(role(CONTROLLER_ROLE, &[], follower_role()));
+    roles.extend(aggregated_core_roles());
     // What a service account needs for an instance to be more than its namespace's user: bound by whoever owns the host.
     roles.extend(["process", "host-user", "root"].map(|policy| {
         let rules = json!([{ "apiGroups": ["sluicegate.dev"], "resources": ["instancepolicies"],
@@ -109,7 +109,7 @@ pub(super) fn roles() -> Vec<Value> {
 
 /// What the controllers of an appliance need that follows this API, or a cluster's: `deploy/follow.yaml` says
 /// the same.
-fn of_a_follower() -> Value {
+fn follower_role() -> Value {
     let own = ["create", "delete", "get", "list", "patch", "update", "watch"];
     let status = ["get", "patch", "update"];
     let all = |group: &str, plurals: &[&str]| {
@@ -144,7 +144,7 @@ fn of_a_follower() -> Value {
 }
 
 /// Those that are bound from the start.
-fn of_the_system() -> Vec<Value> {
+fn system_roles() -> Vec<Value> {
     vec![
         role(
             "cluster-admin",
@@ -183,7 +183,7 @@ fn of_the_system() -> Vec<Value> {
 }
 
 /// What core kinds add to `view`, `edit` and `admin`.
-fn that_add_up() -> Vec<Value> {
+fn aggregated_core_roles() -> Vec<Value> {
     let all = [&READ[..], &WRITE[..]].concat();
     vec![
         role(

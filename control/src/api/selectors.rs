@@ -4,42 +4,42 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use crate::kind::Entry;
+use crate::kind_registry::KindEntry;
 use crate::kinds::labels;
-use crate::store::Stored;
+use crate::store::StoredObject;
 
-use super::errors::Refusal;
+use super::errors::StatusError;
 
 /// Both selectors of a request. All parts must hold.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Selector {
-    labels: Vec<Requirement>,
+pub(super) struct RequestSelector {
+    labels: Vec<LabelRequirement>,
     fields: Vec<FieldRequirement>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Requirement {
+struct LabelRequirement {
     key: String,
-    test: Test,
+    test: LabelOperator,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Test {
+enum LabelOperator {
     Exists,
-    Absent,
+    DoesNotExist,
     In(BTreeSet<String>),
     /// Also holds where the label is missing.
     NotIn(BTreeSet<String>),
     /// The label is a number, and a greater one.
-    Above(i64),
-    Below(i64),
+    GreaterThan(i64),
+    LessThan(i64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FieldRequirement {
     /// JSON pointer.
     field: &'static str,
-    equal: bool,
+    equals: bool,
     value: String,
 }
 
@@ -84,37 +84,37 @@ const LOOKS_MAX: usize = 4;
 const NAME: &str = "/metadata/name";
 const NAMESPACE: &str = "/metadata/namespace";
 
-impl Selector {
+impl RequestSelector {
     /// Whether nothing was asked for.
-    pub(super) fn takes_all(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
     /// Of a request for objects of the kind `entry`.
-    pub(super) fn parse(entry: &Entry, labels: &str, fields: &str) -> Result<Self, Refusal> {
+    pub(super) fn parse(entry: &KindEntry, labels: &str, fields: &str) -> Result<Self, StatusError> {
         Ok(Self {
             labels: parse_labels(labels).map_err(|why| {
-                Refusal::bad_request(format!("unable to parse requirement: {why} in {labels:?}"))
+                StatusError::bad_request(format!("unable to parse requirement: {why} in {labels:?}"))
             })?,
             fields: parse_fields(entry, fields)?,
         })
     }
 
     /// Also asks for this name.
-    pub(super) fn and_name(&mut self, name: &str) {
-        self.fields.push(FieldRequirement { field: NAME, equal: true, value: name.into() });
+    pub(super) fn require_name(&mut self, name: &str) {
+        self.fields.push(FieldRequirement { field: NAME, equals: true, value: name.into() });
     }
 
     /// Each look at one label goes through all of the object's, which may be thousands; so do a thousand requirements.
-    fn fits_labels(&self, object: &Stored) -> bool {
+    fn fits_labels(&self, object: &StoredObject) -> bool {
         if self.labels.len() <= LOOKS_MAX {
-            return self.labels.iter().all(|part| part.holds(object.head.label(&part.key)));
+            return self.labels.iter().all(|part| part.matches(object.head.label(&part.key)));
         }
         let labels: HashMap<&str, &str> = object.head.labels().collect();
-        self.labels.iter().all(|part| part.holds(labels.get(&*part.key).copied()))
+        self.labels.iter().all(|part| part.matches(labels.get(&*part.key).copied()))
     }
 
-    pub(super) fn matches(&self, object: &Stored) -> bool {
+    pub(super) fn matches(&self, object: &StoredObject) -> bool {
         // Most ask for labels and names alone, which are at hand.
         let mut opened = None;
         self.fits_labels(object)
@@ -129,26 +129,26 @@ impl Selector {
                             // A number or a truth of a client's own kind.
                             Some(plain @ (Value::Number(_) | Value::Bool(_))) => {
                                 let plain = plain.to_string();
-                                return (plain == part.value) == part.equal;
+                                return (plain == part.value) == part.equals;
                             }
                             _ => "",
                         }
                     }
                 };
-                (found == part.value) == part.equal
+                (found == part.value) == part.equals
             })
     }
 }
 
-impl Requirement {
-    fn holds(&self, label: Option<&str>) -> bool {
+impl LabelRequirement {
+    fn matches(&self, label: Option<&str>) -> bool {
         match &self.test {
-            Test::Exists => label.is_some(),
-            Test::Absent => label.is_none(),
-            Test::In(values) => label.is_some_and(|label| values.contains(label)),
-            Test::NotIn(values) => label.is_none_or(|label| !values.contains(label)),
-            Test::Above(bound) => number(label).is_some_and(|label| label > *bound),
-            Test::Below(bound) => number(label).is_some_and(|label| label < *bound),
+            LabelOperator::Exists => label.is_some(),
+            LabelOperator::DoesNotExist => label.is_none(),
+            LabelOperator::In(values) => label.is_some_and(|label| values.contains(label)),
+            LabelOperator::NotIn(values) => label.is_none_or(|label| !values.contains(label)),
+            LabelOperator::GreaterThan(bound) => number(label).is_some_and(|label| label > *bound),
+            LabelOperator::LessThan(bound) => number(label).is_some_and(|label| label < *bound),
         }
     }
 }
@@ -159,7 +159,7 @@ fn number(label: Option<&str>) -> Option<i64> {
 
 /// The one object that a field selector asks for: a role that names it grants to list and watch that, which is how
 /// informers of one object live with few rights.
-pub(super) fn only_name(fields: &str) -> Option<&str> {
+pub(super) fn single_name(fields: &str) -> Option<&str> {
     fields.split(',').find_map(|part| {
         let value = part.trim().strip_prefix("metadata.name")?.trim_start().strip_prefix('=')?;
         let name = value.strip_prefix('=').unwrap_or(value).trim();
@@ -167,7 +167,7 @@ pub(super) fn only_name(fields: &str) -> Option<&str> {
     })
 }
 
-fn parse_fields(entry: &Entry, text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
+fn parse_fields(entry: &KindEntry, text: &str) -> Result<Vec<FieldRequirement>, StatusError> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts
         .map(|part| {
@@ -176,17 +176,17 @@ fn parse_fields(entry: &Entry, text: &str) -> Result<Vec<FieldRequirement>, Refu
             } else if let Some((name, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
                 (name, true, value)
             } else {
-                return Err(Refusal::bad_request(format!("invalid field selector: {part:?}")));
+                return Err(StatusError::bad_request(format!("invalid field selector: {part:?}")));
             };
             let name = name.trim();
             let field = pointer(entry, name)?;
-            Ok(FieldRequirement { field, equal, value: value.trim().into() })
+            Ok(FieldRequirement { field, equals: equal, value: value.trim().into() })
         })
         .collect()
 }
 
 /// Where a field of a kind is that its objects can be selected by.
-fn pointer(entry: &Entry, name: &str) -> Result<&'static str, Refusal> {
+fn pointer(entry: &KindEntry, name: &str) -> Result<&'static str, StatusError> {
     let own = || FIELDS.iter().filter(|(kind, ..)| *kind == entry.meta.plural && entry.custom.is_none());
     match name {
         "metadata.name" => return Ok(NAME),
@@ -195,7 +195,7 @@ fn pointer(entry: &Entry, name: &str) -> Result<&'static str, Refusal> {
     }
     let known = own().find(|(_, field, _)| *field == name).map(|(.., pointer)| *pointer);
     known.or_else(|| entry.custom.and_then(|custom| custom.selectable(name))).ok_or_else(|| {
-        Refusal::bad_request(if own().next().is_some() || entry.custom.is_some() {
+        StatusError::bad_request(if own().next().is_some() || entry.custom.is_some() {
             format!("field label not supported: {name}")
         } else {
             format!("{name:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
@@ -204,7 +204,7 @@ fn pointer(entry: &Entry, name: &str) -> Result<&'static str, Refusal> {
 }
 
 /// `a=b,c in (d,e),!f,g!=h,i notin (j),k,l>1,m<2`
-fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
+fn parse_labels(text: &str) -> Result<Vec<LabelRequirement>, String> {
     let parts = split_outside_brackets(text)?;
     if parts.len() > REQUIREMENTS_MAX {
         return Err(format!("found {} requirements, expected at most {REQUIREMENTS_MAX}", parts.len()));
@@ -237,10 +237,10 @@ fn split_outside_brackets(text: &str) -> Result<Vec<&str>, String> {
     Ok(parts)
 }
 
-fn parse_requirement(part: &str) -> Result<Requirement, String> {
+fn parse_requirement(part: &str) -> Result<LabelRequirement, String> {
     let part = part.trim();
     if let Some(key) = part.strip_prefix('!') {
-        return Ok(Requirement { key: label_key(key)?, test: Test::Absent });
+        return Ok(LabelRequirement { key: label_key(key)?, test: LabelOperator::DoesNotExist });
     }
     if let Some((head, values)) = part.split_once('(') {
         let values = values.strip_suffix(')').ok_or("found text behind a bracket")?;
@@ -248,24 +248,34 @@ fn parse_requirement(part: &str) -> Result<Requirement, String> {
         let (key, operator) = head.trim_end().rsplit_once(char::is_whitespace).ok_or("found no operator")?;
         let key = label_key(key)?;
         return match operator {
-            "in" => Ok(Requirement { key, test: Test::In(values) }),
-            "notin" => Ok(Requirement { key, test: Test::NotIn(values) }),
+            "in" => Ok(LabelRequirement { key, test: LabelOperator::In(values) }),
+            "notin" => Ok(LabelRequirement { key, test: LabelOperator::NotIn(values) }),
             other => Err(format!("found {other:?}, expected in or notin")),
         };
     }
     if let Some((key, bound)) = part.split_once(['<', '>']) {
         let bound = bound.trim();
         let bound = bound.parse().map_err(|_| format!("found {bound:?}, expected an integer"))?;
-        let test = if part.contains('>') { Test::Above(bound) } else { Test::Below(bound) };
-        return Ok(Requirement { key: label_key(key)?, test });
+        let test = if part.contains('>') {
+            LabelOperator::GreaterThan(bound)
+        } else {
+            LabelOperator::LessThan(bound)
+        };
+        return Ok(LabelRequirement { key: label_key(key)?, test });
     }
     if let Some((key, value)) = part.split_once("!=") {
-        return Ok(Requirement { key: label_key(key)?, test: Test::NotIn([label_value(value)?].into()) });
+        return Ok(LabelRequirement {
+            key: label_key(key)?,
+            test: LabelOperator::NotIn([label_value(value)?].into()),
+        });
     }
     if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return Ok(Requirement { key: label_key(key)?, test: Test::In([label_value(value)?].into()) });
+        return Ok(LabelRequirement {
+            key: label_key(key)?,
+            test: LabelOperator::In([label_value(value)?].into()),
+        });
     }
-    Ok(Requirement { key: label_key(part)?, test: Test::Exists })
+    Ok(LabelRequirement { key: label_key(part)?, test: LabelOperator::Exists })
 }
 
 fn label_key(text: &str) -> Result<String, String> {
@@ -292,15 +302,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::store::Key;
+    use crate::store::ObjectKey;
 
-    fn of_event(labels: &str, fields: &str) -> Result<Selector, Refusal> {
-        Selector::parse(&crate::kinds::news::entry(), labels, fields)
+    fn of_event(labels: &str, fields: &str) -> Result<RequestSelector, StatusError> {
+        RequestSelector::parse(&crate::kinds::events_v1::entry(), labels, fields)
     }
 
-    fn stored(object: &Value) -> Stored {
-        let key = Key { resource: "/things".into(), namespace: "s".into(), name: "n".into() };
-        Stored::new(key, 1, object)
+    fn stored(object: &Value) -> StoredObject {
+        let key = ObjectKey { resource: "/things".into(), namespace: "s".into(), name: "n".into() };
+        StoredObject::new(key, 1, object)
     }
 
     fn matches(selector: &str, labels: &Value) -> bool {
@@ -397,7 +407,7 @@ mod tests {
             ("metadata.name", None),
             ("", None),
         ] {
-            assert_eq!(only_name(fields), name, "{fields}");
+            assert_eq!(single_name(fields), name, "{fields}");
         }
     }
 
@@ -411,8 +421,8 @@ mod tests {
         assert!(!matches("metadata.namespace=x"));
         assert!(matches("type=Normal,reason!=x,metadata.name=n") && !matches("type=Warning"));
         assert_eq!(of_event("", "spec.x=1").unwrap_err().message, "field label not supported: spec.x");
-        let map = Entry::of::<k8s_openapi::api::core::v1::ConfigMap>();
-        let refusal = Selector::parse(&map, "", "type=a").unwrap_err();
+        let map = KindEntry::of::<k8s_openapi::api::core::v1::ConfigMap>();
+        let refusal = RequestSelector::parse(&map, "", "type=a").unwrap_err();
         assert!(refusal.message.starts_with("\"type\" is not a known field selector"), "{}", refusal.message);
     }
 }

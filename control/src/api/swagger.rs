@@ -8,41 +8,41 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::kind::{Entry, KindMeta, Registry};
+use crate::kind_registry::{KindEntry, KindMeta, KindRegistry};
 
 use super::discovery::root;
-use super::openapi::{METADATA, info, schema_name, schemas, type_of};
-use super::{patch, strategic};
+use super::openapi::{METADATA, document_info, schema_name, schemas, type_of};
+use super::{patch, strategic_merge};
 
 const DEFINITIONS: &str = "#/definitions/";
 const ANYTHING: &str = "x-kubernetes-preserve-unknown-fields";
 const NUMBER_OR_TEXT: &str = "x-kubernetes-int-or-string";
 /// What version 2 has no word for.
-const FOREIGN: [&str; 6] = ["anyOf", "oneOf", "not", "nullable", "const", "default"];
+const UNSUPPORTED_KEYWORDS: [&str; 6] = ["anyOf", "oneOf", "not", "nullable", "const", "default"];
 /// What its reader takes for a type.
 const TYPES: [&str; 6] = ["object", "array", "string", "integer", "number", "boolean"];
 /// Without Kubernetes' strategic one: where it is missing, newer clients go by the types that they know.
 const PATCHES: [&str; 3] =
     ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 
-pub(super) fn document(registry: &Registry) -> Value {
-    let entries: Vec<&Entry> = registry.entries.iter().collect();
+pub(super) fn document(registry: &KindRegistry) -> Value {
+    let entries: Vec<&KindEntry> = registry.entries.iter().collect();
     let mut definitions = schemas(&entries, DEFINITIONS);
-    let others = |entry: &&&Entry| !patch::is_core(entry);
+    let others = |entry: &&&KindEntry| !patch::is_core(entry);
     let others: HashSet<String> =
         entries.iter().filter(others).map(|entry| schema_name(entry.meta)).collect();
     definitions.iter_mut().for_each(|(name, schema)| {
         let root = if name == METADATA { "metadata" } else { "" };
-        narrow(schema, (!others.contains(name)).then_some(root));
+        to_v2(schema, (!others.contains(name)).then_some(root));
     });
     let paths: Map<String, Value> = entries.iter().flat_map(|entry| paths(entry.meta)).collect();
-    json!({ "swagger": "2.0", "info": info(), "paths": paths, "definitions": definitions })
+    json!({ "swagger": "2.0", "info": document_info(), "paths": paths, "definitions": definitions })
 }
 
 /// Leaves of a schema what version 2 can say. `merges`: the name of the field that it is of, if lists are to say
 /// that they are merged by a key; clients that make strategic patches by this document have to know what this
 /// server does with them.
-fn narrow(schema: &mut Value, merges: Option<&str>) {
+fn to_v2(schema: &mut Value, merges: Option<&str>) {
     let Some(fields) = schema.as_object_mut() else {
         *schema = json!({});
         return;
@@ -59,7 +59,7 @@ fn narrow(schema: &mut Value, merges: Option<&str>) {
     if fields.get("$ref").is_some_and(|to| !to.as_str().is_some_and(known)) {
         fields.remove("$ref");
     }
-    FOREIGN.iter().for_each(|name| drop(fields.remove(*name)));
+    UNSUPPORTED_KEYWORDS.iter().for_each(|name| drop(fields.remove(*name)));
     let known = fields.get("type").and_then(Value::as_str).is_some_and(|found| TYPES.contains(&found));
     if !known || fields.get(NUMBER_OR_TEXT) == Some(&Value::Bool(true)) {
         fields.remove("type");
@@ -76,13 +76,14 @@ fn narrow(schema: &mut Value, merges: Option<&str>) {
         fields.entry("items").or_insert_with(|| json!({}));
     }
     for name in ["items", "additionalProperties"] {
-        fields.get_mut(name).into_iter().for_each(|inner| narrow(inner, merges));
+        fields.get_mut(name).into_iter().for_each(|inner| to_v2(inner, merges));
     }
     let properties = fields.get_mut("properties").and_then(Value::as_object_mut);
     for (name, inner) in properties.into_iter().flatten() {
-        narrow(inner, merges.map(|_| name.as_str()));
+        to_v2(inner, merges.map(|_| name.as_str()));
         let is_list = inner["type"] == "array";
-        let merging = merges.filter(|_| is_list).and_then(|parent| strategic::merging(parent, name));
+        let merging =
+            merges.filter(|_| is_list).and_then(|parent| strategic_merge::list_merge_key(parent, name));
         if let Some((key, inner)) = merging.zip(inner.as_object_mut()) {
             inner.insert("x-kubernetes-patch-strategy".into(), "merge".into());
             inner.extend(key.map(|key| ("x-kubernetes-patch-merge-key".to_owned(), key.into())));
@@ -140,7 +141,7 @@ mod tests {
             assert!(TYPES.contains(&kind.as_str().unwrap()), "{at}: {kind}");
         }
         assert!(schema["type"] != "array" || schema["items"].is_object(), "{at}: a list of nothing");
-        for foreign in FOREIGN.iter().chain(&["allOf"]) {
+        for foreign in UNSUPPORTED_KEYWORDS.iter().chain(&["allOf"]) {
             assert!(schema.get(foreign).is_none(), "{at}: {foreign}");
         }
         for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
@@ -189,7 +190,7 @@ mod tests {
             ),
         ];
         for (mut schema, expected) in cases {
-            narrow(&mut schema, Some(""));
+            to_v2(&mut schema, Some(""));
             assert_eq!(schema, expected);
         }
     }

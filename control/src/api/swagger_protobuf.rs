@@ -7,22 +7,22 @@ use serde_json::{Map, Value};
 
 /// A message as it is written.
 #[derive(Debug, Default)]
-struct Message(Vec<u8>);
+struct ProtobufMessage(Vec<u8>);
 
 /// The whole document.
 pub(super) fn encode(document: &Value) -> Vec<u8> {
-    let mut info = Message::default();
+    let mut info = ProtobufMessage::default();
     info.text(1, &document["info"]["title"]);
     info.text(2, &document["info"]["version"]);
-    let mut paths = Message::default();
+    let mut paths = ProtobufMessage::default();
     for (name, item) in fields(&document["paths"]) {
         paths.named(2, name, path(item));
     }
-    let mut definitions = Message::default();
+    let mut definitions = ProtobufMessage::default();
     for (name, inner) in fields(&document["definitions"]) {
         definitions.named(1, name, schema(inner));
     }
-    let mut whole = Message::default();
+    let mut whole = ProtobufMessage::default();
     whole.text(1, &document["swagger"]);
     whole.message(2, info);
     whole.message(8, paths);
@@ -30,8 +30,8 @@ pub(super) fn encode(document: &Value) -> Vec<u8> {
     whole.0
 }
 
-fn path(item: &Value) -> Message {
-    let mut path = Message::default();
+fn path(item: &Value) -> ProtobufMessage {
+    let mut path = ProtobufMessage::default();
     for (number, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
         if let Some(found) = item.get(method) {
             path.message(number, operation(found));
@@ -40,14 +40,14 @@ fn path(item: &Value) -> Message {
     path
 }
 
-fn operation(found: &Value) -> Message {
-    let mut operation = Message::default();
+fn operation(found: &Value) -> ProtobufMessage {
+    let mut operation = ProtobufMessage::default();
     items(&found["produces"]).for_each(|media| operation.text(6, media));
     items(&found["consumes"]).for_each(|media| operation.text(7, media));
     items(&found["parameters"]).for_each(|one| operation.message(8, wrapped(1, parameter(one))));
-    let mut responses = Message::default();
+    let mut responses = ProtobufMessage::default();
     for (code, response) in fields(&found["responses"]) {
-        let mut said = Message::default();
+        let mut said = ProtobufMessage::default();
         said.text(1, &response["description"]);
         said.message(2, wrapped(1, schema(&response["schema"])));
         responses.named(1, code, wrapped(1, said));
@@ -58,8 +58,8 @@ fn operation(found: &Value) -> Message {
 }
 
 /// In the body or in the query; there are no others.
-fn parameter(found: &Value) -> Message {
-    let mut inner = Message::default();
+fn parameter(found: &Value) -> ProtobufMessage {
+    let mut inner = ProtobufMessage::default();
     if found["in"] == "body" {
         inner.text(2, &found["name"]);
         inner.text(3, &found["in"]);
@@ -74,8 +74,8 @@ fn parameter(found: &Value) -> Message {
     wrapped(2, wrapped(3, inner))
 }
 
-fn schema(found: &Value) -> Message {
-    let mut schema = Message::default();
+fn schema(found: &Value) -> ProtobufMessage {
+    let mut schema = ProtobufMessage::default();
     schema.text(1, &found["$ref"]);
     schema.text(2, &found["format"]);
     schema.text(4, &found["description"]);
@@ -85,7 +85,7 @@ fn schema(found: &Value) -> Message {
         schema.message(21, wrapped(1, self::schema(inner)));
     }
     if found["type"].is_string() {
-        let mut types = Message::default();
+        let mut types = ProtobufMessage::default();
         types.text(1, &found["type"]);
         schema.message(22, types);
     }
@@ -93,7 +93,7 @@ fn schema(found: &Value) -> Message {
         schema.message(23, wrapped(1, self::schema(inner)));
     }
     if let Some(inner) = found.get("properties") {
-        let mut properties = Message::default();
+        let mut properties = ProtobufMessage::default();
         for (name, inner) in fields(inner) {
             properties.named(1, name, self::schema(inner));
         }
@@ -103,14 +103,14 @@ fn schema(found: &Value) -> Message {
     schema
 }
 
-fn any(value: &Value) -> Message {
-    let mut any = Message::default();
+fn any(value: &Value) -> ProtobufMessage {
+    let mut any = ProtobufMessage::default();
     any.bytes(2, value.to_string().as_bytes());
     any
 }
 
-fn wrapped(number: u64, inner: Message) -> Message {
-    let mut outer = Message::default();
+fn wrapped(number: u64, inner: ProtobufMessage) -> ProtobufMessage {
+    let mut outer = ProtobufMessage::default();
     outer.message(number, inner);
     outer
 }
@@ -123,7 +123,7 @@ fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-impl Message {
+impl ProtobufMessage {
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value.to_le_bytes()[0] | 0x80);
@@ -138,7 +138,7 @@ impl Message {
         self.0.extend_from_slice(content);
     }
 
-    fn message(&mut self, number: u64, inner: Message) {
+    fn message(&mut self, number: u64, inner: ProtobufMessage) {
         self.bytes(number, &inner.0);
     }
 
@@ -156,8 +156,8 @@ impl Message {
         }
     }
 
-    fn named(&mut self, number: u64, name: &str, value: Message) {
-        let mut pair = Message::default();
+    fn named(&mut self, number: u64, name: &str, value: ProtobufMessage) {
+        let mut pair = ProtobufMessage::default();
         pair.bytes(1, name.as_bytes());
         pair.message(2, value);
         self.message(number, pair);
@@ -216,7 +216,7 @@ mod tests {
     fn a_length_takes_as_many_bytes_as_it_needs() {
         for (value, expected) in [(0, vec![0]), (127, vec![0x7f]), (128, vec![0x80, 1]), (300, vec![0xac, 2])]
         {
-            let mut message = Message::default();
+            let mut message = ProtobufMessage::default();
             message.varint(value);
             assert_eq!(message.0, expected);
         }

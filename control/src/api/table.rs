@@ -4,34 +4,34 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cel;
-use crate::kind::{
-    COUNT, Column, ENDPOINTS, KindMeta, LABELS, LOWER_PAIR, PAIR, RATIO, SERVICE_OUTSIDE, SERVICE_PORTS,
-    SOME, STAMP,
+use crate::kind_registry::{
+    COUNT, ENDPOINTS, FIRST_FEW, KindMeta, LABELS, LOWER_PAIR, PAIR, PrinterColumn, RATIO,
+    SERVICE_EXTERNAL_ADDRESSES, SERVICE_PORTS, STAMP,
 };
-use crate::store::Stored;
+use crate::store::StoredObject;
 
-use super::accept;
-use super::jsonpath::{Budget, Path};
-use super::parameters::IncludeObject;
+use super::content_negotiation;
+use super::jsonpath::{JsonPath, PathBudget};
+use super::query_parameters::IncludeObject;
 
 /// Entries of a cell that shows some of many; kubectl's figure.
-const SHOWN_MAX: usize = 3;
+const CELL_ENTRIES_MAX: usize = 3;
 
 /// A column, with its paths understood.
-struct Reading<'a> {
-    column: &'a Column,
-    parts: Vec<Part<'a>>,
+struct ColumnReader<'a> {
+    column: &'a PrinterColumn,
+    parts: Vec<ColumnPart<'a>>,
 }
 
-enum Part<'a> {
-    Path(Path),
+enum ColumnPart<'a> {
+    Path(JsonPath),
     Literal(&'a str),
 }
 
 /// A table of `objects`; ages are counted until `now`.
-pub(super) fn of(
+pub(super) fn render(
     meta: &KindMeta,
-    objects: &[&Stored],
+    objects: &[&StoredObject],
     version: &str,
     include: IncludeObject,
     now: Timestamp,
@@ -43,18 +43,18 @@ pub(super) fn of(
         "description": "Name must be unique within a namespace.",
         "priority": 0,
     });
-    let mut columns: Vec<Value> = if names_itself(meta) { Vec::new() } else { vec![named] };
-    let readings: Vec<Reading<'_>> = meta.columns.iter().map_while(Reading::of).collect();
+    let mut columns: Vec<Value> = if has_own_name_column(meta) { Vec::new() } else { vec![named] };
+    let readings: Vec<ColumnReader<'_>> = meta.columns.iter().map_while(ColumnReader::of).collect();
     columns.extend(readings.iter().map(|reading| {
         let column = reading.column;
-        let described = match column.client {
+        let described = match column.custom {
             Some(client) => client.description.into(),
             None => format!("{} of the {}", column.name, meta.kind),
         };
         json!({
             "name": column.name,
-            "type": told_type(column),
-            "format": column.client.map_or("", |client| client.format),
+            "type": column_type(column),
+            "format": column.custom.map_or("", |client| client.format),
             "description": described,
             "priority": column.priority,
         })
@@ -72,89 +72,95 @@ pub(super) fn of(
 
 fn row(
     meta: &KindMeta,
-    readings: &[Reading<'_>],
-    object: &Stored,
+    readings: &[ColumnReader<'_>],
+    object: &StoredObject,
     include: IncludeObject,
     now: Timestamp,
 ) -> Value {
-    let mut cells = if names_itself(meta) { Vec::new() } else { vec![Value::from(&*object.key.name)] };
+    let mut cells = if has_own_name_column(meta) { Vec::new() } else { vec![Value::from(&*object.key.name)] };
     let mut value = object.value();
-    let mut budget = Budget::of(object.json_bytes());
+    let mut budget = PathBudget::of(object.json_bytes());
     cells.extend(readings.iter().map(|reading| reading.cell(&value, now, &mut budget)));
     let mut row = json!({});
     row["cells"] = cells.into();
     match include {
         IncludeObject::None => {}
-        IncludeObject::Metadata => row["object"] = accept::partial(value["metadata"].take()),
+        IncludeObject::Metadata => row["object"] = content_negotiation::partial(value["metadata"].take()),
         IncludeObject::Object => row["object"] = value,
     }
     row
 }
 
 /// The kind says itself where the name stands. A client's column of that name is one more.
-fn names_itself(meta: &KindMeta) -> bool {
-    meta.columns.iter().any(|column| column.name == "Name" && column.client.is_none())
+fn has_own_name_column(meta: &KindMeta) -> bool {
+    meta.columns.iter().any(|column| column.name == "Name" && column.custom.is_none())
 }
 
-fn told_type(column: &Column) -> &str {
+fn column_type(column: &PrinterColumn) -> &str {
     match column.format {
-        RATIO | COUNT | PAIR | LOWER_PAIR | LABELS | ENDPOINTS | SOME | SERVICE_PORTS | SERVICE_OUTSIDE => {
-            "string"
-        }
+        RATIO
+        | COUNT
+        | PAIR
+        | LOWER_PAIR
+        | LABELS
+        | ENDPOINTS
+        | FIRST_FEW
+        | SERVICE_PORTS
+        | SERVICE_EXTERNAL_ADDRESSES => "string",
         STAMP => "date",
         other => other,
     }
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ColumnReader<'a> {
     /// `None` for a path that cannot be understood: as in Kubernetes, the table ends before that column.
-    fn of(column: &'a Column) -> Option<Self> {
+    fn of(column: &'a PrinterColumn) -> Option<Self> {
         let part = |text: &'a str| match text.strip_prefix('=') {
-            Some(literal) => Some(Part::Literal(literal)),
-            None => Path::parse(text).map(Part::Path),
+            Some(literal) => Some(ColumnPart::Literal(literal)),
+            None => JsonPath::parse(text).map(ColumnPart::Path),
         };
-        let parts = match column.client {
-            Some(_) => vec![Part::Path(Path::parse(column.path)?)],
+        let parts = match column.custom {
+            Some(_) => vec![ColumnPart::Path(JsonPath::parse(column.path)?)],
             None => column.path.split(['|', '+']).map(part).collect::<Option<_>>()?,
         };
         Some(Self { column, parts })
     }
 
     /// What each path finds.
-    fn found<'v>(
+    fn evaluate<'v>(
         &'v self,
         object: &'v Value,
-        budget: &'v mut Budget,
+        budget: &'v mut PathBudget,
     ) -> impl Iterator<Item = Vec<&'v Value>> {
         self.parts.iter().filter_map(move |part| match part {
-            Part::Path(path) => Some(path.find(object, budget)),
-            Part::Literal(_) => None,
+            ColumnPart::Path(path) => Some(path.find(object, budget)),
+            ColumnPart::Literal(_) => None,
         })
     }
 
-    fn cell(&self, object: &Value, now: Timestamp, budget: &mut Budget) -> Value {
-        if self.column.client.is_some() {
-            let found = self.found(object, budget).next();
+    fn cell(&self, object: &Value, now: Timestamp, budget: &mut PathBudget) -> Value {
+        if self.column.custom.is_some() {
+            let found = self.evaluate(object, budget).next();
             let first = found.and_then(|found| found.first().copied());
             let cell = first.map_or(Value::Null, |first| typed_cell(self.column.format, first, now));
-            let is_shown = cell.as_str().is_none_or(|text| budget.shows(text.len()));
+            let is_shown = cell.as_str().is_none_or(|text| budget.take_output(text.len()));
             return if is_shown { cell } else { Value::Null };
         }
         match self.column.format {
-            COUNT => self.found(object, budget).flatten().map(size).sum::<usize>().into(),
+            COUNT => self.evaluate(object, budget).flatten().map(size).sum::<usize>().into(),
             PAIR | LOWER_PAIR => self.pairs(object, budget).into(),
             ENDPOINTS => endpoints(object).into(),
-            SOME => some(self.found(object, budget).flatten().map(plain).collect()).into(),
+            FIRST_FEW => first_few(self.evaluate(object, budget).flatten().map(plain).collect()).into(),
             SERVICE_PORTS => service_ports(object).into(),
-            SERVICE_OUTSIDE => service_outside(object).into(),
-            _ => self.first_that_is_there(object, now, budget),
+            SERVICE_EXTERNAL_ADDRESSES => external_addresses(object).into(),
+            _ => self.first_present(object, now, budget),
         }
     }
 
-    fn first_that_is_there(&self, object: &Value, now: Timestamp, budget: &mut Budget) -> Value {
+    fn first_present(&self, object: &Value, now: Timestamp, budget: &mut PathBudget) -> Value {
         let mut choices = self.parts.iter().map(|part| match part {
-            Part::Literal(literal) => Err(*literal),
-            Part::Path(path) => Ok(path.find(object, budget)),
+            ColumnPart::Literal(literal) => Err(*literal),
+            ColumnPart::Path(path) => Ok(path.find(object, budget)),
         });
         let found = match choices.find(|found| found.as_ref().map_or(true, |found| !found.is_empty())) {
             Some(Ok(found)) => found,
@@ -184,8 +190,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn pairs(&self, object: &Value, budget: &mut Budget) -> String {
-        let mut found = self.found(object, budget);
+    fn pairs(&self, object: &Value, budget: &mut PathBudget) -> String {
+        let mut found = self.evaluate(object, budget);
         let (one, other) = (found.next().unwrap_or_default(), found.next().unwrap_or_default());
         let shown = one.into_iter().zip(other).map(|(one, other)| {
             let one = plain(one);
@@ -222,12 +228,16 @@ fn size(value: &Value) -> usize {
 }
 
 /// The first few of many.
-fn some(all: Vec<String>) -> String {
+fn first_few(all: Vec<String>) -> String {
     if all.is_empty() {
         return "<none>".into();
     }
-    let shown = all.iter().take(SHOWN_MAX).cloned().collect::<Vec<_>>().join(",");
-    if all.len() > SHOWN_MAX { format!("{shown} + {} more...", all.len() - SHOWN_MAX) } else { shown }
+    let shown = all.iter().take(CELL_ENTRIES_MAX).cloned().collect::<Vec<_>>().join(",");
+    if all.len() > CELL_ENTRIES_MAX {
+        format!("{shown} + {} more...", all.len() - CELL_ENTRIES_MAX)
+    } else {
+        shown
+    }
 }
 
 /// Ready addresses, each with each port of its subset.
@@ -243,7 +253,7 @@ fn endpoints(object: &Value) -> String {
             all.extend(addresses.iter().map(|at| format!("{}:{}", plain(&at["ip"]), plain(&port["port"]))));
         }
     }
-    some(all)
+    first_few(all)
 }
 
 /// `80/TCP,443:30443/TCP`
@@ -258,7 +268,7 @@ fn service_ports(service: &Value) -> String {
     if shown.is_empty() { "<none>".into() } else { shown }
 }
 
-fn service_outside(service: &Value) -> String {
+fn external_addresses(service: &Value) -> String {
     let spec = &service["spec"];
     if spec["type"] == "ExternalName" {
         return plain(&spec["externalName"]);
@@ -318,7 +328,7 @@ fn age(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::ClientColumn;
+    use crate::kind_registry::CustomColumn;
 
     #[test]
     fn cells_show_counts_pairs_and_labels_as_kubectl_shows_them() {
@@ -338,9 +348,9 @@ mod tests {
             ("string", ".none|.name", json!("p")),
             ("string", ".none", Value::Null),
         ] {
-            let column = Column { format, ..crate::kinds::column("", path) };
-            let reading = Reading::of(&column).unwrap();
-            let cell = reading.cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of(1000));
+            let column = PrinterColumn { format, ..crate::kinds::column("", path) };
+            let reading = ColumnReader::of(&column).unwrap();
+            let cell = reading.cell(&object, Timestamp::UNIX_EPOCH, &mut PathBudget::of(1000));
             assert_eq!(cell, text, "{format} {path}");
         }
     }
@@ -380,10 +390,13 @@ mod tests {
             ("string", ".text|.n", Value::Null),
             ("string", ".missing", Value::Null),
         ] {
-            let client = Some(ClientColumn { description: "", format: "" });
-            let column = Column { format: kind, client, ..crate::kinds::column("", path) };
-            let found =
-                Reading::of(&column).unwrap().cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of(1000));
+            let client = Some(CustomColumn { description: "", format: "" });
+            let column = PrinterColumn { format: kind, custom: client, ..crate::kinds::column("", path) };
+            let found = ColumnReader::of(&column).unwrap().cell(
+                &object,
+                Timestamp::UNIX_EPOCH,
+                &mut PathBudget::of(1000),
+            );
             assert_eq!(found, cell, "{kind} {path}");
         }
     }
@@ -398,9 +411,9 @@ mod tests {
         for entry in &crate::kinds::registry().entries {
             for column in entry.meta.columns {
                 let reading =
-                    Reading::of(column).unwrap_or_else(|| panic!("{} {}", entry.meta.kind, column.path));
+                    ColumnReader::of(column).unwrap_or_else(|| panic!("{} {}", entry.meta.kind, column.path));
                 if column.path.contains('[') && column.path.contains("knative") {
-                    found.push(reading.cell(&object, Timestamp::UNIX_EPOCH, &mut Budget::of(1000)));
+                    found.push(reading.cell(&object, Timestamp::UNIX_EPOCH, &mut PathBudget::of(1000)));
                 }
             }
         }
@@ -439,7 +452,7 @@ mod tests {
         ] {
             let service = json!({ "spec": spec, "status": status });
             assert_eq!(
-                (service_ports(&service).as_str(), service_outside(&service).as_str()),
+                (service_ports(&service).as_str(), external_addresses(&service).as_str()),
                 (ports, outside)
             );
         }

@@ -5,43 +5,43 @@ use std::sync::Arc;
 use axum::response::Response;
 use http::StatusCode;
 
-use crate::store::{Opened, View};
+use crate::store::{DecodedObject, StagedView};
 
 use super::decide::Write;
-use super::errors::Refusal;
-use super::{Call, apply, body, fields, get, naming, object, rehearse};
+use super::errors::StatusError;
+use super::{ApiRequest, apply, as_dry_run, body, crd_names, field_validation, get, prepare};
 
-pub(super) async fn update(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
+pub(super) async fn update(call: &ApiRequest, bytes: &[u8]) -> Result<Response, StatusError> {
     let key = call.key()?;
     let entry = call.target.entry;
     let (status, finalize) = (call.target.status, call.target.finalize);
     let requester = call.requester();
     let dry_run = call.parameters.dry_run;
-    let writer = call.writer();
-    let validation = call.validation();
-    let (new, duplicates) = body::written(&call.headers, entry.meta.kind, bytes, validation)?;
-    let warnings = fields::check(&entry, validation, &new, duplicates)?;
+    let writer = call.field_writer();
+    let validation = call.field_validation();
+    let (new, duplicates) = body::object_for_write(&call.headers, entry.meta.kind, bytes, validation)?;
+    let warnings = field_validation::check(&entry, validation, &new, duplicates)?;
     let judge = {
-        let (name, writer, customs) = (key.name.clone(), writer.clone(), Arc::clone(&call.server.customs));
-        move |before: Option<&Opened>| {
-            let before = before.ok_or_else(|| Refusal::not_found(entry.meta, &name))?;
-            let sent = writer.sent(&entry, &new);
+        let (name, writer, customs) = (key.name.clone(), writer.clone(), Arc::clone(&call.server.crds));
+        move |before: Option<&DecodedObject>| {
+            let before = before.ok_or_else(|| StatusError::not_found(entry.meta, &name))?;
+            let sent = writer.user_object(&entry, &new);
             let change = if finalize {
-                object::prepare_finalize(&entry, before, new.clone(), &requester)?
+                prepare::prepare_finalize(&entry, before, new.clone(), &requester)?
             } else if status {
-                object::prepare_status(&entry, before, new.clone(), &requester)?
+                prepare::prepare_status(&entry, before, new.clone(), &requester)?
             } else {
-                object::prepare_update(&entry, before, new.clone(), &requester)?
+                prepare::prepare_update(&entry, before, new.clone(), &requester)?
             };
             customs.check_room(entry.meta, &change)?;
-            Ok(apply::track(change, Some(before), &writer, sent.as_ref()))
+            Ok(apply::track_update(change, Some(before), &writer, sent.as_ref()))
         }
     };
-    let settle = move |view: &View, change, _| {
-        let change = naming::settle(view, change, &writer.now);
-        Ok(if dry_run { rehearse(change) } else { change })
+    let settle = move |view: &StagedView, change, _| {
+        let change = crd_names::assign_names(view, change, &writer.now);
+        Ok(if dry_run { as_dry_run(change) } else { change })
     };
     let written = Write { key, bytes: bytes.len(), dry_run, judge, settle }.run(&call.server.store);
-    let response = get::one(call, StatusCode::OK, written.await?.object());
-    Ok(fields::warn(response, &warnings))
+    let response = get::object_response(call, StatusCode::OK, written.await?.object());
+    Ok(field_validation::with_warnings(response, &warnings))
 }

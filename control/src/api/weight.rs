@@ -3,7 +3,7 @@
 //! JSON of one kilobyte can become a hundred in memory: `{}` is 3 bytes with its comma and 32 as a value, `{"a":1}` is 8 and
 //! 700. So values are counted first, in one pass that allocates nothing.
 
-use super::errors::Refusal;
+use super::errors::StatusError;
 
 /// Memory that one body may take as a tree, in bytes. The largest definitions that people write (1.5 MB of
 /// schema, 20,000 objects) take 25 MB. What is done with a tree (defaults, a typed copy, owners, the answer) takes
@@ -36,7 +36,7 @@ pub(super) struct Weight {
 
 impl Weight {
     /// What the body will take; refused if that is too much, or if it nests too deep.
-    pub(super) fn of(media: Option<&str>, body: &[u8]) -> Result<Self, Refusal> {
+    pub(super) fn of(media: Option<&str>, body: &[u8]) -> Result<Self, StatusError> {
         let weight = match media {
             Some("application/vnd.kubernetes.protobuf") => Self::of_protobuf(body),
             Some(
@@ -53,7 +53,7 @@ impl Weight {
                 "Request entity too large: its {values} values take {bytes} bytes in memory, limit is {TREE_BYTES_MAX}; \
                  send fewer values"
             );
-            return Err(Refusal { message, ..Refusal::too_large(TREE_BYTES_MAX) });
+            return Err(StatusError { message, ..StatusError::too_large(TREE_BYTES_MAX) });
         }
         Ok(weight)
     }
@@ -128,7 +128,7 @@ impl Weight {
 }
 
 /// Refuses YAML with too many open brackets before the parser sees it.
-fn check_brackets(body: &[u8]) -> Result<(), Refusal> {
+fn check_brackets(body: &[u8]) -> Result<(), StatusError> {
     let mut open = 0_usize;
     for byte in body {
         match byte {
@@ -140,7 +140,7 @@ fn check_brackets(body: &[u8]) -> Result<(), Refusal> {
             let why = format!(
                 "error converting YAML to JSON: more than {YAML_OPEN_MAX} brackets are open; send JSON"
             );
-            return Err(Refusal::bad_request(why));
+            return Err(StatusError::bad_request(why));
         }
     }
     Ok(())

@@ -8,7 +8,7 @@
 use serde_json::{Number, Value};
 
 /// What some version of YAML takes for something else than a string, in any case.
-const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
+const RESERVED_WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
 /// The document, with a line end.
 pub(super) fn write(value: &Value) -> String {
@@ -23,7 +23,7 @@ fn block(text: &mut String, value: &Value, indent: usize, fresh: bool) {
         Value::Object(fields) if !fields.is_empty() => {
             let mut inline = fresh;
             for (name, inner) in fields {
-                begin(text, indent, &mut inline);
+                start_entry(text, indent, &mut inline);
                 string(text, name);
                 text.push(':');
                 let deeper = if inner.is_array() { indent } else { indent + 2 };
@@ -33,7 +33,7 @@ fn block(text: &mut String, value: &Value, indent: usize, fresh: bool) {
         Value::Array(items) if !items.is_empty() => {
             let mut inline = fresh;
             for item in items {
-                begin(text, indent, &mut inline);
+                start_entry(text, indent, &mut inline);
                 text.push('-');
                 if is_block(item) {
                     text.push(' ');
@@ -66,7 +66,7 @@ fn is_block(value: &Value) -> bool {
 }
 
 /// Goes to where an entry stands. The first behind a dash, and the first of all, stand there already.
-fn begin(text: &mut String, indent: usize, inline: &mut bool) {
+fn start_entry(text: &mut String, indent: usize, inline: &mut bool) {
     if !std::mem::take(inline) {
         if !text.ends_with('\n') {
             text.push('\n');
@@ -102,7 +102,7 @@ fn string(text: &mut String, found: &str) {
 fn is_plain(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
-        && !WORDS.iter().any(|word| word.eq_ignore_ascii_case(text))
+        && !RESERVED_WORDS.iter().any(|word| word.eq_ignore_ascii_case(text))
 }
 
 /// YAML 1.1 wants a point and a sign in a number with an exponent.

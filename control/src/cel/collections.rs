@@ -4,64 +4,71 @@ use std::cmp::Ordering;
 
 use jiff::SignedDuration;
 
-use super::call::unfit;
 use super::evaluate::overflow;
-use super::value::Val;
-use super::{Failure, Steps, wrong};
+use super::functions::no_matching_overload;
+use super::value::CelValue;
+use super::{EvalBudget, EvalError, mismatch};
 
-pub(super) fn method(name: &str, items: &[Val], given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
-    steps.take(items.len())?;
+pub(super) fn method(
+    name: &str,
+    items: &[CelValue],
+    given: &[CelValue],
+    steps: &mut EvalBudget,
+) -> Result<CelValue, EvalError> {
+    steps.spend(items.len())?;
     match (name, given) {
-        ("size", []) => Ok(place(items.len())),
+        ("size", []) => Ok(index_value(items.len())),
         ("isSorted", []) => {
             for pair in items.windows(2) {
-                if pair[0].order(&pair[1], steps)? == Ordering::Greater {
-                    return Ok(Val::Bool(false));
+                if pair[0].compare(&pair[1], steps)? == Ordering::Greater {
+                    return Ok(CelValue::Bool(false));
                 }
             }
-            Ok(Val::Bool(true))
+            Ok(CelValue::Bool(true))
         }
-        ("min", []) => extreme(items, Ordering::Less, steps),
-        ("max", []) => extreme(items, Ordering::Greater, steps),
+        ("min", []) => min_or_max(items, Ordering::Less, steps),
+        ("max", []) => min_or_max(items, Ordering::Greater, steps),
         ("sum", []) => sum(items),
         ("indexOf", [wanted]) => {
             for (at, item) in items.iter().enumerate() {
                 if item.equals(wanted, steps)? {
-                    return Ok(place(at));
+                    return Ok(index_value(at));
                 }
             }
-            Ok(Val::Int(-1))
+            Ok(CelValue::Int(-1))
         }
         ("lastIndexOf", [wanted]) => {
             for (at, item) in items.iter().enumerate().rev() {
                 if item.equals(wanted, steps)? {
-                    return Ok(place(at));
+                    return Ok(index_value(at));
                 }
             }
-            Ok(Val::Int(-1))
+            Ok(CelValue::Int(-1))
         }
         ("join", _) => {
             let between = match given {
-                [Val::Text(text)] => &**text,
+                [CelValue::String(text)] => &**text,
                 _ => "",
             };
             let mut texts = Vec::new();
             for item in items {
-                let Val::Text(text) = item else { return unfit(name, item) };
-                steps.text(text.len() + between.len())?;
+                let CelValue::String(text) = item else { return no_matching_overload(name, item) };
+                steps.spend_text(text.len() + between.len())?;
                 texts.push(&**text);
             }
-            Ok(Val::text(texts.join(between)))
+            Ok(CelValue::text(texts.join(between)))
         }
-        ("reverse", []) => Ok(Val::list(items.iter().rev().cloned().collect())),
-        _ => unfit(name, &Val::list(Vec::new())),
+        ("reverse", []) => Ok(CelValue::list(items.iter().rev().cloned().collect())),
+        _ => no_matching_overload(name, &CelValue::list(Vec::new())),
     }
 }
 
 /// `sets.contains(all, some)` and its like.
-pub(super) fn sets(name: &str, given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
-    let [Val::List(one), Val::List(two)] = given else { return wrong(format!("no such overload: {name}")) };
-    let has = |all: &[Val], wanted: &Val, steps: &mut Steps| -> Result<bool, Failure> {
+pub(super) fn sets(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+    let [CelValue::List(one), CelValue::List(two)] = given else {
+        return mismatch(format!("no such overload: {name}"));
+    };
+    let has = |all: &[CelValue], wanted: &CelValue, steps: &mut EvalBudget| -> Result<bool, EvalError> {
         for item in all {
             if item.equals(wanted, steps)? {
                 return Ok(true);
@@ -79,42 +86,44 @@ pub(super) fn sets(name: &str, given: &[Val], steps: &mut Steps) -> Result<Val, 
             truth &= has(two, wanted, steps)?;
         }
     }
-    Ok(Val::Bool(truth))
+    Ok(CelValue::Bool(truth))
 }
 
-pub(super) fn place(at: usize) -> Val {
-    Val::Int(i64::try_from(at).unwrap_or(i64::MAX))
+pub(super) fn index_value(at: usize) -> CelValue {
+    CelValue::Int(i64::try_from(at).unwrap_or(i64::MAX))
 }
 
-fn extreme(items: &[Val], wanted: Ordering, steps: &mut Steps) -> Result<Val, Failure> {
+fn min_or_max(items: &[CelValue], wanted: Ordering, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     let Some((first, rest)) = items.split_first() else {
-        return wrong("an empty list has neither min nor max");
+        return mismatch("an empty list has neither min nor max");
     };
     let mut found = first;
     for item in rest {
-        if item.order(found, steps)? == wanted {
+        if item.compare(found, steps)? == wanted {
             found = item;
         }
     }
     Ok(found.clone())
 }
 
-fn sum(items: &[Val]) -> Result<Val, Failure> {
+fn sum(items: &[CelValue]) -> Result<CelValue, EvalError> {
     let mut total = match items.first() {
-        None => return Ok(Val::Int(0)),
-        Some(Val::Int(_)) => Val::Int(0),
-        Some(Val::Uint(_)) => Val::Uint(0),
-        Some(Val::Double(_)) => Val::Double(0.0),
-        Some(Val::Duration(_)) => Val::Duration(SignedDuration::ZERO),
-        Some(other) => return unfit("sum", other),
+        None => return Ok(CelValue::Int(0)),
+        Some(CelValue::Int(_)) => CelValue::Int(0),
+        Some(CelValue::Uint(_)) => CelValue::Uint(0),
+        Some(CelValue::Double(_)) => CelValue::Double(0.0),
+        Some(CelValue::Duration(_)) => CelValue::Duration(SignedDuration::ZERO),
+        Some(other) => return no_matching_overload("sum", other),
     };
     for item in items {
         let next = match (&total, item) {
-            (Val::Int(one), Val::Int(two)) => one.checked_add(*two).map(Val::Int),
-            (Val::Uint(one), Val::Uint(two)) => one.checked_add(*two).map(Val::Uint),
-            (Val::Double(one), Val::Double(two)) => Some(Val::Double(one + two)),
-            (Val::Duration(one), Val::Duration(two)) => one.checked_add(*two).map(Val::Duration),
-            (_, other) => return unfit("sum", other),
+            (CelValue::Int(one), CelValue::Int(two)) => one.checked_add(*two).map(CelValue::Int),
+            (CelValue::Uint(one), CelValue::Uint(two)) => one.checked_add(*two).map(CelValue::Uint),
+            (CelValue::Double(one), CelValue::Double(two)) => Some(CelValue::Double(one + two)),
+            (CelValue::Duration(one), CelValue::Duration(two)) => {
+                one.checked_add(*two).map(CelValue::Duration)
+            }
+            (_, other) => return no_matching_overload("sum", other),
         };
         total = next.ok_or_else(overflow)?;
     }

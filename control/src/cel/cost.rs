@@ -6,10 +6,10 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use super::check::Kind;
-use super::parse::{Each, Expr, What};
-use super::sizes::{Node, Sizes, Step};
-use super::value::Val;
+use super::parse::{Comprehension, Expr, ExprKind};
+use super::sizes::{SchemaNode, SchemaStep, SizeEstimator};
+use super::type_check::CelType;
+use super::value::CelValue;
 
 /// Costs of a new list, and of a new map.
 const LIST: u64 = 10;
@@ -20,107 +20,107 @@ pub(super) const TEXT: f64 = 0.1;
 const FORMAT_BYTES: u64 = 64;
 
 /// The kinds of a rule's parts, by where they stand in memory.
-pub(super) type Kinds<'a> = RefCell<HashMap<*const Expr, Kind<'a>>>;
+pub(super) type TypeMap<'a> = RefCell<HashMap<*const Expr, CelType<'a>>>;
 
 /// A number of bytes, items or entries.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Size {
-    pub(super) least: u64,
-    pub(super) most: u64,
+pub(super) struct SizeRange {
+    pub(super) min: u64,
+    pub(super) max: u64,
 }
 
 /// Sizes of what is in a list or map.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entries {
+pub(super) struct EntrySizes {
     is_list: bool,
-    key: Size,
-    value: Size,
+    key: SizeRange,
+    value: SizeRange,
 }
 
 /// Where a value comes from.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Origin<'a> {
+pub(super) enum ValueOrigin<'a> {
     /// It was made.
-    Nowhere,
-    There(Node<'a>),
+    Computed,
+    Schema(SchemaNode<'a>),
     /// From where nothing is known of.
     Unknown,
 }
 
 /// What is reckoned of a part.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part<'a> {
+pub(super) struct CostEstimate<'a> {
     pub(super) cost: u64,
-    pub(super) from: Origin<'a>,
-    pub(super) size: Option<Size>,
-    pub(super) entries: Option<Entries>,
+    pub(super) origin: ValueOrigin<'a>,
+    pub(super) size: Option<SizeRange>,
+    pub(super) entries: Option<EntrySizes>,
 }
 
 /// A name, and what it stands for.
 #[derive(Debug, Clone, Copy)]
-struct Bound<'a, 'b> {
+struct CostScope<'a, 'b> {
     name: &'b str,
-    part: Part<'a>,
-    outer: Option<&'b Bound<'a, 'b>>,
+    part: CostEstimate<'a>,
+    outer: Option<&'b CostScope<'a, 'b>>,
 }
 
 /// What the reckoning works with.
-pub(super) struct Reckoner<'a, 'b> {
-    root: Node<'a>,
-    kinds: &'b HashMap<*const Expr, Kind<'a>>,
-    sizes: &'b Sizes,
+pub(super) struct CostEstimator<'a, 'b> {
+    root: SchemaNode<'a>,
+    kinds: &'b HashMap<*const Expr, CelType<'a>>,
+    sizes: &'b SizeEstimator,
 }
 
-type Scope<'a, 'b> = Option<&'b Bound<'a, 'b>>;
+type CostScopeRef<'a, 'b> = Option<&'b CostScope<'a, 'b>>;
 
 /// What the rule costs at most, of whose parts the kinds are known.
-pub(super) fn most<'a>(
+pub(super) fn max_cost<'a>(
     rule: &Expr,
-    root: Node<'a>,
-    kinds: &HashMap<*const Expr, Kind<'a>>,
-    sizes: &Sizes,
+    root: SchemaNode<'a>,
+    kinds: &HashMap<*const Expr, CelType<'a>>,
+    sizes: &SizeEstimator,
 ) -> u64 {
-    Reckoner { root, kinds, sizes }.part(rule, None).cost
+    CostEstimator { root, kinds, sizes }.estimate(rule, None).cost
 }
 
-impl Size {
-    pub(super) const UNKNOWN: Self = Self { least: 0, most: u64::MAX };
+impl SizeRange {
+    pub(super) const UNKNOWN: Self = Self { min: 0, max: u64::MAX };
 
     pub(super) const fn of(number: u64) -> Self {
-        Self { least: number, most: number }
+        Self { min: number, max: number }
     }
 
     fn or(self, other: Self) -> Self {
-        Self { least: self.least.min(other.least), most: self.most.max(other.most) }
+        Self { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
     pub(super) fn plus(self, other: Self) -> Self {
-        Self { least: self.least.saturating_add(other.least), most: self.most.saturating_add(other.most) }
+        Self { min: self.min.saturating_add(other.min), max: self.max.saturating_add(other.max) }
     }
 
     pub(super) fn times(self, other: Self) -> Self {
-        Self { least: self.least.saturating_mul(other.least), most: self.most.saturating_mul(other.most) }
+        Self { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
     }
 }
 
-impl Entries {
+impl EntrySizes {
     fn or(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let (one, other) = (one?, other?);
         Some(Self { is_list: one.is_list, key: one.key.or(other.key), value: one.value.or(other.value) })
     }
 }
 
-impl Part<'_> {
-    pub(super) fn made(cost: u64) -> Self {
-        Self { cost, from: Origin::Nowhere, size: None, entries: None }
+impl CostEstimate<'_> {
+    pub(super) fn computed(cost: u64) -> Self {
+        Self { cost, origin: ValueOrigin::Computed, size: None, entries: None }
     }
 
-    pub(super) fn known_size(&self) -> Size {
-        self.size.unwrap_or(Size::UNKNOWN)
+    pub(super) fn size_or_unknown(&self) -> SizeRange {
+        self.size.unwrap_or(SizeRange::UNKNOWN)
     }
 
     fn most(&self) -> u64 {
-        self.known_size().most
+        self.size_or_unknown().max
     }
 }
 
@@ -139,148 +139,179 @@ pub(super) fn sum(costs: impl IntoIterator<Item = u64>) -> u64 {
     costs.into_iter().fold(0, u64::saturating_add)
 }
 
-fn is_scalar(kind: &Kind<'_>) -> bool {
+fn is_scalar(kind: &CelType<'_>) -> bool {
     match kind {
-        Kind::Bool | Kind::Double | Kind::Duration | Kind::Int | Kind::Moment | Kind::Uint => true,
-        Kind::Optional(inner) => is_scalar(inner),
+        CelType::Bool
+        | CelType::Double
+        | CelType::Duration
+        | CelType::Int
+        | CelType::Timestamp
+        | CelType::Uint => true,
+        CelType::Optional(inner) => is_scalar(inner),
         _ => false,
     }
 }
 
 /// What a comprehension is made of, apart from what the rule says.
-struct Loop {
+struct ComprehensionCost {
     /// Before it, for each look at whether it goes on, and for its result.
-    begin: u64,
-    look: u64,
+    init: u64,
+    step: u64,
     result: u64,
     is_list: bool,
 }
 
-impl Loop {
-    fn of(how: Each) -> Self {
+impl ComprehensionCost {
+    fn of(how: Comprehension) -> Self {
         match how {
-            Each::All => Self { begin: 0, look: 2, result: 1, is_list: false },
-            Each::Exists => Self { begin: 0, look: 3, result: 1, is_list: false },
-            Each::ExistsOne => Self { begin: 0, look: 0, result: 2, is_list: false },
-            _ => Self { begin: LIST, look: 0, result: 1, is_list: true },
+            Comprehension::All => Self { init: 0, step: 2, result: 1, is_list: false },
+            Comprehension::Exists => Self { init: 0, step: 3, result: 1, is_list: false },
+            Comprehension::ExistsOne => Self { init: 0, step: 0, result: 2, is_list: false },
+            _ => Self { init: LIST, step: 0, result: 1, is_list: true },
         }
     }
 }
 
-impl<'a> Reckoner<'a, '_> {
-    fn kind(&self, expr: &Expr) -> &Kind<'a> {
-        self.kinds.get(&std::ptr::from_ref(expr)).unwrap_or(&Kind::Dyn)
+impl<'a> CostEstimator<'a, '_> {
+    fn kind(&self, expr: &Expr) -> &CelType<'a> {
+        self.kinds.get(&std::ptr::from_ref(expr)).unwrap_or(&CelType::Dyn)
     }
 
     /// One step on. What was made has a place as well, for whatever is asked of it: the root's. That is how
     /// Kubernetes reckons.
-    pub(super) fn step(&self, from: Origin<'a>, step: Step<'_>) -> Origin<'a> {
+    pub(super) fn step(&self, from: ValueOrigin<'a>, step: SchemaStep<'_>) -> ValueOrigin<'a> {
         match from {
-            Origin::Nowhere => Origin::There(self.root),
-            Origin::There(node) => node.step(step).map_or(Origin::Unknown, Origin::There),
-            Origin::Unknown => Origin::Unknown,
+            ValueOrigin::Computed => ValueOrigin::Schema(self.root),
+            ValueOrigin::Schema(node) => node.step(step).map_or(ValueOrigin::Unknown, ValueOrigin::Schema),
+            ValueOrigin::Unknown => ValueOrigin::Unknown,
         }
     }
 
-    pub(super) fn size_there(&self, from: Origin<'a>) -> Option<Size> {
+    pub(super) fn schema_size(&self, from: ValueOrigin<'a>) -> Option<SizeRange> {
         match from {
-            Origin::There(node) => Some(Size { least: 0, most: self.sizes.most(node) }),
+            ValueOrigin::Schema(node) => Some(SizeRange { min: 0, max: self.sizes.max_size(node) }),
             _ => None,
         }
     }
 
     /// The size of a part that says nothing of it itself.
-    pub(super) fn told_size(&self, expr: &Expr, from: Origin<'a>) -> Option<Size> {
-        self.size_there(from).or_else(|| is_scalar(self.kind(expr)).then_some(Size::of(1)))
+    pub(super) fn declared_size(&self, expr: &Expr, from: ValueOrigin<'a>) -> Option<SizeRange> {
+        self.schema_size(from).or_else(|| is_scalar(self.kind(expr)).then_some(SizeRange::of(1)))
     }
 
     /// Recursion is bounded by the rule's depth, which reading it bounds.
-    fn part(&self, expr: &Expr, scope: Scope<'a, '_>) -> Part<'a> {
-        match &expr.what {
+    fn estimate(&self, expr: &Expr, scope: CostScopeRef<'a, '_>) -> CostEstimate<'a> {
+        match &expr.kind {
             // The name of a type is a name that is not bound, like `self`: to Kubernetes both stand for the root.
-            What::Literal(Val::Type(_)) => self.name(expr, "", None),
-            What::Literal(value) => literal(value),
-            What::Name(name) => self.name(expr, name, scope),
-            What::Field { of, field, optional: false } => {
-                let inner = self.part(of, scope);
-                let looks = matches!(self.kind(of), Kind::Map(..) | Kind::Object { .. } | Kind::Metadata);
-                let from = self.step(inner.from, Step::Field(field));
+            ExprKind::Literal(CelValue::Type(_)) => self.name(expr, "", None),
+            ExprKind::Literal(value) => literal(value),
+            ExprKind::Name(name) => self.name(expr, name, scope),
+            ExprKind::Field { of, field, optional: false } => {
+                let inner = self.estimate(of, scope);
+                let looks =
+                    matches!(self.kind(of), CelType::Map(..) | CelType::Object { .. } | CelType::Metadata);
+                let from = self.step(inner.origin, SchemaStep::Field(field));
                 let cost = inner.cost.saturating_add(u64::from(looks));
-                Part { from, size: self.told_size(expr, from), ..Part::made(cost) }
+                CostEstimate {
+                    origin: from,
+                    size: self.declared_size(expr, from),
+                    ..CostEstimate::computed(cost)
+                }
             }
-            What::Field { of, .. } => self.call_of(expr, [self.part(of, scope)]),
+            ExprKind::Field { of, .. } => self.call_of(expr, [self.estimate(of, scope)]),
             // Asking costs nothing.
-            What::Has { of, .. } => Part { size: Some(Size::of(1)), ..Part::made(self.part(of, scope).cost) },
-            What::Index { of, index, optional } => {
-                let (inner, index) = (self.part(of, scope), self.part(index, scope));
+            ExprKind::Has { of, .. } => CostEstimate {
+                size: Some(SizeRange::of(1)),
+                ..CostEstimate::computed(self.estimate(of, scope).cost)
+            },
+            ExprKind::Index { of, index, optional } => {
+                let (inner, index) = (self.estimate(of, scope), self.estimate(index, scope));
                 let mut found = self.call_of(expr, [inner, index]);
                 if !optional {
-                    found.from = self.step(inner.from, Step::Item);
+                    found.origin = self.step(inner.origin, SchemaStep::Item);
                     found.size = inner.entries.map(|entries| entries.value);
-                    found.size = found.size.or_else(|| self.told_size(expr, found.from));
+                    found.size = found.size.or_else(|| self.declared_size(expr, found.origin));
                 }
                 found
             }
             // A number below nothing is one literal.
-            What::Minus(inner) if matches!(inner.what, What::Literal(_)) => self.part(inner, scope),
-            What::Not(inner) | What::Minus(inner) => self.call_of(expr, [self.part(inner, scope)]),
-            What::And(all) | What::Or(all) => {
-                let cost = sum(all.iter().map(|one| self.part(one, scope).cost));
-                Part { size: Some(Size::of(1)), ..Part::made(cost) }
+            ExprKind::Negate(inner) if matches!(inner.kind, ExprKind::Literal(_)) => {
+                self.estimate(inner, scope)
             }
-            What::Choose(test, one, two) => {
-                let test = self.part(test, scope);
-                choose(&test, &self.part(one, scope), &self.part(two, scope))
+            ExprKind::Not(inner) | ExprKind::Negate(inner) => {
+                self.call_of(expr, [self.estimate(inner, scope)])
             }
-            What::Binary(operator, one, two) => self.binary(expr, operator, (one, two), scope),
-            What::Call { name, of, given } => {
-                let of = of.as_deref().map(|of| (self.kind(of), self.part(of, scope)));
-                let kinds: Vec<&Kind<'a>> = given.iter().map(|one| self.kind(one)).collect();
-                let parts: Vec<Part<'a>> = given.iter().map(|one| self.part(one, scope)).collect();
+            ExprKind::And(all) | ExprKind::Or(all) => {
+                let cost = sum(all.iter().map(|one| self.estimate(one, scope).cost));
+                CostEstimate { size: Some(SizeRange::of(1)), ..CostEstimate::computed(cost) }
+            }
+            ExprKind::Conditional(test, one, two) => {
+                let test = self.estimate(test, scope);
+                choose(&test, &self.estimate(one, scope), &self.estimate(two, scope))
+            }
+            ExprKind::Binary(operator, one, two) => self.binary(expr, operator, (one, two), scope),
+            ExprKind::Call { name, of, given } => {
+                let of = of.as_deref().map(|of| (self.kind(of), self.estimate(of, scope)));
+                let kinds: Vec<&CelType<'a>> = given.iter().map(|one| self.kind(one)).collect();
+                let parts: Vec<CostEstimate<'a>> =
+                    given.iter().map(|one| self.estimate(one, scope)).collect();
                 self.call(expr, name, of, (&kinds, &parts, given))
             }
-            What::List(items) => self.list(items, scope),
-            What::Map(pairs) => self.map(pairs, scope),
-            What::Each { how: how @ (Each::OptMap | Each::OptFlatMap), of, names, test, .. } => {
-                self.of_optional(*how, of, (names, test), scope)
-            }
-            What::Each { how, of, names, test, then } => {
-                self.each(*how, of, names, (test, then.as_deref()), scope)
+            ExprKind::List(items) => self.list(items, scope),
+            ExprKind::Map(pairs) => self.map(pairs, scope),
+            ExprKind::Comprehension {
+                how: how @ (Comprehension::OptMap | Comprehension::OptFlatMap),
+                of,
+                names,
+                test,
+                ..
+            } => self.of_optional(*how, of, (names, test), scope),
+            ExprKind::Comprehension { how, of, names, test, then } => {
+                self.comprehension(*how, of, names, (test, then.as_deref()), scope)
             }
         }
     }
 
-    fn name(&self, expr: &Expr, name: &str, scope: Scope<'a, '_>) -> Part<'a> {
+    fn name(&self, expr: &Expr, name: &str, scope: CostScopeRef<'a, '_>) -> CostEstimate<'a> {
         let bound = std::iter::successors(scope, |bound| bound.outer).find(|bound| bound.name == name);
-        let from = bound.map_or(Origin::There(self.root), |bound| bound.part.from);
-        let size = self.told_size(expr, from).or_else(|| bound.and_then(|bound| bound.part.size));
-        Part { cost: 1, from, size, entries: bound.and_then(|bound| bound.part.entries) }
+        let from = bound.map_or(ValueOrigin::Schema(self.root), |bound| bound.part.origin);
+        let size = self.declared_size(expr, from).or_else(|| bound.and_then(|bound| bound.part.size));
+        CostEstimate { cost: 1, origin: from, size, entries: bound.and_then(|bound| bound.part.entries) }
     }
 
     /// A call that costs nothing worth mentioning beside its arguments.
-    fn call_of<const N: usize>(&self, expr: &Expr, given: [Part<'a>; N]) -> Part<'a> {
+    fn call_of<const N: usize>(&self, expr: &Expr, given: [CostEstimate<'a>; N]) -> CostEstimate<'a> {
         let cost = 1_u64.saturating_add(sum(given.map(|one| one.cost)));
-        Part { size: self.told_size(expr, Origin::Nowhere), ..Part::made(cost) }
+        CostEstimate { size: self.declared_size(expr, ValueOrigin::Computed), ..CostEstimate::computed(cost) }
     }
 
-    fn list(&self, items: &[Expr], scope: Scope<'a, '_>) -> Part<'a> {
-        let parts: Vec<Part<'a>> = items.iter().map(|item| self.part(item, scope)).collect();
-        let value = parts.iter().map(Part::known_size).reduce(Size::or).unwrap_or(Size::of(0));
-        let entries = Entries { is_list: true, key: Size::of(1), value };
+    fn list(&self, items: &[Expr], scope: CostScopeRef<'a, '_>) -> CostEstimate<'a> {
+        let parts: Vec<CostEstimate<'a>> = items.iter().map(|item| self.estimate(item, scope)).collect();
+        let value =
+            parts.iter().map(CostEstimate::size_or_unknown).reduce(SizeRange::or).unwrap_or(SizeRange::of(0));
+        let entries = EntrySizes { is_list: true, key: SizeRange::of(1), value };
         let cost = LIST.saturating_add(sum(parts.iter().map(|part| part.cost)));
-        Part { size: Some(Size::of(items.len() as u64)), entries: Some(entries), ..Part::made(cost) }
+        CostEstimate {
+            size: Some(SizeRange::of(items.len() as u64)),
+            entries: Some(entries),
+            ..CostEstimate::computed(cost)
+        }
     }
 
-    fn map(&self, pairs: &[(Expr, Expr)], scope: Scope<'a, '_>) -> Part<'a> {
-        let side = |parts: Vec<Part<'a>>| {
-            let size = parts.iter().map(Part::known_size).reduce(Size::or).unwrap_or(Size::of(0));
+    fn map(&self, pairs: &[(Expr, Expr)], scope: CostScopeRef<'a, '_>) -> CostEstimate<'a> {
+        let side = |parts: Vec<CostEstimate<'a>>| {
+            let size = parts
+                .iter()
+                .map(CostEstimate::size_or_unknown)
+                .reduce(SizeRange::or)
+                .unwrap_or(SizeRange::of(0));
             (size, sum(parts.iter().map(|part| part.cost)))
         };
-        let (key, keys) = side(pairs.iter().map(|(key, _)| self.part(key, scope)).collect());
-        let (value, values) = side(pairs.iter().map(|(_, value)| self.part(value, scope)).collect());
-        let entries = Entries { is_list: false, key, value };
-        let size = Some(Size::of(pairs.len() as u64));
-        Part { size, entries: Some(entries), ..Part::made(sum([MAP, keys, values])) }
+        let (key, keys) = side(pairs.iter().map(|(key, _)| self.estimate(key, scope)).collect());
+        let (value, values) = side(pairs.iter().map(|(_, value)| self.estimate(value, scope)).collect());
+        let entries = EntrySizes { is_list: false, key, value };
+        let size = Some(SizeRange::of(pairs.len() as u64));
+        CostEstimate { size, entries: Some(entries), ..CostEstimate::computed(sum([MAP, keys, values])) }
     }
 
     fn binary(
@@ -288,109 +319,119 @@ impl<'a> Reckoner<'a, '_> {
         expr: &Expr,
         operator: &str,
         (one, two): (&Expr, &Expr),
-        scope: Scope<'a, '_>,
-    ) -> Part<'a> {
+        scope: CostScopeRef<'a, '_>,
+    ) -> CostEstimate<'a> {
         let (kind, other) = (self.kind(one), self.kind(two));
-        let (one, two) = (self.part(one, scope), self.part(two, scope));
-        let texts = [kind, other].iter().any(|kind| matches!(kind, Kind::Text | Kind::Bytes | Kind::Dyn));
+        let (one, two) = (self.estimate(one, scope), self.estimate(two, scope));
+        let texts =
+            [kind, other].iter().any(|kind| matches!(kind, CelType::String | CelType::Bytes | CelType::Dyn));
         let least = by(one.most().min(two.most()), TEXT);
-        let mut size = self.told_size(expr, Origin::Nowhere);
+        let mut size = self.declared_size(expr, ValueOrigin::Computed);
         let mut entries = None;
         let cost = match (operator, kind) {
-            ("==", Kind::Address | Kind::Range | Kind::Quantity | Kind::Url) => 1,
-            ("==", Kind::Format) => by(FORMAT_BYTES, TEXT),
+            ("==", CelType::Ip | CelType::Cidr | CelType::Quantity | CelType::Url) => 1,
+            ("==", CelType::Format) => by(FORMAT_BYTES, TEXT),
             ("==" | "!=", _) => least,
             ("<" | "<=" | ">" | ">=", _) if texts => least,
-            ("in", _) if !matches!(other, Kind::Map(..)) => two.most(),
-            ("+", _) if texts || matches!(kind, Kind::List(_)) => {
-                let both = one.known_size().plus(two.known_size());
+            ("in", _) if !matches!(other, CelType::Map(..)) => two.most(),
+            ("+", _) if texts || matches!(kind, CelType::List(_)) => {
+                let both = one.size_or_unknown().plus(two.size_or_unknown());
                 size = Some(both);
-                entries = Entries::or(one.entries, two.entries);
-                if texts { by(both.most, TEXT) } else { 1 }
+                entries = EntrySizes::or(one.entries, two.entries);
+                if texts { by(both.max, TEXT) } else { 1 }
             }
             _ => 1,
         };
-        Part { size, entries, ..Part::made(sum([cost, one.cost, two.cost])) }
+        CostEstimate { size, entries, ..CostEstimate::computed(sum([cost, one.cost, two.cost])) }
     }
 
-    fn each(
+    fn comprehension(
         &self,
-        how: Each,
+        how: Comprehension,
         of: &Expr,
         names: &[String],
         (test, then): (&Expr, Option<&Expr>),
-        scope: Scope<'a, '_>,
-    ) -> Part<'a> {
-        let range = self.part(of, scope);
-        let is_list = range.entries.map_or(matches!(self.kind(of), Kind::List(_)), |entries| entries.is_list);
-        let size_of = |step: Step<'_>| {
+        scope: CostScopeRef<'a, '_>,
+    ) -> CostEstimate<'a> {
+        let range = self.estimate(of, scope);
+        let is_list =
+            range.entries.map_or(matches!(self.kind(of), CelType::List(_)), |entries| entries.is_list);
+        let size_of = |step: SchemaStep<'_>| {
             let entries = range.entries?;
-            Some(if matches!(step, Step::Key) { entries.key } else { entries.value })
+            Some(if matches!(step, SchemaStep::Key) { entries.key } else { entries.value })
         };
-        let bound = |step: Step<'_>| {
+        let bound = |step: SchemaStep<'_>| {
             // Of a list's places nothing is known.
-            let from = match (self.step(range.from, step), step) {
-                (Origin::There(_), Step::Key) if is_list && names.len() == 2 => Origin::Unknown,
+            let from = match (self.step(range.origin, step), step) {
+                (ValueOrigin::Schema(_), SchemaStep::Key) if is_list && names.len() == 2 => {
+                    ValueOrigin::Unknown
+                }
                 (from, _) => from,
             };
-            Part { from, size: size_of(step), ..Part::made(1) }
+            CostEstimate { origin: from, size: size_of(step), ..CostEstimate::computed(1) }
         };
-        let first = if is_list && names.len() == 1 { Step::Item } else { Step::Key };
+        let first = if is_list && names.len() == 1 { SchemaStep::Item } else { SchemaStep::Key };
         let name = names.first().map_or("", String::as_str);
-        let outer = Bound { name, part: bound(first), outer: scope };
-        let second = names.get(1).map(|name| Bound { name, part: bound(Step::Item), outer: Some(&outer) });
+        let outer = CostScope { name, part: bound(first), outer: scope };
+        let second =
+            names.get(1).map(|name| CostScope { name, part: bound(SchemaStep::Item), outer: Some(&outer) });
         let inner = Some(second.as_ref().unwrap_or(&outer));
 
-        let test = self.part(test, inner);
-        let then = then.map(|then| self.part(then, inner));
+        let test = self.estimate(test, inner);
+        let then = then.map(|then| self.estimate(then, inner));
         // A list grows by a new list of one.
-        let grown = |item: &Part<'a>| sum([LIST + 2, item.cost]);
+        let grown = |item: &CostEstimate<'a>| sum([LIST + 2, item.cost]);
         let (step, item) = match (how, then) {
-            (Each::Map, Some(then)) => (test.cost.saturating_add(grown(&then)), Some(then)),
-            (Each::Map, None) => (grown(&test), Some(test)),
-            (Each::Filter, _) => (test.cost.saturating_add(LIST + 3), Some(outer.part)),
-            (Each::ExistsOne, _) => (test.cost.saturating_add(2), None),
+            (Comprehension::Map, Some(then)) => (test.cost.saturating_add(grown(&then)), Some(then)),
+            (Comprehension::Map, None) => (grown(&test), Some(test)),
+            (Comprehension::Filter, _) => (test.cost.saturating_add(LIST + 3), Some(outer.part)),
+            (Comprehension::ExistsOne, _) => (test.cost.saturating_add(2), None),
             _ => (test.cost.saturating_add(1), None),
         };
-        let around = Loop::of(how);
-        let turns = range.most().saturating_mul(step.saturating_add(around.look));
-        let cost = sum([range.cost, around.begin, around.result, turns]);
-        let size = if around.is_list { range.known_size() } else { Size::of(1) };
+        let around = ComprehensionCost::of(how);
+        let turns = range.most().saturating_mul(step.saturating_add(around.step));
+        let cost = sum([range.cost, around.init, around.result, turns]);
+        let size = if around.is_list { range.size_or_unknown() } else { SizeRange::of(1) };
         let entries = item.map(|item| {
-            let size = self.size_there(item.from).or(item.size).unwrap_or(Size::UNKNOWN);
-            Entries { is_list: true, key: Size::of(1), value: Size { least: 0, ..size } }
+            let size = self.schema_size(item.origin).or(item.size).unwrap_or(SizeRange::UNKNOWN);
+            EntrySizes { is_list: true, key: SizeRange::of(1), value: SizeRange { min: 0, ..size } }
         });
-        Part { size: Some(size), entries, ..Part::made(cost) }
+        CostEstimate { size: Some(size), entries, ..CostEstimate::computed(cost) }
     }
 
     /// `optMap` asks whether there is something, and goes through a list of nothing to give it a name.
     fn of_optional(
         &self,
-        how: Each,
+        how: Comprehension,
         of: &Expr,
         (names, test): (&[String], &Expr),
-        scope: Scope<'a, '_>,
-    ) -> Part<'a> {
-        let of = self.part(of, scope);
+        scope: CostScopeRef<'a, '_>,
+    ) -> CostEstimate<'a> {
+        let of = self.estimate(of, scope);
         let asked = of.cost.saturating_add(1);
         let name = names.first().map_or("", String::as_str);
-        let found = self.part(test, Some(&Bound { name, part: Part::made(1), outer: scope }));
-        let wrapped = u64::from(how == Each::OptMap);
-        Part::made(sum([asked, LIST, asked, found.cost, wrapped]))
+        let found =
+            self.estimate(test, Some(&CostScope { name, part: CostEstimate::computed(1), outer: scope }));
+        let wrapped = u64::from(how == Comprehension::OptMap);
+        CostEstimate::computed(sum([asked, LIST, asked, found.cost, wrapped]))
     }
 }
 
-fn literal<'a>(value: &Val) -> Part<'a> {
+fn literal<'a>(value: &CelValue) -> CostEstimate<'a> {
     let size = match value {
-        Val::Text(text) => Size::of(text.chars().count() as u64),
-        Val::Bytes(bytes) => Size::of(bytes.len() as u64),
-        _ => Size::of(1),
+        CelValue::String(text) => SizeRange::of(text.chars().count() as u64),
+        CelValue::Bytes(bytes) => SizeRange::of(bytes.len() as u64),
+        _ => SizeRange::of(1),
     };
-    Part { size: Some(size), ..Part::made(0) }
+    CostEstimate { size: Some(size), ..CostEstimate::computed(0) }
 }
 
-fn choose<'a>(test: &Part<'a>, one: &Part<'a>, two: &Part<'a>) -> Part<'a> {
+fn choose<'a>(test: &CostEstimate<'a>, one: &CostEstimate<'a>, two: &CostEstimate<'a>) -> CostEstimate<'a> {
     let cost = test.cost.saturating_add(one.cost.max(two.cost));
-    let size = one.known_size().or(two.known_size());
-    Part { size: Some(size), entries: Entries::or(one.entries, two.entries), ..Part::made(cost) }
+    let size = one.size_or_unknown().or(two.size_or_unknown());
+    CostEstimate {
+        size: Some(size),
+        entries: EntrySizes::or(one.entries, two.entries),
+        ..CostEstimate::computed(cost)
+    }
 }

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::*;
 
 fn cost(rule: &str, schema: &Value) -> u64 {
-    let this = Kind::of(schema, false).unwrap();
-    let program = Program::read(rule, &["self", "oldSelf"]).unwrap();
-    program.judged(&this, this.clone(), (schema, false), &Sizes::default()).unwrap().1
+    let this = CelType::of(schema, false).unwrap();
+    let program = CelProgram::parse(rule, &["self", "oldSelf"]).unwrap();
+    program.check(&this, this.clone(), (schema, false), &SizeEstimator::default()).unwrap().1
 }
 
 /// A list, map or text of at most that much.

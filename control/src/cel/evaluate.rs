@@ -4,21 +4,21 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::parse::{Each, Expr, What};
-use super::value::{Key, Val};
-use super::{Failure, Steps, wrong};
-use super::{call, collections};
+use super::parse::{Comprehension, Expr, ExprKind};
+use super::value::{CelMapKey, CelValue};
+use super::{EvalBudget, EvalError, mismatch};
+use super::{collections, functions};
 
 /// What names stand for, innermost first.
 #[derive(Debug)]
-pub(crate) struct Scope<'a> {
+pub(crate) struct EvalScope<'a> {
     pub(crate) name: &'a str,
-    pub(crate) value: Val,
-    pub(crate) outer: Option<&'a Scope<'a>>,
+    pub(crate) value: CelValue,
+    pub(crate) outer: Option<&'a EvalScope<'a>>,
 }
 
-impl Scope<'_> {
-    fn find(&self, name: &str) -> Option<&Val> {
+impl EvalScope<'_> {
+    fn find(&self, name: &str) -> Option<&CelValue> {
         let mut scope = self;
         loop {
             if scope.name == name {
@@ -30,157 +30,174 @@ impl Scope<'_> {
 }
 
 /// Recursion is bounded by the rule's depth, which reading it bounds.
-pub(super) fn evaluate(expr: &Expr, scope: &Scope<'_>, steps: &mut Steps) -> Result<Val, Failure> {
-    steps.take(1)?;
-    match &expr.what {
-        What::Literal(value) => Ok(value.clone()),
-        What::Name(name) => match scope.find(name) {
+pub(super) fn evaluate(
+    expr: &Expr,
+    scope: &EvalScope<'_>,
+    steps: &mut EvalBudget,
+) -> Result<CelValue, EvalError> {
+    steps.spend(1)?;
+    match &expr.kind {
+        ExprKind::Literal(value) => Ok(value.clone()),
+        ExprKind::Name(name) => match scope.find(name) {
             Some(value) => Ok(value.clone()),
-            None => wrong(format!("no such attribute: {name}")),
+            None => mismatch(format!("no such attribute: {name}")),
         },
-        What::Field { of, field, optional } => {
+        ExprKind::Field { of, field, optional } => {
             let of = evaluate(of, scope, steps)?;
-            at(&of, &Val::text(field), *optional)
+            index_value(&of, &CelValue::text(field), *optional)
         }
-        What::Has { of, field } => has(&evaluate(of, scope, steps)?, field),
-        What::Index { of, index, optional } => {
+        ExprKind::Has { of, field } => has(&evaluate(of, scope, steps)?, field),
+        ExprKind::Index { of, index, optional } => {
             let of = evaluate(of, scope, steps)?;
             let index = evaluate(index, scope, steps)?;
             compared(&index, steps)?;
-            at(&of, &index, *optional)
+            index_value(&of, &index, *optional)
         }
-        What::Not(inner) => Ok(Val::Bool(!truth(evaluate(inner, scope, steps)?)?)),
-        What::Minus(inner) => match evaluate(inner, scope, steps)? {
-            Val::Int(number) => number.checked_neg().map(Val::Int).ok_or_else(overflow),
-            Val::Double(number) => Ok(Val::Double(-number)),
-            other => wrong(format!("no such overload: -{}", other.kind())),
+        ExprKind::Not(inner) => Ok(CelValue::Bool(!expect_bool(evaluate(inner, scope, steps)?)?)),
+        ExprKind::Negate(inner) => match evaluate(inner, scope, steps)? {
+            CelValue::Int(number) => number.checked_neg().map(CelValue::Int).ok_or_else(overflow),
+            CelValue::Double(number) => Ok(CelValue::Double(-number)),
+            other => mismatch(format!("no such overload: -{}", other.type_name())),
         },
-        What::And(all) => decide(all, false, scope, steps),
-        What::Or(all) => decide(all, true, scope, steps),
-        What::Choose(test, one, two) => {
-            let chosen = if truth(evaluate(test, scope, steps)?)? { one } else { two };
+        ExprKind::And(all) => logical(all, false, scope, steps),
+        ExprKind::Or(all) => logical(all, true, scope, steps),
+        ExprKind::Conditional(test, one, two) => {
+            let chosen = if expect_bool(evaluate(test, scope, steps)?)? { one } else { two };
             evaluate(chosen, scope, steps)
         }
-        What::Binary(operator, one, two) => {
+        ExprKind::Binary(operator, one, two) => {
             let (one, two) = (evaluate(one, scope, steps)?, evaluate(two, scope, steps)?);
             binary(operator, &one, &two, steps)
         }
-        What::Call { name, of, given } => {
+        ExprKind::Call { name, of, given } => {
             let of = of.as_ref().map(|of| evaluate(of, scope, steps)).transpose()?;
             let given = given.iter().map(|one| evaluate(one, scope, steps)).collect::<Result<Vec<_>, _>>()?;
             match of {
-                Some(of) => call::method(name, &of, &given, steps),
-                None => call::function(name, &given, steps),
+                Some(of) => functions::method(name, &of, &given, steps),
+                None => functions::function(name, &given, steps),
             }
         }
-        What::List(items) => {
+        ExprKind::List(items) => {
             let items = items.iter().map(|item| evaluate(item, scope, steps)).collect::<Result<_, _>>()?;
-            Ok(Val::list(items))
+            Ok(CelValue::list(items))
         }
-        What::Map(pairs) => {
+        ExprKind::Map(pairs) => {
             let mut found = BTreeMap::new();
             for (key, value) in pairs {
-                let key = Key::of(&evaluate(key, scope, steps)?)?;
+                let key = CelMapKey::of(&evaluate(key, scope, steps)?)?;
                 found.insert(key, evaluate(value, scope, steps)?);
             }
-            Ok(Val::Map(Arc::new(found)))
+            Ok(CelValue::Map(Arc::new(found)))
         }
-        What::Each { how, of, names, test, then } => {
+        ExprKind::Comprehension { how, of, names, test, then } => {
             let of = evaluate(of, scope, steps)?;
             match how {
-                Each::OptMap | Each::OptFlatMap => of_optional(*how, &of, names, test, scope, steps),
-                _ => each(*how, &of, names, (test, then.as_deref()), scope, steps),
+                Comprehension::OptMap | Comprehension::OptFlatMap => {
+                    of_optional(*how, &of, names, test, scope, steps)
+                }
+                _ => comprehension(*how, &of, names, (test, then.as_deref()), scope, steps),
             }
         }
     }
 }
 
-fn truth(value: Val) -> Result<bool, Failure> {
+fn expect_bool(value: CelValue) -> Result<bool, EvalError> {
     match value {
-        Val::Bool(truth) => Ok(truth),
-        other => wrong(format!("no such overload: a {} is neither true nor false", other.kind())),
+        CelValue::Bool(truth) => Ok(truth),
+        other => mismatch(format!("no such overload: a {} is neither true nor false", other.type_name())),
     }
 }
 
-pub(super) fn overflow() -> Failure {
-    Failure::Wrong("integer overflow".into())
+pub(super) fn overflow() -> EvalError {
+    EvalError::Mismatch("integer overflow".into())
 }
 
 /// `&&` and `||`: one part that decides outweighs others that fail.
-fn decide(parts: &[Expr], decisive: bool, scope: &Scope<'_>, steps: &mut Steps) -> Result<Val, Failure> {
+fn logical(
+    parts: &[Expr],
+    decisive: bool,
+    scope: &EvalScope<'_>,
+    steps: &mut EvalBudget,
+) -> Result<CelValue, EvalError> {
     let mut failed = None;
     for part in parts {
-        match evaluate(part, scope, steps).and_then(truth) {
-            Ok(found) if found == decisive => return Ok(Val::Bool(decisive)),
+        match evaluate(part, scope, steps).and_then(expect_bool) {
+            Ok(found) if found == decisive => return Ok(CelValue::Bool(decisive)),
             Ok(_) => {}
-            Err(Failure::Over) => return Err(Failure::Over),
+            Err(EvalError::BudgetExceeded) => return Err(EvalError::BudgetExceeded),
             Err(why) => failed = failed.or(Some(why)),
         }
     }
-    failed.map_or(Ok(Val::Bool(!decisive)), Err)
+    failed.map_or(Ok(CelValue::Bool(!decisive)), Err)
 }
 
 /// A key that is looked for is compared with some of a map's.
-fn compared(key: &Val, steps: &mut Steps) -> Result<(), Failure> {
-    if let Val::Text(text) = key { steps.text(text.len()) } else { Ok(()) }
+fn compared(key: &CelValue, steps: &mut EvalBudget) -> Result<(), EvalError> {
+    if let CelValue::String(text) = key { steps.spend_text(text.len()) } else { Ok(()) }
 }
 
-fn has(of: &Val, field: &str) -> Result<Val, Failure> {
+fn has(of: &CelValue, field: &str) -> Result<CelValue, EvalError> {
     match of {
-        Val::Map(fields) => Ok(Val::Bool(fields.contains_key(&Key::Text(field.into())))),
-        Val::Optional(None) => Ok(Val::Bool(false)),
-        Val::Optional(Some(inner)) => has(inner, field),
-        other => wrong(format!("no such overload: a {} has no fields", other.kind())),
+        CelValue::Map(fields) => Ok(CelValue::Bool(fields.contains_key(&CelMapKey::Text(field.into())))),
+        CelValue::Optional(None) => Ok(CelValue::Bool(false)),
+        CelValue::Optional(Some(inner)) => has(inner, field),
+        other => mismatch(format!("no such overload: a {} has no fields", other.type_name())),
     }
 }
 
 /// A field, or a place in a list. What is in something optional is optional.
-fn at(of: &Val, index: &Val, optional: bool) -> Result<Val, Failure> {
-    if let Val::Optional(inner) = of {
+fn index_value(of: &CelValue, index: &CelValue, optional: bool) -> Result<CelValue, EvalError> {
+    if let CelValue::Optional(inner) = of {
         return match inner {
-            None => Ok(Val::Optional(None)),
-            Some(inner) => match at(inner, index, true)? {
-                found @ Val::Optional(_) => Ok(found),
-                found => Ok(Val::Optional(Some(Arc::new(found)))),
+            None => Ok(CelValue::Optional(None)),
+            Some(inner) => match index_value(inner, index, true)? {
+                found @ CelValue::Optional(_) => Ok(found),
+                found => Ok(CelValue::Optional(Some(Arc::new(found)))),
             },
         };
     }
     let found = match (of, index) {
-        (Val::Map(fields), key) => fields.get(&Key::of(key)?).cloned(),
-        (Val::List(items), Val::Int(place)) => {
+        (CelValue::Map(fields), key) => fields.get(&CelMapKey::of(key)?).cloned(),
+        (CelValue::List(items), CelValue::Int(place)) => {
             usize::try_from(*place).ok().and_then(|at| items.get(at).cloned())
         }
-        (of, _) => return wrong(format!("no such overload: a {} has no fields", of.kind())),
+        (of, _) => return mismatch(format!("no such overload: a {} has no fields", of.type_name())),
     };
     match (found, optional) {
-        (found, true) => Ok(Val::Optional(found.map(Arc::new))),
+        (found, true) => Ok(CelValue::Optional(found.map(Arc::new))),
         (Some(found), false) => Ok(found),
         (None, false) => match index {
-            Val::Text(name) => wrong(format!("no such key: {name}")),
-            Val::Int(place) => wrong(format!("index out of bounds: {place}")),
-            _ => wrong("no such key"),
+            CelValue::String(name) => mismatch(format!("no such key: {name}")),
+            CelValue::Int(place) => mismatch(format!("index out of bounds: {place}")),
+            _ => mismatch("no such key"),
         },
     }
 }
 
-fn binary(operator: &str, one: &Val, two: &Val, steps: &mut Steps) -> Result<Val, Failure> {
-    let ordered =
-        |steps: &mut Steps, good: fn(Ordering) -> bool| one.order(two, steps).map(|o| Val::Bool(good(o)));
+fn binary(
+    operator: &str,
+    one: &CelValue,
+    two: &CelValue,
+    steps: &mut EvalBudget,
+) -> Result<CelValue, EvalError> {
+    let ordered = |steps: &mut EvalBudget, good: fn(Ordering) -> bool| {
+        one.compare(two, steps).map(|o| CelValue::Bool(good(o)))
+    };
     match operator {
-        "==" => one.equals(two, steps).map(Val::Bool),
-        "!=" => one.equals(two, steps).map(|same| Val::Bool(!same)),
+        "==" => one.equals(two, steps).map(CelValue::Bool),
+        "!=" => one.equals(two, steps).map(|same| CelValue::Bool(!same)),
         "<" => ordered(steps, Ordering::is_lt),
         "<=" => ordered(steps, Ordering::is_le),
         ">" => ordered(steps, Ordering::is_gt),
         ">=" => ordered(steps, Ordering::is_ge),
-        "in" => contains(two, one, steps).map(Val::Bool),
+        "in" => contains(two, one, steps).map(CelValue::Bool),
         _ => arithmetic(operator, one, two, steps),
     }
 }
 
-fn contains(within: &Val, wanted: &Val, steps: &mut Steps) -> Result<bool, Failure> {
+fn contains(within: &CelValue, wanted: &CelValue, steps: &mut EvalBudget) -> Result<bool, EvalError> {
     match within {
-        Val::List(items) => {
+        CelValue::List(items) => {
             for item in items.iter() {
                 if item.equals(wanted, steps)? {
                     return Ok(true);
@@ -188,11 +205,11 @@ fn contains(within: &Val, wanted: &Val, steps: &mut Steps) -> Result<bool, Failu
             }
             Ok(false)
         }
-        Val::Map(fields) => {
+        CelValue::Map(fields) => {
             compared(wanted, steps)?;
-            Ok(fields.contains_key(&Key::of(wanted)?))
+            Ok(fields.contains_key(&CelMapKey::of(wanted)?))
         }
-        other => wrong(format!("no such overload: nothing is in a {}", other.kind())),
+        other => mismatch(format!("no such overload: nothing is in a {}", other.type_name())),
     }
 }
 
@@ -203,7 +220,7 @@ macro_rules! whole {
             "+" => $one.checked_add(*$two),
             "-" => $one.checked_sub(*$two),
             "*" => $one.checked_mul(*$two),
-            "/" | "%" if *$two == 0 => return wrong("division by zero"),
+            "/" | "%" if *$two == 0 => return mismatch("division by zero"),
             "/" => $one.checked_div(*$two),
             _ => $one.checked_rem(*$two),
         }
@@ -211,135 +228,155 @@ macro_rules! whole {
     };
 }
 
-fn arithmetic(operator: &str, one: &Val, two: &Val, steps: &mut Steps) -> Result<Val, Failure> {
+fn arithmetic(
+    operator: &str,
+    one: &CelValue,
+    two: &CelValue,
+    steps: &mut EvalBudget,
+) -> Result<CelValue, EvalError> {
     let found = match (one, two) {
-        (Val::Int(one), Val::Int(two)) => whole!(operator, one, two, Val::Int),
-        (Val::Uint(one), Val::Uint(two)) => whole!(operator, one, two, Val::Uint),
-        (Val::Double(one), Val::Double(two)) => match operator {
+        (CelValue::Int(one), CelValue::Int(two)) => whole!(operator, one, two, CelValue::Int),
+        (CelValue::Uint(one), CelValue::Uint(two)) => whole!(operator, one, two, CelValue::Uint),
+        (CelValue::Double(one), CelValue::Double(two)) => match operator {
             "+" => Some(one + two),
             "-" => Some(one - two),
             "*" => Some(one * two),
             "/" => Some(one / two),
-            _ => return unfit(operator, "double", "double"),
+            _ => return no_matching_overload(operator, "double", "double"),
         }
-        .map(Val::Double),
-        (Val::Text(one), Val::Text(two)) if operator == "+" => {
-            steps.text(one.len() + two.len())?;
-            Some(Val::text(format!("{one}{two}")))
+        .map(CelValue::Double),
+        (CelValue::String(one), CelValue::String(two)) if operator == "+" => {
+            steps.spend_text(one.len() + two.len())?;
+            Some(CelValue::text(format!("{one}{two}")))
         }
-        (Val::Bytes(one), Val::Bytes(two)) if operator == "+" => {
-            steps.text(one.len() + two.len())?;
-            Some(Val::Bytes([&**one, &**two].concat().into()))
+        (CelValue::Bytes(one), CelValue::Bytes(two)) if operator == "+" => {
+            steps.spend_text(one.len() + two.len())?;
+            Some(CelValue::Bytes([&**one, &**two].concat().into()))
         }
-        (Val::List(one), Val::List(two)) if operator == "+" => {
-            steps.take(one.len() + two.len())?;
-            Some(Val::list(one.iter().chain(two.iter()).cloned().collect()))
+        (CelValue::List(one), CelValue::List(two)) if operator == "+" => {
+            steps.spend(one.len() + two.len())?;
+            Some(CelValue::list(one.iter().chain(two.iter()).cloned().collect()))
         }
-        _ => return in_time(operator, one, two),
+        _ => return time_arithmetic(operator, one, two),
     };
     found.ok_or_else(overflow)
 }
 
-fn in_time(operator: &str, one: &Val, two: &Val) -> Result<Val, Failure> {
+fn time_arithmetic(operator: &str, one: &CelValue, two: &CelValue) -> Result<CelValue, EvalError> {
     let found = match (operator, one, two) {
-        ("+", Val::Duration(one), Val::Duration(two)) => one.checked_add(*two).map(Val::Duration),
-        ("-", Val::Duration(one), Val::Duration(two)) => one.checked_sub(*two).map(Val::Duration),
-        ("+", Val::Moment(moment), Val::Duration(span)) | ("+", Val::Duration(span), Val::Moment(moment)) => {
-            moment.checked_add(*span).ok().map(Val::Moment)
+        ("+", CelValue::Duration(one), CelValue::Duration(two)) => {
+            one.checked_add(*two).map(CelValue::Duration)
         }
-        ("-", Val::Moment(moment), Val::Duration(span)) => moment.checked_sub(*span).ok().map(Val::Moment),
-        ("-", Val::Moment(one), Val::Moment(two)) => Some(Val::Duration(one.duration_since(*two))),
-        _ => return unfit(operator, one.kind(), two.kind()),
+        ("-", CelValue::Duration(one), CelValue::Duration(two)) => {
+            one.checked_sub(*two).map(CelValue::Duration)
+        }
+        ("+", CelValue::Timestamp(moment), CelValue::Duration(span))
+        | ("+", CelValue::Duration(span), CelValue::Timestamp(moment)) => {
+            moment.checked_add(*span).ok().map(CelValue::Timestamp)
+        }
+        ("-", CelValue::Timestamp(moment), CelValue::Duration(span)) => {
+            moment.checked_sub(*span).ok().map(CelValue::Timestamp)
+        }
+        ("-", CelValue::Timestamp(one), CelValue::Timestamp(two)) => {
+            Some(CelValue::Duration(one.duration_since(*two)))
+        }
+        _ => return no_matching_overload(operator, one.type_name(), two.type_name()),
     };
     found.ok_or_else(overflow)
 }
 
-fn unfit(operator: &str, one: &str, two: &str) -> Result<Val, Failure> {
-    wrong(format!("no such overload: {one} {operator} {two}"))
+fn no_matching_overload(operator: &str, one: &str, two: &str) -> Result<CelValue, EvalError> {
+    mismatch(format!("no such overload: {one} {operator} {two}"))
 }
 
 /// `optMap` and `optFlatMap`.
 fn of_optional(
-    how: Each,
-    of: &Val,
+    how: Comprehension,
+    of: &CelValue,
     names: &[String],
     test: &Expr,
-    scope: &Scope<'_>,
-    steps: &mut Steps,
-) -> Result<Val, Failure> {
-    let Val::Optional(inner) = of else {
-        return wrong(format!("no such overload: a {} is not optional", of.kind()));
+    scope: &EvalScope<'_>,
+    steps: &mut EvalBudget,
+) -> Result<CelValue, EvalError> {
+    let CelValue::Optional(inner) = of else {
+        return mismatch(format!("no such overload: a {} is not optional", of.type_name()));
     };
-    let (Some(inner), Some(name)) = (inner, names.first()) else { return Ok(Val::Optional(None)) };
-    let scope = Scope { name, value: Val::clone(inner), outer: Some(scope) };
+    let (Some(inner), Some(name)) = (inner, names.first()) else { return Ok(CelValue::Optional(None)) };
+    let scope = EvalScope { name, value: CelValue::clone(inner), outer: Some(scope) };
     match (how, evaluate(test, &scope, steps)?) {
-        (Each::OptMap, found) => Ok(Val::Optional(Some(Arc::new(found)))),
-        (_, found @ Val::Optional(_)) => Ok(found),
-        (_, found) => wrong(format!("no such overload: a {} is not optional", found.kind())),
+        (Comprehension::OptMap, found) => Ok(CelValue::Optional(Some(Arc::new(found)))),
+        (_, found @ CelValue::Optional(_)) => Ok(found),
+        (_, found) => mismatch(format!("no such overload: a {} is not optional", found.type_name())),
     }
 }
 
 /// `all`, `exists` and their like, over a list's items or a map's keys; with two names over places and items, or keys
 /// and values.
-fn each(
-    how: Each,
-    of: &Val,
+fn comprehension(
+    how: Comprehension,
+    of: &CelValue,
     names: &[String],
     (test, then): (&Expr, Option<&Expr>),
-    scope: &Scope<'_>,
-    steps: &mut Steps,
-) -> Result<Val, Failure> {
-    let [first, rest @ ..] = names else { return wrong("a macro without a name") };
+    scope: &EvalScope<'_>,
+    steps: &mut EvalBudget,
+) -> Result<CelValue, EvalError> {
+    let [first, rest @ ..] = names else { return mismatch("a macro without a name") };
     let second = rest.first();
-    let pairs: Vec<(Val, Val)> = match of {
-        Val::List(items) => {
-            items.iter().enumerate().map(|(at, item)| (collections::place(at), item.clone())).collect()
+    let pairs: Vec<(CelValue, CelValue)> = match of {
+        CelValue::List(items) => {
+            items.iter().enumerate().map(|(at, item)| (collections::index_value(at), item.clone())).collect()
         }
-        Val::Map(fields) => fields.iter().map(|(key, value)| (key.value(), value.clone())).collect(),
+        CelValue::Map(fields) => fields.iter().map(|(key, value)| (key.value(), value.clone())).collect(),
         other => {
-            return wrong(format!("no such overload: there is nothing to go through in a {}", other.kind()));
+            return mismatch(format!(
+                "no such overload: there is nothing to go through in a {}",
+                other.type_name()
+            ));
         }
     };
-    steps.take(pairs.len())?;
+    steps.spend(pairs.len())?;
     let (mut count, mut failed, mut kept) = (0, None, Vec::new());
     for (key, value) in pairs {
         let (value, other) = match (second, of) {
             (Some(_), _) => (key, value),
-            (None, Val::List(_)) => (value, Val::Null),
-            (None, _) => (key, Val::Null),
+            (None, CelValue::List(_)) => (value, CelValue::Null),
+            (None, _) => (key, CelValue::Null),
         };
-        let outer = Scope { name: first, value, outer: Some(scope) };
-        let inner = Scope { name: second.unwrap_or(first), value: other, outer: Some(&outer) };
+        let outer = EvalScope { name: first, value, outer: Some(scope) };
+        let inner = EvalScope { name: second.unwrap_or(first), value: other, outer: Some(&outer) };
         let here = if second.is_some() { &inner } else { &outer };
         let found = evaluate(test, here, steps);
         match how {
-            Each::All | Each::Exists => match found.and_then(truth) {
-                Ok(found) if found == (how == Each::Exists) => return Ok(Val::Bool(found)),
+            Comprehension::All | Comprehension::Exists => match found.and_then(expect_bool) {
+                Ok(found) if found == (how == Comprehension::Exists) => return Ok(CelValue::Bool(found)),
                 Ok(_) => {}
-                Err(Failure::Over) => return Err(Failure::Over),
+                Err(EvalError::BudgetExceeded) => return Err(EvalError::BudgetExceeded),
                 Err(why) => failed = failed.or(Some(why)),
             },
-            Each::ExistsOne => count += usize::from(truth(found?)?),
-            Each::Filter => {
-                if truth(found?)? {
+            Comprehension::ExistsOne => count += usize::from(expect_bool(found?)?),
+            Comprehension::Filter => {
+                if expect_bool(found?)? {
                     kept.push(outer.value);
                 }
             }
-            Each::Map => match then {
+            Comprehension::Map => match then {
                 None => kept.push(found?),
                 Some(then) => {
-                    if truth(found?)? {
+                    if expect_bool(found?)? {
                         kept.push(evaluate(then, here, steps)?);
                     }
                 }
             },
-            Each::OptMap | Each::OptFlatMap => return wrong("a list is not optional"),
+            Comprehension::OptMap | Comprehension::OptFlatMap => return mismatch("a list is not optional"),
         }
     }
     match (how, failed) {
-        (Each::All | Each::Exists, Some(why)) => Err(why),
-        (Each::All | Each::Exists, None) => Ok(Val::Bool(how == Each::All)),
-        (Each::ExistsOne, _) => Ok(Val::Bool(count == 1)),
-        (Each::Filter | Each::Map | Each::OptMap | Each::OptFlatMap, _) => Ok(Val::list(kept)),
+        (Comprehension::All | Comprehension::Exists, Some(why)) => Err(why),
+        (Comprehension::All | Comprehension::Exists, None) => Ok(CelValue::Bool(how == Comprehension::All)),
+        (Comprehension::ExistsOne, _) => Ok(CelValue::Bool(count == 1)),
+        (
+            Comprehension::Filter | Comprehension::Map | Comprehension::OptMap | Comprehension::OptFlatMap,
+            _,
+        ) => Ok(CelValue::list(kept)),
     }
 }

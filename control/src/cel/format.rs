@@ -1,8 +1,8 @@
 //! `"%s has %d".format([a, b])`: texts with places for values, as Kubernetes 1.34 fills them.
 
-use super::check::Kind;
-use super::value::Val;
-use super::{Failure, Steps, text::written, wrong};
+use super::type_check::CelType;
+use super::value::CelValue;
+use super::{EvalBudget, EvalError, mismatch, text::to_text};
 
 /// Digits behind the point that a place may ask for.
 const PRECISION_MAX: usize = 1000;
@@ -11,50 +11,50 @@ const PRECISION: usize = 6;
 
 /// A part of such a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part<'a> {
+pub(super) enum FormatPart<'a> {
     Text(&'a str),
-    Place(Place),
+    Verb(FormatVerb),
 }
 
-impl Part<'_> {
-    pub(super) fn place(&self) -> Option<Place> {
-        if let Self::Place(place) = self { Some(*place) } else { None }
+impl FormatPart<'_> {
+    pub(super) fn verb(&self) -> Option<FormatVerb> {
+        if let Self::Verb(place) = self { Some(*place) } else { None }
     }
 }
 
 /// Where a value goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FormatVerb {
     letter: char,
     precision: usize,
 }
 
-impl Place {
+impl FormatVerb {
     /// Whether a value of that kind may go there.
-    pub(super) fn takes(self, kind: &Kind<'_>) -> bool {
-        use Kind::{Bool, Bytes, Double, Dyn, Int, Text, Uint};
+    pub(super) fn accepts(self, kind: &CelType<'_>) -> bool {
+        use CelType::{Bool, Bytes, Double, Dyn, Int, String, Uint};
         match self.letter {
             _ if matches!(kind, Dyn) => true,
             's' => !matches!(
                 kind,
-                Kind::Quantity
-                    | Kind::Address
-                    | Kind::Range
-                    | Kind::Url
-                    | Kind::Format
-                    | Kind::Optional(_)
-                    | Kind::Object { .. }
-                    | Kind::Metadata
+                CelType::Quantity
+                    | CelType::Ip
+                    | CelType::Cidr
+                    | CelType::Url
+                    | CelType::Format
+                    | CelType::Optional(_)
+                    | CelType::Object { .. }
+                    | CelType::Metadata
             ),
             'd' | 'o' => matches!(kind, Int | Uint),
             'b' => matches!(kind, Int | Uint | Bool),
-            'x' | 'X' => matches!(kind, Int | Uint | Text | Bytes),
+            'x' | 'X' => matches!(kind, Int | Uint | String | Bytes),
             // NaN and the infinities are texts.
-            _ => matches!(kind, Double | Text),
+            _ => matches!(kind, Double | String),
         }
     }
 
-    pub(super) fn takes_what(self) -> &'static str {
+    pub(super) fn accepted_types(self) -> &'static str {
         match self.letter {
             's' => {
                 "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, \
@@ -71,14 +71,14 @@ impl Place {
 }
 
 /// The parts of a text, in order.
-pub(super) fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
+pub(super) fn parse(text: &str) -> Result<Vec<FormatPart<'_>>, String> {
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find('%') {
-        found.push(Part::Text(&rest[..at]));
+        found.push(FormatPart::Text(&rest[..at]));
         rest = &rest[at + 1..];
         if let Some(behind) = rest.strip_prefix('%') {
-            found.push(Part::Text("%"));
+            found.push(FormatPart::Text("%"));
             rest = behind;
             continue;
         }
@@ -101,81 +101,81 @@ pub(super) fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
             let why = "could not parse formatting clause: unrecognized formatting clause";
             return Err(format!("{why} \"{letter}\""));
         }
-        found.push(Part::Place(Place { letter, precision }));
+        found.push(FormatPart::Verb(FormatVerb { letter, precision }));
         rest = &rest[letter.len_utf8()..];
     }
-    found.push(Part::Text(rest));
+    found.push(FormatPart::Text(rest));
     Ok(found)
 }
 
 /// The text with `values` in its places.
-pub(super) fn fill(text: &str, values: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
-    let parts = parts(text).map_err(Failure::Wrong)?;
+pub(super) fn fill(text: &str, values: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+    let parts = parse(text).map_err(EvalError::Mismatch)?;
     let mut values = values.iter();
     let mut found = String::new();
     for part in parts {
         match part {
-            Part::Text(text) => found.push_str(text),
-            Part::Place(place) => {
-                let Some(value) = values.next() else { return wrong("format: more places than values") };
-                found.push_str(&shown(place, value, steps)?);
+            FormatPart::Text(text) => found.push_str(text),
+            FormatPart::Verb(place) => {
+                let Some(value) = values.next() else { return mismatch("format: more places than values") };
+                found.push_str(&format_value(place, value, steps)?);
             }
         }
     }
-    Ok(Val::text(found))
+    Ok(CelValue::text(found))
 }
 
-fn shown(place: Place, value: &Val, steps: &mut Steps) -> Result<String, Failure> {
+fn format_value(place: FormatVerb, value: &CelValue, steps: &mut EvalBudget) -> Result<String, EvalError> {
     let text = match (place.letter, value) {
         (
             's',
-            Val::Optional(_)
-            | Val::Quantity(_)
-            | Val::Address(_)
-            | Val::Range(..)
-            | Val::Url(_)
-            | Val::Format(_),
+            CelValue::Optional(_)
+            | CelValue::Quantity(_)
+            | CelValue::Ip(_)
+            | CelValue::Cidr(..)
+            | CelValue::Url(_)
+            | CelValue::Format(_),
         ) => {
             return unfit(place, value);
         }
-        ('s', _) => return written(value, steps),
-        ('d', Val::Int(number)) => number.to_string(),
-        ('d', Val::Uint(number)) => number.to_string(),
-        ('b', Val::Bool(one)) => u8::from(*one).to_string(),
-        ('f' | 'e', Val::Double(number)) if !number.is_finite() => written(value, steps)?,
-        ('f' | 'e', Val::Text(text)) if ["NaN", "Infinity", "-Infinity"].contains(&&**text) => {
+        ('s', _) => return to_text(value, steps),
+        ('d', CelValue::Int(number)) => number.to_string(),
+        ('d', CelValue::Uint(number)) => number.to_string(),
+        ('b', CelValue::Bool(one)) => u8::from(*one).to_string(),
+        ('f' | 'e', CelValue::Double(number)) if !number.is_finite() => to_text(value, steps)?,
+        ('f' | 'e', CelValue::String(text)) if ["NaN", "Infinity", "-Infinity"].contains(&&**text) => {
             text.to_string()
         }
-        ('f', Val::Double(number)) => grouped(&format!("{number:.*}", place.precision)),
+        ('f', CelValue::Double(number)) => grouped(&format!("{number:.*}", place.precision)),
         // Whatever precision is asked for, the answer has six digits there.
-        ('e', Val::Double(number)) => scientific(&format!("{number:.PRECISION$e}")),
-        ('x', Val::Text(text)) => hex(text.as_bytes(), false),
-        ('x', Val::Bytes(bytes)) => hex(bytes, false),
-        ('X', Val::Text(text)) => hex(text.as_bytes(), true),
-        ('X', Val::Bytes(bytes)) => hex(bytes, true),
-        (letter, Val::Int(number)) => {
-            let digits = based(letter, number.unsigned_abs());
+        ('e', CelValue::Double(number)) => scientific(&format!("{number:.PRECISION$e}")),
+        ('x', CelValue::String(text)) => hex(text.as_bytes(), false),
+        ('x', CelValue::Bytes(bytes)) => hex(bytes, false),
+        ('X', CelValue::String(text)) => hex(text.as_bytes(), true),
+        ('X', CelValue::Bytes(bytes)) => hex(bytes, true),
+        (letter, CelValue::Int(number)) => {
+            let digits = to_radix(letter, number.unsigned_abs());
             match digits {
                 Some(digits) if *number < 0 => format!("-{digits}"),
                 Some(digits) => digits,
                 None => return unfit(place, value),
             }
         }
-        (letter, Val::Uint(number)) => match based(letter, *number) {
+        (letter, CelValue::Uint(number)) => match to_radix(letter, *number) {
             Some(digits) => digits,
             None => return unfit(place, value),
         },
         _ => return unfit(place, value),
     };
-    steps.text(text.len())?;
+    steps.spend_text(text.len())?;
     Ok(text)
 }
 
-fn unfit<T>(place: Place, value: &Val) -> Result<T, Failure> {
-    wrong(format!("error during formatting: {}, was given {}", place.takes_what(), value.kind()))
+fn unfit<T>(place: FormatVerb, value: &CelValue) -> Result<T, EvalError> {
+    mismatch(format!("error during formatting: {}, was given {}", place.accepted_types(), value.type_name()))
 }
 
-fn based(letter: char, number: u64) -> Option<String> {
+fn to_radix(letter: char, number: u64) -> Option<String> {
     match letter {
         'b' => Some(format!("{number:b}")),
         'o' => Some(format!("{number:o}")),

@@ -3,79 +3,83 @@
 use std::sync::Arc;
 
 use super::net;
-use super::value::Val;
-use super::{Failure, Steps, wrong};
+use super::value::CelValue;
+use super::{EvalBudget, EvalError, mismatch};
 use crate::kinds::{labels, names};
 
 /// What a text is held against.
 #[derive(Debug)]
-pub(crate) struct Format {
+pub(crate) struct NamedFormat {
     pub(super) name: &'static str,
     /// What is wrong with a text; nothing: it is one.
-    judge: fn(&str) -> Option<String>,
+    validate: fn(&str) -> Option<String>,
 }
 
 /// The formats of Kubernetes 1.34.
-static FORMATS: [Format; 13] = [
-    Format { name: "dns1123Label", judge: label },
-    Format { name: "dns1123Subdomain", judge: subdomain },
-    Format { name: "dns1035Label", judge: old_label },
-    Format { name: "qualifiedName", judge: labels::wrong_with_key },
-    Format { name: "dns1123LabelPrefix", judge: |text| label(&begun(text)) },
-    Format { name: "dns1123SubdomainPrefix", judge: |text| subdomain(&begun(text)) },
-    Format { name: "dns1035LabelPrefix", judge: |text| old_label(&begun(text)) },
-    Format { name: "labelValue", judge: labels::wrong_with_value },
-    Format { name: "uri", judge: uri },
-    Format { name: "uuid", judge: |text| unless(is_uuid(text), "does not match the UUID format") },
-    Format { name: "byte", judge: |text| unless(is_base64(text), "invalid base64") },
-    Format { name: "date", judge: |text| unless(is_date(text), "invalid date") },
-    Format { name: "datetime", judge: |text| unless(is_moment(text), "invalid datetime") },
+static FORMATS: [NamedFormat; 13] = [
+    NamedFormat { name: "dns1123Label", validate: label },
+    NamedFormat { name: "dns1123Subdomain", validate: subdomain },
+    NamedFormat { name: "dns1035Label", validate: label_1035 },
+    NamedFormat { name: "qualifiedName", validate: labels::label_key_error },
+    NamedFormat { name: "dns1123LabelPrefix", validate: |text| label(&prefix_as_name(text)) },
+    NamedFormat { name: "dns1123SubdomainPrefix", validate: |text| subdomain(&prefix_as_name(text)) },
+    NamedFormat { name: "dns1035LabelPrefix", validate: |text| label_1035(&prefix_as_name(text)) },
+    NamedFormat { name: "labelValue", validate: labels::label_value_error },
+    NamedFormat { name: "uri", validate: uri },
+    NamedFormat { name: "uuid", validate: |text| unless(is_uuid(text), "does not match the UUID format") },
+    NamedFormat { name: "byte", validate: |text| unless(is_base64(text), "invalid base64") },
+    NamedFormat { name: "date", validate: |text| unless(is_date(text), "invalid date") },
+    NamedFormat { name: "datetime", validate: |text| unless(is_moment(text), "invalid datetime") },
 ];
 
-pub(super) fn named(name: &str) -> Option<&'static Format> {
+pub(super) fn by_name(name: &str) -> Option<&'static NamedFormat> {
     FORMATS.iter().find(|format| format.name == name)
 }
 
 /// What stands before the names of functions about formats.
-pub(super) const SPACE: &str = "format.";
+pub(super) const NAMESPACE: &str = "format.";
 
 /// How many arguments such a function takes; `None`: there is none of that name.
-pub(super) fn takes(name: &str) -> Option<usize> {
-    match name.strip_prefix(SPACE)? {
+pub(super) fn argument_count(name: &str) -> Option<usize> {
+    match name.strip_prefix(NAMESPACE)? {
         "named" => Some(1),
-        name => named(name).map(|_| 0),
+        name => by_name(name).map(|_| 0),
     }
 }
 
 /// `format.NAME()`, and `format.named("NAME")`.
-pub(super) fn function(name: &str, given: &[Val], steps: &mut Steps) -> Result<Val, Failure> {
-    match (given, named(name)) {
-        ([], Some(format)) => Ok(Val::Format(format)),
-        ([Val::Text(wanted)], _) if name == "named" => {
-            steps.text(wanted.len())?;
-            Ok(Val::Optional(named(wanted).map(|format| Arc::new(Val::Format(format)))))
+pub(super) fn function(
+    name: &str,
+    given: &[CelValue],
+    steps: &mut EvalBudget,
+) -> Result<CelValue, EvalError> {
+    match (given, by_name(name)) {
+        ([], Some(format)) => Ok(CelValue::Format(format)),
+        ([CelValue::String(wanted)], _) if name == "named" => {
+            steps.spend_text(wanted.len())?;
+            Ok(CelValue::Optional(by_name(wanted).map(|format| Arc::new(CelValue::Format(format)))))
         }
-        _ => wrong(format!("no such overload: {SPACE}{name}")),
+        _ => mismatch(format!("no such overload: {NAMESPACE}{name}")),
     }
 }
 
 pub(super) fn method(
-    format: &'static Format,
+    format: &'static NamedFormat,
     name: &str,
-    given: &[Val],
-    steps: &mut Steps,
-) -> Result<Val, Failure> {
-    let ("validate", [Val::Text(text)]) = (name, given) else {
-        return wrong(format!("no such overload: {name} of a format"));
+    given: &[CelValue],
+    steps: &mut EvalBudget,
+) -> Result<CelValue, EvalError> {
+    let ("validate", [CelValue::String(text)]) = (name, given) else {
+        return mismatch(format!("no such overload: {name} of a format"));
     };
-    steps.text(text.len())?;
-    let told = (format.judge)(text).map(|why| Arc::new(Val::list(vec![Val::text(why)])));
-    Ok(Val::Optional(told))
+    steps.spend_text(text.len())?;
+    let told = (format.validate)(text).map(|why| Arc::new(CelValue::list(vec![CelValue::text(why)])));
+    Ok(CelValue::Optional(told))
 }
 
 /// Whether a text is of a format that has this name; of one that nobody knows it is.
 pub(crate) fn is_of_format(name: &str, text: &str) -> bool {
-    named(name).is_none_or(|format| (format.judge)(text).is_none())
+    by_name(name).is_none_or(|format| (format.validate)(text).is_none())
 }
 
 fn unless(good: bool, why: &str) -> Option<String> {
@@ -83,11 +87,11 @@ fn unless(good: bool, why: &str) -> Option<String> {
 }
 
 fn label(text: &str) -> Option<String> {
-    (!names::is_dns1123_label(text)).then(|| names::wrong_with_label(text))
+    (!names::is_dns1123_label(text)).then(|| names::label_error(text))
 }
 
-fn old_label(text: &str) -> Option<String> {
-    (!names::is_dns1035_label(text)).then(|| names::wrong_with_1035_label(text))
+fn label_1035(text: &str) -> Option<String> {
+    (!names::is_dns1035_label(text)).then(|| names::label_1035_error(text))
 }
 
 fn subdomain(text: &str) -> Option<String> {
@@ -98,7 +102,7 @@ fn subdomain(text: &str) -> Option<String> {
 }
 
 /// The text as the beginning of a name: it may end with a dash, behind which something comes.
-fn begun(text: &str) -> String {
+fn prefix_as_name(text: &str) -> String {
     match text.strip_suffix('-') {
         // One character less, as Kubernetes counts.
         Some(rest) if !rest.is_empty() => {
@@ -195,14 +199,14 @@ mod tests {
                 &["2021-01-01", "2021-01-01T24:00:00Z", "2021-01-01T00:00:00", "2021-01-01Tü"],
             ),
         ] {
-            let format = named(name).unwrap();
+            let format = by_name(name).unwrap();
             for text in good {
-                assert_eq!((format.judge)(text), None, "{name} {text}");
+                assert_eq!((format.validate)(text), None, "{name} {text}");
             }
             for text in bad {
-                assert!((format.judge)(text).is_some(), "{name} {text}");
+                assert!((format.validate)(text).is_some(), "{name} {text}");
             }
         }
-        assert!(named("email").is_none());
+        assert!(by_name("email").is_none());
     }
 }

@@ -22,12 +22,12 @@ fn kinds() -> Value {
 
 fn kind_of(rule: &str, whole: bool) -> Result<String, String> {
     let schema = kinds();
-    let this = Kind::of(&schema, whole).unwrap();
-    let old = Known { name: "oldSelf", kind: this.clone(), outer: None, notes: None };
-    let known = Known { name: "self", kind: this, outer: Some(&old), notes: None };
-    let told = |why: Mistake| why.told(rule).lines().next().unwrap().replacen("<input>:", "", 1);
-    let program = Program::read(rule, &["self", "oldSelf"]).map_err(told)?;
-    check::kind(&program.root, &known).map(|kind| kind.to_string()).map_err(told)
+    let this = CelType::of(&schema, whole).unwrap();
+    let old = TypeScope { name: "oldSelf", kind: this.clone(), outer: None, type_map: None };
+    let known = TypeScope { name: "self", kind: this, outer: Some(&old), type_map: None };
+    let told = |why: CompileError| why.render(rule).lines().next().unwrap().replacen("<input>:", "", 1);
+    let program = CelProgram::parse(rule, &["self", "oldSelf"]).map_err(told)?;
+    type_check::type_of(&program.root, &known).map(|kind| kind.to_string()).map_err(told)
 }
 
 /// What fits its schema is taken, as a Kubernetes API server 1.34 takes it.
@@ -194,11 +194,11 @@ fn a_rule_that_cannot_hold_is_refused_where_it_fails() {
         assert_eq!(kind_of(rule, false), Err((*why).into()), "{rule}");
     }
     assert_eq!(kind_of("self.metadata.labels == {}", true), Err("1:14: undefined field 'labels'".into()));
-    let mistake = Program::read("true &&\n  frob(self)", &["self"]).unwrap_err();
+    let mistake = CelProgram::parse("true &&\n  frob(self)", &["self"]).unwrap_err();
     let told = "<input>:2:7: undeclared reference to 'frob' (in container '')\n |   frob(self)\n | ......^";
-    assert_eq!(mistake.told("true &&\n  frob(self)"), told);
+    assert_eq!(mistake.render("true &&\n  frob(self)"), told);
     assert!(
-        Mistake::new(99, "x").told("ä").ends_with("x\n | ä\n | .^"),
+        CompileError::new(99, "x").render("ä").ends_with("x\n | ä\n | .^"),
         "behind the end, and no character's start"
     );
 }

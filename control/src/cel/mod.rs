@@ -4,20 +4,20 @@
 //! rule's length and nesting, and the work of all rules of one write, have limits. Functions and names that are not
 //! known here are found when a rule is read, so that a definition is refused instead of half followed.
 
-mod call;
-mod check;
 mod collections;
 mod cost;
 mod cost_calls;
 mod evaluate;
 mod format;
 mod formats;
+mod functions;
+mod lexer;
 mod net;
 mod overloads;
 mod parse;
 mod sizes;
 mod text;
-mod token;
+mod type_check;
 mod value;
 
 use std::collections::HashMap;
@@ -25,13 +25,13 @@ use std::collections::HashMap;
 use regex::Regex;
 use serde_json::Value;
 
-pub(crate) use check::Kind;
-use check::Known;
-pub(crate) use evaluate::Scope;
+pub(crate) use evaluate::EvalScope;
 pub(crate) use format::double;
 pub(crate) use formats::is_of_format;
-pub(crate) use sizes::{Sizes, told_most};
-pub(crate) use value::Val;
+pub(crate) use sizes::{SizeEstimator, declared_max};
+pub(crate) use type_check::CelType;
+use type_check::TypeScope;
+pub(crate) use value::CelValue;
 
 /// Bytes of one rule.
 pub(crate) const RULE_BYTES_MAX: usize = 16 * 1024;
@@ -45,27 +45,27 @@ pub(crate) const STEPS_MAX: u64 = 1_000_000;
 
 /// A rule that was read.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct CelProgram {
     root: parse::Expr,
     /// It looks at what was there before: without that it says nothing.
-    pub(crate) compares: bool,
+    pub(crate) uses_old_self: bool,
 }
 
 /// What is wrong with a rule's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mistake {
+pub(crate) struct CompileError {
     /// The byte it is about.
     at: usize,
     why: String,
 }
 
-impl Mistake {
+impl CompileError {
     fn new(at: usize, why: impl Into<String>) -> Self {
         Self { at, why: why.into() }
     }
 
     /// As Kubernetes tells it: line and column, the line, and a finger.
-    pub(crate) fn told(&self, rule: &str) -> String {
+    pub(crate) fn render(&self, rule: &str) -> String {
         let at = (0..=self.at.min(rule.len())).rev().find(|at| rule.is_char_boundary(*at)).unwrap_or(0);
         let (before, rest) = rule.split_at(at);
         let line = before.matches('\n').count() + 1;
@@ -78,70 +78,74 @@ impl Mistake {
 
 /// Why a rule has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum EvalError {
     /// There are no steps left.
-    Over,
+    BudgetExceeded,
     /// The rule does not fit the value.
-    Wrong(String),
+    Mismatch(String),
 }
 
-pub(crate) fn wrong<T>(why: impl Into<String>) -> Result<T, Failure> {
-    Err(Failure::Wrong(why.into()))
+pub(crate) fn mismatch<T>(why: impl Into<String>) -> Result<T, EvalError> {
+    Err(EvalError::Mismatch(why.into()))
 }
 
 /// Steps that are left, and the patterns that are read already.
 #[derive(Debug)]
-pub(crate) struct Steps {
-    left: u64,
+pub(crate) struct EvalBudget {
+    remaining: u64,
     patterns: HashMap<String, Regex>,
 }
 
-impl Default for Steps {
+impl Default for EvalBudget {
     fn default() -> Self {
-        Self { left: STEPS_MAX, patterns: HashMap::new() }
+        Self { remaining: STEPS_MAX, patterns: HashMap::new() }
     }
 }
 
-impl Steps {
-    pub(crate) fn take(&mut self, steps: usize) -> Result<(), Failure> {
-        self.left = self.left.checked_sub(steps as u64).ok_or(Failure::Over)?;
+impl EvalBudget {
+    pub(crate) fn spend(&mut self, steps: usize) -> Result<(), EvalError> {
+        self.remaining = self.remaining.checked_sub(steps as u64).ok_or(EvalError::BudgetExceeded)?;
         Ok(())
     }
 
     /// For going through, or making, that much text.
-    fn text(&mut self, bytes: usize) -> Result<(), Failure> {
-        self.take(bytes / 10 + 1)
+    fn spend_text(&mut self, bytes: usize) -> Result<(), EvalError> {
+        self.spend(bytes / 10 + 1)
     }
 }
 
-impl Program {
+impl CelProgram {
     /// Reads a rule that may speak of `names`.
-    pub(crate) fn read(rule: &str, names: &[&str]) -> Result<Self, Mistake> {
+    pub(crate) fn parse(rule: &str, names: &[&str]) -> Result<Self, CompileError> {
         if rule.len() > RULE_BYTES_MAX {
-            return Err(Mistake::new(0, format!("a rule is at most {RULE_BYTES_MAX} bytes long")));
+            return Err(CompileError::new(0, format!("a rule is at most {RULE_BYTES_MAX} bytes long")));
         }
-        let (root, compares) = parse::read(rule, names)?;
-        Ok(Self { root, compares })
+        let (root, compares) = parse::parse(rule, names)?;
+        Ok(Self { root, uses_old_self: compares })
     }
 
     /// What kind of value it gives, and what it costs at most, where `self` is of `schema` and of the kind `this`.
-    pub(crate) fn judged<'a>(
+    pub(crate) fn check<'a>(
         &self,
-        this: &Kind<'a>,
-        was: Kind<'a>,
+        this: &CelType<'a>,
+        was: CelType<'a>,
         (schema, whole): (&'a Value, bool),
-        sizes: &Sizes,
-    ) -> Result<(Kind<'a>, u64), Mistake> {
-        let notes = cost::Kinds::default();
-        let old = Known { name: "oldSelf", kind: was, outer: None, notes: Some(&notes) };
-        let known = Known { name: "self", kind: this.clone(), outer: Some(&old), notes: None };
-        let found = check::kind(&self.root, &known)?;
-        let root = sizes::Node::Schema { schema, whole };
-        let cost = cost::most(&self.root, root, &notes.borrow(), sizes);
+        sizes: &SizeEstimator,
+    ) -> Result<(CelType<'a>, u64), CompileError> {
+        let notes = cost::TypeMap::default();
+        let old = TypeScope { name: "oldSelf", kind: was, outer: None, type_map: Some(&notes) };
+        let known = TypeScope { name: "self", kind: this.clone(), outer: Some(&old), type_map: None };
+        let found = type_check::type_of(&self.root, &known)?;
+        let root = sizes::SchemaNode::Schema { schema, whole };
+        let cost = cost::max_cost(&self.root, root, &notes.borrow(), sizes);
         Ok((found, cost))
     }
 
-    pub(crate) fn answer(&self, scope: &Scope<'_>, steps: &mut Steps) -> Result<Val, Failure> {
+    pub(crate) fn evaluate(
+        &self,
+        scope: &EvalScope<'_>,
+        steps: &mut EvalBudget,
+    ) -> Result<CelValue, EvalError> {
         evaluate::evaluate(&self.root, scope, steps)
     }
 }

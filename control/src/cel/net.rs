@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::call::unfit;
-use super::value::Val;
-use super::{Failure, Steps, wrong};
+use super::functions::no_matching_overload;
+use super::value::CelValue;
+use super::{EvalBudget, EvalError, mismatch};
 
 /// An address that has one way of being written: no IPv4 in IPv6.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
@@ -40,13 +40,13 @@ fn masked(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-pub(super) fn of_address(name: &str, of: IpAddr) -> Result<Val, Failure> {
+pub(super) fn of_address(name: &str, of: IpAddr) -> Result<CelValue, EvalError> {
     let local = match of {
         IpAddr::V4(four) => four.is_link_local(),
         IpAddr::V6(six) => six.is_unicast_link_local(),
     };
     let truth = match name {
-        "family" => return Ok(Val::Int(if of.is_ipv4() { 4 } else { 6 })),
+        "family" => return Ok(CelValue::Int(if of.is_ipv4() { 4 } else { 6 })),
         "isUnspecified" => of.is_unspecified(),
         "isLoopback" => of.is_loopback(),
         "isLinkLocalUnicast" => local,
@@ -58,29 +58,35 @@ pub(super) fn of_address(name: &str, of: IpAddr) -> Result<Val, Failure> {
             let all = matches!(of, IpAddr::V4(four) if four.is_broadcast());
             !(all || local || of.is_unspecified() || of.is_loopback() || of.is_multicast())
         }
-        _ => return unfit(name, &Val::Address(of)),
+        _ => return no_matching_overload(name, &CelValue::Ip(of)),
     };
-    Ok(Val::Bool(truth))
+    Ok(CelValue::Bool(truth))
 }
 
-pub(super) fn of_range(name: &str, (start, bits): (IpAddr, u8), given: &[Val]) -> Result<Val, Failure> {
+pub(super) fn of_range(
+    name: &str,
+    (start, bits): (IpAddr, u8),
+    given: &[CelValue],
+) -> Result<CelValue, EvalError> {
     let holds =
         |other: IpAddr| other.is_ipv4() == start.is_ipv4() && masked(other, bits) == masked(start, bits);
     match (name, given) {
-        ("ip", []) => Ok(Val::Address(start)),
-        ("masked", []) => Ok(Val::Range(masked(start, bits), bits)),
-        ("prefixLength", []) => Ok(Val::Int(bits.into())),
-        ("containsIP", [Val::Address(other)]) => Ok(Val::Bool(holds(*other))),
-        ("containsIP", [Val::Text(text)]) => match address(text) {
-            Some(other) => Ok(Val::Bool(holds(other))),
-            None => wrong(format!("{text:?} is no ip")),
+        ("ip", []) => Ok(CelValue::Ip(start)),
+        ("masked", []) => Ok(CelValue::Cidr(masked(start, bits), bits)),
+        ("prefixLength", []) => Ok(CelValue::Int(bits.into())),
+        ("containsIP", [CelValue::Ip(other)]) => Ok(CelValue::Bool(holds(*other))),
+        ("containsIP", [CelValue::String(text)]) => match address(text) {
+            Some(other) => Ok(CelValue::Bool(holds(other))),
+            None => mismatch(format!("{text:?} is no ip")),
         },
-        ("containsCIDR", [Val::Range(other, length)]) => Ok(Val::Bool(*length >= bits && holds(*other))),
-        ("containsCIDR", [Val::Text(text)]) => match range(text) {
-            Some((other, length)) => Ok(Val::Bool(length >= bits && holds(other))),
-            None => wrong(format!("{text:?} is no cidr")),
+        ("containsCIDR", [CelValue::Cidr(other, length)]) => {
+            Ok(CelValue::Bool(*length >= bits && holds(*other)))
+        }
+        ("containsCIDR", [CelValue::String(text)]) => match range(text) {
+            Some((other, length)) => Ok(CelValue::Bool(length >= bits && holds(other))),
+            None => mismatch(format!("{text:?} is no cidr")),
         },
-        _ => unfit(name, &Val::Range(start, bits)),
+        _ => no_matching_overload(name, &CelValue::Cidr(start, bits)),
     }
 }
 
@@ -92,8 +98,8 @@ pub(super) fn is_url(text: &str) -> bool {
 }
 
 /// A part of a text that is a URL.
-pub(super) fn of_url(name: &str, url: &str, steps: &mut Steps) -> Result<Val, Failure> {
-    steps.text(url.len())?;
+pub(super) fn of_url(name: &str, url: &str, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+    steps.spend_text(url.len())?;
     let (scheme, rest) =
         if url.starts_with('/') { ("", url) } else { url.split_once("://").unwrap_or(("", url)) };
     let end = if scheme.is_empty() { 0 } else { rest.find(['/', '?', '#']).unwrap_or(rest.len()) };
@@ -102,12 +108,12 @@ pub(super) fn of_url(name: &str, url: &str, steps: &mut Steps) -> Result<Val, Fa
     // A colon within brackets is part of the address.
     let colon = host.rfind(':').filter(|colon| !host[*colon..].contains(']')).unwrap_or(host.len());
     let (hostname, port) = host.split_at(colon);
-    Ok(Val::text(match name {
+    Ok(CelValue::text(match name {
         "getScheme" => scheme,
         "getHost" => host,
         "getHostname" => hostname.trim_matches(['[', ']']),
         "getPort" => port.trim_start_matches(':'),
         "getEscapedPath" => rest.split(['?', '#']).next().unwrap_or(""),
-        _ => return unfit(name, &Val::Url(url.into())),
+        _ => return no_matching_overload(name, &CelValue::Url(url.into())),
     }))
 }

@@ -1,105 +1,121 @@
 //! Which kinds of values operators and functions take, and what they give.
 
-use super::check::Kind;
 use super::formats;
+use super::type_check::CelType;
 
 /// `None`: the operator does not go with the two.
-pub(super) fn binary<'a>(operator: &str, one: &Kind<'a>, two: &Kind<'a>) -> Option<Kind<'a>> {
-    let dynamic = matches!(one, Kind::Dyn) || matches!(two, Kind::Dyn);
+pub(super) fn binary<'a>(operator: &str, one: &CelType<'a>, two: &CelType<'a>) -> Option<CelType<'a>> {
+    let dynamic = matches!(one, CelType::Dyn) || matches!(two, CelType::Dyn);
     match operator {
-        "==" | "!=" => one.fits(two).then_some(Kind::Bool),
+        "==" | "!=" => one.is_assignable_to(two).then_some(CelType::Bool),
         "<" | "<=" | ">" | ">=" => {
             let numbers = one.is_number() && two.is_number();
-            (one.has_order() && two.has_order() && (numbers || one.fits(two))).then_some(Kind::Bool)
+            (one.has_order() && two.has_order() && (numbers || one.is_assignable_to(two)))
+                .then_some(CelType::Bool)
         }
         "in" => match two {
-            Kind::Dyn => Some(Kind::Bool),
-            Kind::List(of) | Kind::Map(of, _) => one.fits(of).then_some(Kind::Bool),
+            CelType::Dyn => Some(CelType::Bool),
+            CelType::List(of) | CelType::Map(of, _) => one.is_assignable_to(of).then_some(CelType::Bool),
             _ => None,
         },
-        _ if dynamic => Some(Kind::Dyn),
+        _ if dynamic => Some(CelType::Dyn),
         "+" => match (one, two) {
-            (Kind::Text, Kind::Text) => Some(Kind::Text),
-            (Kind::Bytes, Kind::Bytes) => Some(Kind::Bytes),
-            (Kind::List(of), Kind::List(other)) => {
-                let unknown = matches!(**of, Kind::Dyn);
-                one.fits(two).then(|| Kind::List(if unknown { other.clone() } else { of.clone() }))
+            (CelType::String, CelType::String) => Some(CelType::String),
+            (CelType::Bytes, CelType::Bytes) => Some(CelType::Bytes),
+            (CelType::List(of), CelType::List(other)) => {
+                let unknown = matches!(**of, CelType::Dyn);
+                one.is_assignable_to(two)
+                    .then(|| CelType::List(if unknown { other.clone() } else { of.clone() }))
             }
-            (Kind::Duration, Kind::Duration) => Some(Kind::Duration),
-            (Kind::Moment, Kind::Duration) | (Kind::Duration, Kind::Moment) => Some(Kind::Moment),
+            (CelType::Duration, CelType::Duration) => Some(CelType::Duration),
+            (CelType::Timestamp, CelType::Duration) | (CelType::Duration, CelType::Timestamp) => {
+                Some(CelType::Timestamp)
+            }
             _ => same_number(one, two),
         },
         "-" => match (one, two) {
-            (Kind::Duration, Kind::Duration) | (Kind::Moment, Kind::Moment) => Some(Kind::Duration),
-            (Kind::Moment, Kind::Duration) => Some(Kind::Moment),
+            (CelType::Duration, CelType::Duration) | (CelType::Timestamp, CelType::Timestamp) => {
+                Some(CelType::Duration)
+            }
+            (CelType::Timestamp, CelType::Duration) => Some(CelType::Timestamp),
             _ => same_number(one, two),
         },
-        "%" => same_number(one, two).filter(|kind| !matches!(kind, Kind::Double)),
+        "%" => same_number(one, two).filter(|kind| !matches!(kind, CelType::Double)),
         _ => same_number(one, two),
     }
 }
 
-fn same_number<'a>(one: &Kind<'a>, two: &Kind<'a>) -> Option<Kind<'a>> {
-    (one.is_number() && one.fits(two)).then(|| one.clone())
+fn same_number<'a>(one: &CelType<'a>, two: &CelType<'a>) -> Option<CelType<'a>> {
+    (one.is_number() && one.is_assignable_to(two)).then(|| one.clone())
 }
 
 /// What a method of a value gives.
-pub(super) fn method<'a>(name: &str, of: &Kind<'a>, given: &[Kind<'a>]) -> Option<Kind<'a>> {
+pub(super) fn method<'a>(name: &str, of: &CelType<'a>, given: &[CelType<'a>]) -> Option<CelType<'a>> {
     match of {
-        Kind::Dyn => Some(Kind::Dyn),
-        Kind::Text => of_text(name, given),
-        Kind::List(item) => of_list(name, item, given),
-        Kind::Map(..) | Kind::Bytes => (name == "size" && given.is_empty()).then_some(Kind::Int),
-        Kind::Optional(inner) => match (name, given) {
-            ("hasValue", []) => Some(Kind::Bool),
-            ("value", []) => Some(Kind::clone(inner)),
-            ("orValue", [other]) if other.fits(inner) => {
-                Some(if matches!(**inner, Kind::Dyn) { other.clone() } else { Kind::clone(inner) })
+        CelType::Dyn => Some(CelType::Dyn),
+        CelType::String => string_method(name, given),
+        CelType::List(item) => list_method(name, item, given),
+        CelType::Map(..) | CelType::Bytes => (name == "size" && given.is_empty()).then_some(CelType::Int),
+        CelType::Optional(inner) => match (name, given) {
+            ("hasValue", []) => Some(CelType::Bool),
+            ("value", []) => Some(CelType::clone(inner)),
+            ("orValue", [other]) if other.is_assignable_to(inner) => {
+                Some(if matches!(**inner, CelType::Dyn) { other.clone() } else { CelType::clone(inner) })
             }
-            ("or", [other]) if other.fits(of) => Some(of.clone()),
+            ("or", [other]) if other.is_assignable_to(of) => Some(of.clone()),
             _ => None,
         },
-        Kind::Moment => {
-            let zone = given.iter().all(|zone| zone.fits(&Kind::Text));
-            (name.starts_with("get") && zone).then_some(Kind::Int)
+        CelType::Timestamp => {
+            let zone = given.iter().all(|zone| zone.is_assignable_to(&CelType::String));
+            (name.starts_with("get") && zone).then_some(CelType::Int)
         }
-        Kind::Duration => {
+        CelType::Duration => {
             let parts = ["getHours", "getMinutes", "getSeconds", "getMilliseconds"];
-            (parts.contains(&name) && given.is_empty()).then_some(Kind::Int)
+            (parts.contains(&name) && given.is_empty()).then_some(CelType::Int)
         }
-        Kind::Address if given.is_empty() => match name {
-            "family" => Some(Kind::Int),
+        CelType::Ip if given.is_empty() => match name {
+            "family" => Some(CelType::Int),
             "isUnspecified"
             | "isLoopback"
             | "isLinkLocalUnicast"
             | "isLinkLocalMulticast"
-            | "isGlobalUnicast" => Some(Kind::Bool),
+            | "isGlobalUnicast" => Some(CelType::Bool),
             _ => None,
         },
-        Kind::Range => match (name, given) {
-            ("containsIP", [one]) if one.fits(&Kind::Address) || one.fits(&Kind::Text) => Some(Kind::Bool),
-            ("containsCIDR", [one]) if one.fits(&Kind::Range) || one.fits(&Kind::Text) => Some(Kind::Bool),
-            ("ip", []) => Some(Kind::Address),
-            ("masked", []) => Some(Kind::Range),
-            ("prefixLength", []) => Some(Kind::Int),
+        CelType::Cidr => match (name, given) {
+            ("containsIP", [one])
+                if one.is_assignable_to(&CelType::Ip) || one.is_assignable_to(&CelType::String) =>
+            {
+                Some(CelType::Bool)
+            }
+            ("containsCIDR", [one])
+                if one.is_assignable_to(&CelType::Cidr) || one.is_assignable_to(&CelType::String) =>
+            {
+                Some(CelType::Bool)
+            }
+            ("ip", []) => Some(CelType::Ip),
+            ("masked", []) => Some(CelType::Cidr),
+            ("prefixLength", []) => Some(CelType::Int),
             _ => None,
         },
-        Kind::Url => {
+        CelType::Url => {
             let parts = ["getScheme", "getHost", "getHostname", "getPort", "getEscapedPath"];
-            (parts.contains(&name) && given.is_empty()).then_some(Kind::Text)
+            (parts.contains(&name) && given.is_empty()).then_some(CelType::String)
         }
-        Kind::Format => {
-            let told = || Kind::Optional(Kind::List(Kind::Text.into()).into());
-            matches!((name, given), ("validate", [one]) if one.fits(&Kind::Text)).then(told)
+        CelType::Format => {
+            let told = || CelType::Optional(CelType::List(CelType::String.into()).into());
+            matches!((name, given), ("validate", [one]) if one.is_assignable_to(&CelType::String)).then(told)
         }
-        Kind::Quantity => {
-            let other = |kind: &Kind<'_>| kind.fits(&Kind::Quantity);
+        CelType::Quantity => {
+            let other = |kind: &CelType<'_>| kind.is_assignable_to(&CelType::Quantity);
             match (name, given) {
-                ("add" | "sub", [one]) if other(one) || one.fits(&Kind::Int) => Some(Kind::Quantity),
-                ("isGreaterThan" | "isLessThan", [one]) if other(one) => Some(Kind::Bool),
-                ("compareTo", [one]) if other(one) => Some(Kind::Int),
-                ("sign" | "asInteger", []) => Some(Kind::Int),
-                ("isInteger", []) => Some(Kind::Bool),
+                ("add" | "sub", [one]) if other(one) || one.is_assignable_to(&CelType::Int) => {
+                    Some(CelType::Quantity)
+                }
+                ("isGreaterThan" | "isLessThan", [one]) if other(one) => Some(CelType::Bool),
+                ("compareTo", [one]) if other(one) => Some(CelType::Int),
+                ("sign" | "asInteger", []) => Some(CelType::Int),
+                ("isInteger", []) => Some(CelType::Bool),
                 _ => None,
             }
         }
@@ -107,78 +123,92 @@ pub(super) fn method<'a>(name: &str, of: &Kind<'a>, given: &[Kind<'a>]) -> Optio
     }
 }
 
-fn of_text<'a>(name: &str, given: &[Kind<'a>]) -> Option<Kind<'a>> {
-    let fit = |wanted: &[Kind<'a>]| {
-        wanted.len() >= given.len() && given.iter().zip(wanted).all(|(one, wanted)| one.fits(wanted))
+fn string_method<'a>(name: &str, given: &[CelType<'a>]) -> Option<CelType<'a>> {
+    let fit = |wanted: &[CelType<'a>]| {
+        wanted.len() >= given.len()
+            && given.iter().zip(wanted).all(|(one, wanted)| one.is_assignable_to(wanted))
     };
-    let (wanted, found): (&[Kind<'a>], Kind<'a>) = match name {
-        "size" => (&[], Kind::Int),
-        "contains" | "startsWith" | "endsWith" | "matches" => (&[Kind::Text], Kind::Bool),
-        "find" => (&[Kind::Text], Kind::Text),
-        "findAll" | "split" => (&[Kind::Text, Kind::Int], Kind::List(Kind::Text.into())),
-        "indexOf" | "lastIndexOf" => (&[Kind::Text, Kind::Int], Kind::Int),
-        "charAt" => (&[Kind::Int], Kind::Text),
-        "substring" => (&[Kind::Int, Kind::Int], Kind::Text),
-        "replace" => (&[Kind::Text, Kind::Text, Kind::Int], Kind::Text),
-        "lowerAscii" | "upperAscii" | "trim" | "reverse" => (&[], Kind::Text),
-        "format" => return matches!(given, [Kind::List(_) | Kind::Dyn]).then_some(Kind::Text),
+    let (wanted, found): (&[CelType<'a>], CelType<'a>) = match name {
+        "size" => (&[], CelType::Int),
+        "contains" | "startsWith" | "endsWith" | "matches" => (&[CelType::String], CelType::Bool),
+        "find" => (&[CelType::String], CelType::String),
+        "findAll" | "split" => (&[CelType::String, CelType::Int], CelType::List(CelType::String.into())),
+        "indexOf" | "lastIndexOf" => (&[CelType::String, CelType::Int], CelType::Int),
+        "charAt" => (&[CelType::Int], CelType::String),
+        "substring" => (&[CelType::Int, CelType::Int], CelType::String),
+        "replace" => (&[CelType::String, CelType::String, CelType::Int], CelType::String),
+        "lowerAscii" | "upperAscii" | "trim" | "reverse" => (&[], CelType::String),
+        "format" => return matches!(given, [CelType::List(_) | CelType::Dyn]).then_some(CelType::String),
         _ => return None,
     };
     fit(wanted).then_some(found)
 }
 
-fn of_list<'a>(name: &str, item: &Kind<'a>, given: &[Kind<'a>]) -> Option<Kind<'a>> {
+fn list_method<'a>(name: &str, item: &CelType<'a>, given: &[CelType<'a>]) -> Option<CelType<'a>> {
     match (name, given) {
-        ("size", []) => Some(Kind::Int),
-        ("isSorted", []) if item.has_order() => Some(Kind::Bool),
+        ("size", []) => Some(CelType::Int),
+        ("isSorted", []) if item.has_order() => Some(CelType::Bool),
         ("min" | "max", []) if item.has_order() => Some(item.clone()),
-        ("sum", []) if item.is_number() || matches!(item, Kind::Duration | Kind::Dyn) => Some(item.clone()),
-        ("indexOf" | "lastIndexOf", [wanted]) if wanted.fits(item) => Some(Kind::Int),
-        ("join", []) if item.fits(&Kind::Text) => Some(Kind::Text),
-        ("join", [between]) if item.fits(&Kind::Text) && between.fits(&Kind::Text) => Some(Kind::Text),
-        ("reverse", []) => Some(Kind::List(item.clone().into())),
+        ("sum", []) if item.is_number() || matches!(item, CelType::Duration | CelType::Dyn) => {
+            Some(item.clone())
+        }
+        ("indexOf" | "lastIndexOf", [wanted]) if wanted.is_assignable_to(item) => Some(CelType::Int),
+        ("join", []) if item.is_assignable_to(&CelType::String) => Some(CelType::String),
+        ("join", [between])
+            if item.is_assignable_to(&CelType::String) && between.is_assignable_to(&CelType::String) =>
+        {
+            Some(CelType::String)
+        }
+        ("reverse", []) => Some(CelType::List(item.clone().into())),
         _ => None,
     }
 }
 
 /// What a function gives.
-pub(super) fn function<'a>(name: &str, given: &[Kind<'a>]) -> Option<Kind<'a>> {
-    if formats::takes(name) == Some(given.len()) {
+pub(super) fn function<'a>(name: &str, given: &[CelType<'a>]) -> Option<CelType<'a>> {
+    if formats::argument_count(name) == Some(given.len()) {
         return match given {
-            [] => Some(Kind::Format),
-            [name, ..] => name.fits(&Kind::Text).then(|| Kind::Optional(Kind::Format.into())),
+            [] => Some(CelType::Format),
+            [name, ..] => {
+                name.is_assignable_to(&CelType::String).then(|| CelType::Optional(CelType::Format.into()))
+            }
         };
     }
     let Some(first) = given.first() else {
-        return (name == "optional.none").then(|| Kind::Optional(Kind::Dyn.into()));
+        return (name == "optional.none").then(|| CelType::Optional(CelType::Dyn.into()));
     };
-    let among =
-        |kinds: &[Kind<'a>], found: Kind<'a>| kinds.iter().any(|kind| first.fits(kind)).then_some(found);
-    use Kind::{Address, Bool, Bytes, Double, Duration, Dyn, Int, Moment, Quantity, Range, Text, Uint, Url};
+    let among = |kinds: &[CelType<'a>], found: CelType<'a>| {
+        kinds.iter().any(|kind| first.is_assignable_to(kind)).then_some(found)
+    };
+    use CelType::{
+        Bool, Bytes, Cidr, Double, Duration, Dyn, Int, Ip, Quantity, String, Timestamp, Uint, Url,
+    };
     match name {
         "dyn" => Some(Dyn),
-        "type" => Some(Kind::Type(first.clone().into())),
-        "optional.of" => Some(Kind::Optional(first.clone().into())),
+        "type" => Some(CelType::Type(first.clone().into())),
+        "optional.of" => Some(CelType::Optional(first.clone().into())),
         "size" | "matches" if matches!(first, Dyn) => Some(if name == "size" { Int } else { Bool }),
         "size" => method(name, first, &given[1..]),
-        "matches" => matches!(first, Text).then(|| of_text(name, &given[1..])).flatten(),
-        "ip" => among(&[Text], Address),
-        "cidr" => among(&[Text], Range),
-        "url" => among(&[Text], Url),
+        "matches" => matches!(first, String).then(|| string_method(name, &given[1..])).flatten(),
+        "ip" => among(&[String], Ip),
+        "cidr" => among(&[String], Cidr),
+        "url" => among(&[String], Url),
         "sets.contains" | "sets.equivalent" | "sets.intersects" => match given {
-            [one @ (Dyn | Kind::List(_)), two @ (Dyn | Kind::List(_))] if one.fits(two) => Some(Bool),
+            [one @ (Dyn | CelType::List(_)), two @ (Dyn | CelType::List(_))] if one.is_assignable_to(two) => {
+                Some(Bool)
+            }
             _ => None,
         },
-        "isCIDR" | "isIP" | "isQuantity" | "isURL" => among(&[Text], Bool),
-        "quantity" => among(&[Text], Quantity),
-        "bool" => among(&[Bool, Text], Bool),
-        "bytes" => among(&[Bytes, Text], Bytes),
-        "double" => among(&[Double, Int, Uint, Text], Double),
-        "int" => among(&[Int, Uint, Double, Text, Moment, Duration], Int),
-        "uint" => among(&[Uint, Int, Double, Text], Uint),
-        "string" => among(&[Text, Bool, Int, Uint, Double, Bytes, Moment, Duration, Address, Range], Text),
-        "duration" => among(&[Duration, Text, Int], Duration),
-        "timestamp" => among(&[Moment, Text, Int], Moment),
+        "isCIDR" | "isIP" | "isQuantity" | "isURL" => among(&[String], Bool),
+        "quantity" => among(&[String], Quantity),
+        "bool" => among(&[Bool, String], Bool),
+        "bytes" => among(&[Bytes, String], Bytes),
+        "double" => among(&[Double, Int, Uint, String], Double),
+        "int" => among(&[Int, Uint, Double, String, Timestamp, Duration], Int),
+        "uint" => among(&[Uint, Int, Double, String], Uint),
+        "string" => among(&[String, Bool, Int, Uint, Double, Bytes, Timestamp, Duration, Ip, Cidr], String),
+        "duration" => among(&[Duration, String, Int], Duration),
+        "timestamp" => among(&[Timestamp, String, Int], Timestamp),
         _ => None,
     }
 }

@@ -1,21 +1,21 @@
 //! Words become a tree. What a rule may call and speak of is checked here, once.
 
-use super::call::{is_function, is_function_name, is_method, is_method_name};
-use super::token::{self, Token};
-use super::value::Val;
-use super::{DEPTH_MAX, Mistake, NESTING_MAX};
+use super::functions::{is_function, is_function_name, is_method, is_method_name};
+use super::lexer::{self, CelToken};
+use super::value::CelValue;
+use super::{CompileError, DEPTH_MAX, NESTING_MAX};
 
 /// A part of a rule.
 #[derive(Debug)]
 pub(super) struct Expr {
     /// The byte of the rule that stands for it.
     pub(super) at: usize,
-    pub(super) what: What,
+    pub(super) kind: ExprKind,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
-    Literal(Val),
+pub(super) enum ExprKind {
+    Literal(CelValue),
     Name(String),
     /// `of.field`; `optional`: of what may not be there.
     Field {
@@ -34,10 +34,10 @@ pub(super) enum What {
         optional: bool,
     },
     Not(Box<Expr>),
-    Minus(Box<Expr>),
+    Negate(Box<Expr>),
     And(Vec<Expr>),
     Or(Vec<Expr>),
-    Choose(Box<Expr>, Box<Expr>, Box<Expr>),
+    Conditional(Box<Expr>, Box<Expr>, Box<Expr>),
     Binary(&'static str, Box<Expr>, Box<Expr>),
     Call {
         name: String,
@@ -47,8 +47,8 @@ pub(super) enum What {
     List(Vec<Expr>),
     Map(Vec<(Expr, Expr)>),
     /// Goes through `of`, calling each item (or key) by the one name, or place and item (or key and value) by the two.
-    Each {
-        how: Each,
+    Comprehension {
+        how: Comprehension,
         of: Box<Expr>,
         names: Vec<String>,
         test: Box<Expr>,
@@ -57,7 +57,7 @@ pub(super) enum What {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Each {
+pub(super) enum Comprehension {
     All,
     Exists,
     ExistsOne,
@@ -77,8 +77,8 @@ const SPACES: [&str; 3] = ["format", "optional", "sets"];
 /// Operators of two, by how closely they bind; `&&`, `||` and `?` are apart.
 const LEVELS: [&[&str]; 3] = [&["==", "!=", "<", "<=", ">", ">=", "in"], &["+", "-"], &["*", "/", "%"]];
 
-struct Parser<'a> {
-    tokens: Vec<(Token, usize)>,
+struct CelParser<'a> {
+    tokens: Vec<(CelToken, usize)>,
     at: usize,
     /// Bytes of the rule.
     end: usize,
@@ -87,29 +87,29 @@ struct Parser<'a> {
     bound: Vec<String>,
     nesting: usize,
     /// Links of the chains that the place being read hangs from.
-    links: usize,
+    chain_length: usize,
     compares: bool,
 }
 
 /// The tree of `rule`, and whether it speaks of what was there before.
-pub(super) fn read(rule: &str, names: &[&str]) -> Result<(Expr, bool), Mistake> {
-    let tokens = token::cut(rule)?;
-    let mut parser = Parser {
+pub(super) fn parse(rule: &str, names: &[&str]) -> Result<(Expr, bool), CompileError> {
+    let tokens = lexer::tokenize(rule)?;
+    let mut parser = CelParser {
         tokens,
         at: 0,
         end: rule.len(),
         names,
         bound: Vec::new(),
         nesting: 0,
-        links: 0,
+        chain_length: 0,
         compares: false,
     };
-    let root = parser.whole()?;
+    let root = parser.conditional()?;
     if parser.at < parser.tokens.len() {
         return Err(parser.unexpected("the end"));
     }
     if depth(&root) > DEPTH_MAX {
-        return Err(Mistake::new(0, format!("a rule is at most {DEPTH_MAX} levels deep")));
+        return Err(CompileError::new(0, format!("a rule is at most {DEPTH_MAX} levels deep")));
     }
     Ok((root, parser.compares))
 }
@@ -117,51 +117,58 @@ pub(super) fn read(rule: &str, names: &[&str]) -> Result<(Expr, bool), Mistake> 
 /// Its own depth is a few times [`DEPTH_MAX`] at most, which [`Parser::chain`] sees to.
 fn depth(expr: &Expr) -> usize {
     let deepest = |all: &[Expr]| all.iter().map(depth).max().unwrap_or(0);
-    1 + match &expr.what {
-        What::Literal(_) | What::Name(_) => 0,
-        What::Field { of, .. } | What::Has { of, .. } | What::Not(of) | What::Minus(of) => depth(of),
-        What::Index { of, index, .. } => depth(of).max(depth(index)),
-        What::And(all) | What::Or(all) | What::List(all) => deepest(all),
-        What::Choose(one, two, three) => depth(one).max(depth(two)).max(depth(three)),
-        What::Binary(_, one, two) => depth(one).max(depth(two)),
-        What::Call { of, given, .. } => deepest(given).max(of.as_deref().map_or(0, depth)),
-        What::Map(pairs) => pairs.iter().map(|(key, value)| depth(key).max(depth(value))).max().unwrap_or(0),
-        What::Each { of, test, then, .. } => depth(of).max(depth(test)).max(then.as_deref().map_or(0, depth)),
+    1 + match &expr.kind {
+        ExprKind::Literal(_) | ExprKind::Name(_) => 0,
+        ExprKind::Field { of, .. } | ExprKind::Has { of, .. } | ExprKind::Not(of) | ExprKind::Negate(of) => {
+            depth(of)
+        }
+        ExprKind::Index { of, index, .. } => depth(of).max(depth(index)),
+        ExprKind::And(all) | ExprKind::Or(all) | ExprKind::List(all) => deepest(all),
+        ExprKind::Conditional(one, two, three) => depth(one).max(depth(two)).max(depth(three)),
+        ExprKind::Binary(_, one, two) => depth(one).max(depth(two)),
+        ExprKind::Call { of, given, .. } => deepest(given).max(of.as_deref().map_or(0, depth)),
+        ExprKind::Map(pairs) => {
+            pairs.iter().map(|(key, value)| depth(key).max(depth(value))).max().unwrap_or(0)
+        }
+        ExprKind::Comprehension { of, test, then, .. } => {
+            depth(of).max(depth(test)).max(then.as_deref().map_or(0, depth))
+        }
     }
 }
 
-impl Parser<'_> {
+impl CelParser<'_> {
     /// Where the next word begins.
     fn here(&self) -> usize {
         self.tokens.get(self.at).map_or(self.end, |(_, at)| *at)
     }
 
     /// Where the last one began.
-    fn behind(&self) -> usize {
+    fn previous(&self) -> usize {
         self.tokens.get(self.at.wrapping_sub(1)).map_or(0, |(_, at)| *at)
     }
 
-    fn unexpected(&self, wanted: &str) -> Mistake {
+    fn unexpected(&self, wanted: &str) -> CompileError {
         let why = match self.tokens.get(self.at) {
             Some((token, _)) => format!("Syntax error: found {token:?}, expected {wanted}"),
             None => format!("Syntax error: found the end, expected {wanted}"),
         };
-        Mistake::new(self.here(), why)
+        CompileError::new(self.here(), why)
     }
 
     fn eat(&mut self, mark: &str) -> bool {
-        let found = matches!(self.tokens.get(self.at), Some((Token::Mark(found), _)) if *found == mark);
+        let found =
+            matches!(self.tokens.get(self.at), Some((CelToken::Punctuation(found), _)) if *found == mark);
         self.at += usize::from(found);
         found
     }
 
-    fn need(&mut self, mark: &str) -> Result<(), Mistake> {
+    fn expect(&mut self, mark: &str) -> Result<(), CompileError> {
         if self.eat(mark) { Ok(()) } else { Err(self.unexpected(&format!("{mark:?}"))) }
     }
 
-    fn name(&mut self) -> Result<String, Mistake> {
+    fn name(&mut self) -> Result<String, CompileError> {
         match self.tokens.get(self.at) {
-            Some((Token::Name(name), _)) => {
+            Some((CelToken::Name(name), _)) => {
                 self.at += 1;
                 Ok(name.clone())
             }
@@ -170,28 +177,28 @@ impl Parser<'_> {
     }
 
     /// Counts the links of a chain: each becomes a level of the tree.
-    fn chain(&mut self) -> Result<(), Mistake> {
-        self.links += 1;
-        if self.links > DEPTH_MAX {
-            Err(Mistake::new(self.here(), format!("a rule is at most {DEPTH_MAX} levels deep")))
+    fn chain(&mut self) -> Result<(), CompileError> {
+        self.chain_length += 1;
+        if self.chain_length > DEPTH_MAX {
+            Err(CompileError::new(self.here(), format!("a rule is at most {DEPTH_MAX} levels deep")))
         } else {
             Ok(())
         }
     }
 
-    fn whole(&mut self) -> Result<Expr, Mistake> {
+    fn conditional(&mut self) -> Result<Expr, CompileError> {
         self.nesting += 1;
         if self.nesting > NESTING_MAX {
             let why = format!("a rule has at most {NESTING_MAX} levels of brackets");
-            return Err(Mistake::new(self.here(), why));
+            return Err(CompileError::new(self.here(), why));
         }
-        let test = self.either()?;
+        let test = self.or()?;
         let at = self.here();
         let found = if self.eat("?") {
-            let one = self.either()?;
-            self.need(":")?;
-            let what = What::Choose(Box::new(test), Box::new(one), Box::new(self.whole()?));
-            Expr { at, what }
+            let one = self.or()?;
+            self.expect(":")?;
+            let what = ExprKind::Conditional(Box::new(test), Box::new(one), Box::new(self.conditional()?));
+            Expr { at, kind: what }
         } else {
             test
         };
@@ -199,42 +206,42 @@ impl Parser<'_> {
         Ok(found)
     }
 
-    fn either(&mut self) -> Result<Expr, Mistake> {
-        let mut all = vec![self.both()?];
+    fn or(&mut self) -> Result<Expr, CompileError> {
+        let mut all = vec![self.and()?];
         let at = self.here();
         while self.eat("||") {
-            all.push(self.both()?);
+            all.push(self.and()?);
         }
-        Ok(if all.len() == 1 { all.remove(0) } else { Expr { at, what: What::Or(all) } })
+        Ok(if all.len() == 1 { all.remove(0) } else { Expr { at, kind: ExprKind::Or(all) } })
     }
 
-    fn both(&mut self) -> Result<Expr, Mistake> {
+    fn and(&mut self) -> Result<Expr, CompileError> {
         let mut all = vec![self.binary(0)?];
         let at = self.here();
         while self.eat("&&") {
             all.push(self.binary(0)?);
         }
-        Ok(if all.len() == 1 { all.remove(0) } else { Expr { at, what: What::And(all) } })
+        Ok(if all.len() == 1 { all.remove(0) } else { Expr { at, kind: ExprKind::And(all) } })
     }
 
-    fn binary(&mut self, level: usize) -> Result<Expr, Mistake> {
+    fn binary(&mut self, level: usize) -> Result<Expr, CompileError> {
         let Some(operators) = LEVELS.get(level) else { return self.unary() };
         let mut left = self.binary(level + 1)?;
-        let outside = self.links;
+        let outside = self.chain_length;
         while let Some(operator) = self.operator(operators) {
-            let at = self.behind();
+            let at = self.previous();
             self.chain()?;
             let right = self.binary(level + 1)?;
-            left = Expr { at, what: What::Binary(operator, Box::new(left), Box::new(right)) };
+            left = Expr { at, kind: ExprKind::Binary(operator, Box::new(left), Box::new(right)) };
         }
-        self.links = outside;
+        self.chain_length = outside;
         Ok(left)
     }
 
     fn operator(&mut self, among: &[&'static str]) -> Option<&'static str> {
         let found = match &self.tokens.get(self.at)?.0 {
-            Token::Mark(mark) => *mark,
-            Token::Name(name) if name == "in" => "in",
+            CelToken::Punctuation(mark) => *mark,
+            CelToken::Name(name) if name == "in" => "in",
             _ => return None,
         };
         let found = among.iter().find(|one| **one == found)?;
@@ -242,7 +249,7 @@ impl Parser<'_> {
         Some(found)
     }
 
-    fn unary(&mut self) -> Result<Expr, Mistake> {
+    fn unary(&mut self) -> Result<Expr, CompileError> {
         let (mut nots, mut minuses, at) = (0, 0, self.here());
         while self.eat("!") {
             nots += 1;
@@ -250,24 +257,24 @@ impl Parser<'_> {
         while nots == 0 && self.eat("-") {
             minuses += 1;
         }
-        if minuses % 2 == 1 && matches!(self.tokens.get(self.at), Some((Token::IntMin, _))) {
+        if minuses % 2 == 1 && matches!(self.tokens.get(self.at), Some((CelToken::IntMin, _))) {
             self.at += 1;
-            return self.links(Expr { at, what: What::Literal(Val::Int(i64::MIN)) });
+            return self.postfix(Expr { at, kind: ExprKind::Literal(CelValue::Int(i64::MIN)) });
         }
         let first = self.primary()?;
-        let mut found = self.links(first)?;
-        let not = |found: Expr| Expr { at, what: What::Not(Box::new(found)) };
+        let mut found = self.postfix(first)?;
+        let not = |found: Expr| Expr { at, kind: ExprKind::Not(Box::new(found)) };
         if nots % 2 == 1 {
             found = not(found);
         } else if nots > 0 {
             found = not(not(found));
         }
-        Ok(if minuses % 2 == 1 { Expr { at, what: What::Minus(Box::new(found)) } } else { found })
+        Ok(if minuses % 2 == 1 { Expr { at, kind: ExprKind::Negate(Box::new(found)) } } else { found })
     }
 
     /// What stands behind a value: fields, calls, places.
-    fn links(&mut self, mut found: Expr) -> Result<Expr, Mistake> {
-        let outside = self.links;
+    fn postfix(&mut self, mut found: Expr) -> Result<Expr, CompileError> {
+        let outside = self.chain_length;
         loop {
             self.chain()?;
             let at = self.here();
@@ -277,101 +284,108 @@ impl Parser<'_> {
                 found = if self.eat("(") {
                     self.method(of(found), name)?
                 } else {
-                    Expr { at, what: What::Field { of: of(found), field: unescaped(&name), optional: false } }
+                    Expr {
+                        at,
+                        kind: ExprKind::Field { of: of(found), field: unescaped(&name), optional: false },
+                    }
                 };
             } else if self.eat(".?") {
                 let field = unescaped(&self.name()?);
-                found = Expr { at, what: What::Field { of: of(found), field, optional: true } };
+                found = Expr { at, kind: ExprKind::Field { of: of(found), field, optional: true } };
             } else if self.eat("[?") || self.eat("[") {
-                let optional = matches!(self.tokens.get(self.at - 1), Some((Token::Mark("[?"), _)));
-                let index = Box::new(self.whole()?);
-                self.need("]")?;
-                found = Expr { at, what: What::Index { of: of(found), index, optional } };
+                let optional = matches!(self.tokens.get(self.at - 1), Some((CelToken::Punctuation("[?"), _)));
+                let index = Box::new(self.conditional()?);
+                self.expect("]")?;
+                found = Expr { at, kind: ExprKind::Index { of: of(found), index, optional } };
             } else {
-                self.links = outside;
+                self.chain_length = outside;
                 return Ok(found);
             }
         }
     }
 
-    fn method(&mut self, of: Box<Expr>, name: String) -> Result<Expr, Mistake> {
+    fn method(&mut self, of: Box<Expr>, name: String) -> Result<Expr, CompileError> {
         let how = match name.as_str() {
-            "all" => Some(Each::All),
-            "exists" => Some(Each::Exists),
-            "exists_one" | "existsOne" => Some(Each::ExistsOne),
-            "filter" => Some(Each::Filter),
-            "map" | "transformList" => Some(Each::Map),
-            "optMap" => Some(Each::OptMap),
-            "optFlatMap" => Some(Each::OptFlatMap),
+            "all" => Some(Comprehension::All),
+            "exists" => Some(Comprehension::Exists),
+            "exists_one" | "existsOne" => Some(Comprehension::ExistsOne),
+            "filter" => Some(Comprehension::Filter),
+            "map" | "transformList" => Some(Comprehension::Map),
+            "optMap" => Some(Comprehension::OptMap),
+            "optFlatMap" => Some(Comprehension::OptFlatMap),
             _ => None,
         };
         if let Some(how) = how {
-            return self.each(how, name == "transformList", of);
+            return self.comprehension(how, name == "transformList", of);
         }
-        let at = self.behind();
+        let at = self.previous();
         let given = self.list(")")?;
-        if let What::Name(space) = &of.what
+        if let ExprKind::Name(space) = &of.kind
             && SPACES.contains(&space.as_str())
             && !self.is_known(space)
         {
             return Self::function(at, format!("{space}.{name}"), given);
         }
         if !is_method(&name, given.len()) {
-            return Err(unknown(at, &name, is_method_name(&name), given.len()));
+            return Err(unknown_name(at, &name, is_method_name(&name), given.len()));
         }
-        Ok(Expr { at, what: What::Call { name, of: Some(of), given } })
+        Ok(Expr { at, kind: ExprKind::Call { name, of: Some(of), given } })
     }
 
     /// `all(x, …)` and its like, behind the bracket. `both`: it has two names.
-    fn each(&mut self, how: Each, both: bool, of: Box<Expr>) -> Result<Expr, Mistake> {
-        let at = self.behind();
+    fn comprehension(&mut self, how: Comprehension, both: bool, of: Box<Expr>) -> Result<Expr, CompileError> {
+        let at = self.previous();
         let mut names = vec![self.name()?];
-        self.need(",")?;
-        let counts = matches!(how, Each::All | Each::Exists | Each::ExistsOne);
-        let named = matches!(self.tokens.get(self.at), Some((Token::Name(_), _)))
-            && matches!(self.tokens.get(self.at + 1), Some((Token::Mark(","), _)));
+        self.expect(",")?;
+        let counts = matches!(how, Comprehension::All | Comprehension::Exists | Comprehension::ExistsOne);
+        let named = matches!(self.tokens.get(self.at), Some((CelToken::Name(_), _)))
+            && matches!(self.tokens.get(self.at + 1), Some((CelToken::Punctuation(","), _)));
         if both || (counts && named) {
             names.push(self.name()?);
-            self.need(",")?;
+            self.expect(",")?;
         }
         let outside = self.bound.len();
         self.bound.extend(names.iter().cloned());
-        let test = Box::new(self.whole()?);
-        let then = if how == Each::Map && self.eat(",") { Some(Box::new(self.whole()?)) } else { None };
+        let test = Box::new(self.conditional()?);
+        let then = if how == Comprehension::Map && self.eat(",") {
+            Some(Box::new(self.conditional()?))
+        } else {
+            None
+        };
         self.bound.truncate(outside);
-        self.need(")")?;
-        Ok(Expr { at, what: What::Each { how, of, names, test, then } })
+        self.expect(")")?;
+        Ok(Expr { at, kind: ExprKind::Comprehension { how, of, names, test, then } })
     }
 
-    fn function(at: usize, name: String, given: Vec<Expr>) -> Result<Expr, Mistake> {
+    fn function(at: usize, name: String, given: Vec<Expr>) -> Result<Expr, CompileError> {
         if !is_function(&name, given.len()) {
-            return Err(unknown(at, &name, is_function_name(&name), given.len()));
+            return Err(unknown_name(at, &name, is_function_name(&name), given.len()));
         }
-        Ok(Expr { at, what: What::Call { name, of: None, given } })
+        Ok(Expr { at, kind: ExprKind::Call { name, of: None, given } })
     }
 
     /// Parts with commas between them, up to `end`.
-    fn list(&mut self, end: &str) -> Result<Vec<Expr>, Mistake> {
+    fn list(&mut self, end: &str) -> Result<Vec<Expr>, CompileError> {
         let mut found = Vec::new();
         while !self.eat(end) {
-            found.push(self.whole()?);
+            found.push(self.conditional()?);
             if !self.eat(",") {
-                self.need(end)?;
+                self.expect(end)?;
                 break;
             }
         }
         Ok(found)
     }
 
-    fn primary(&mut self) -> Result<Expr, Mistake> {
+    fn primary(&mut self) -> Result<Expr, CompileError> {
         if self.eat("(") {
-            let inner = self.whole()?;
-            self.need(")")?;
+            let inner = self.conditional()?;
+            self.expect(")")?;
             return Ok(inner);
         }
         let at = self.here();
         if self.eat("[") {
-            return Ok(Expr { at, what: What::List(self.list("]")?) });
+            return Ok(Expr { at, kind: ExprKind::List(self.list("]")?) });
         }
         if self.eat("{") {
             return self.map(at);
@@ -380,80 +394,80 @@ impl Parser<'_> {
             return Err(self.unexpected("a value"));
         };
         let literal = match token {
-            Token::Int(number) => Val::Int(number),
-            Token::Uint(number) => Val::Uint(number),
-            Token::Double(number) => Val::Double(number),
-            Token::Text(text) => Val::Text(text.into()),
-            Token::Bytes(bytes) => Val::Bytes(bytes.into()),
-            Token::Name(name) => {
+            CelToken::Int(number) => CelValue::Int(number),
+            CelToken::Uint(number) => CelValue::Uint(number),
+            CelToken::Double(number) => CelValue::Double(number),
+            CelToken::Text(text) => CelValue::String(text.into()),
+            CelToken::Bytes(bytes) => CelValue::Bytes(bytes.into()),
+            CelToken::Name(name) => {
                 self.at += 1;
-                return self.named(name);
+                return self.identifier(name);
             }
-            Token::Mark(_) | Token::IntMin => return Err(self.unexpected("a value")),
+            CelToken::Punctuation(_) | CelToken::IntMin => return Err(self.unexpected("a value")),
         };
         self.at += 1;
-        Ok(Expr { at, what: What::Literal(literal) })
+        Ok(Expr { at, kind: ExprKind::Literal(literal) })
     }
 
-    fn map(&mut self, at: usize) -> Result<Expr, Mistake> {
+    fn map(&mut self, at: usize) -> Result<Expr, CompileError> {
         let mut pairs = Vec::new();
         while !self.eat("}") {
-            let key = self.whole()?;
-            self.need(":")?;
-            pairs.push((key, self.whole()?));
+            let key = self.conditional()?;
+            self.expect(":")?;
+            pairs.push((key, self.conditional()?));
             if !self.eat(",") {
-                self.need("}")?;
+                self.expect("}")?;
                 break;
             }
         }
-        Ok(Expr { at, what: What::Map(pairs) })
+        Ok(Expr { at, kind: ExprKind::Map(pairs) })
     }
 
     fn is_known(&self, name: &str) -> bool {
         self.names.contains(&name) || self.bound.iter().any(|bound| bound == name)
     }
 
-    fn named(&mut self, name: String) -> Result<Expr, Mistake> {
-        let at = self.behind();
-        let literal = |literal| Ok(Expr { at, what: What::Literal(literal) });
+    fn identifier(&mut self, name: String) -> Result<Expr, CompileError> {
+        let at = self.previous();
+        let literal = |literal| Ok(Expr { at, kind: ExprKind::Literal(literal) });
         match name.as_str() {
-            "true" | "false" => return literal(Val::Bool(name == "true")),
-            "null" => return literal(Val::Null),
+            "true" | "false" => return literal(CelValue::Bool(name == "true")),
+            "null" => return literal(CelValue::Null),
             _ => {}
         }
         if self.eat("(") {
-            let at = self.behind();
+            let at = self.previous();
             if name == "has" {
-                let inner = self.whole()?;
-                self.need(")")?;
-                let What::Field { of, field, .. } = inner.what else {
-                    return Err(Mistake::new(
+                let inner = self.conditional()?;
+                self.expect(")")?;
+                let ExprKind::Field { of, field, .. } = inner.kind else {
+                    return Err(CompileError::new(
                         at,
                         "invalid argument to has() macro: it takes a field, as in has(self.name)",
                     ));
                 };
-                return Ok(Expr { at, what: What::Has { of, field } });
+                return Ok(Expr { at, kind: ExprKind::Has { of, field } });
             }
             let given = self.list(")")?;
             return Self::function(at, name, given);
         }
         let known = self.is_known(&name);
         if let Some(known) = TYPES.iter().find(|one| **one == name).filter(|_| !known) {
-            return literal(Val::Type(known));
+            return literal(CelValue::Type(known));
         }
         let space = SPACES.contains(&name.as_str())
-            && matches!(self.tokens.get(self.at), Some((Token::Mark("."), _)));
+            && matches!(self.tokens.get(self.at), Some((CelToken::Punctuation("."), _)));
         if !known && !space {
-            return Err(unknown(at, &name, false, 0));
+            return Err(unknown_name(at, &name, false, 0));
         }
         self.compares |= name == "oldSelf" && !self.bound.contains(&name);
-        Ok(Expr { at, what: What::Name(name) })
+        Ok(Expr { at, kind: ExprKind::Name(name) })
     }
 }
 
 /// `known`: it is, with another number of arguments.
-fn unknown(at: usize, name: &str, known: bool, given: usize) -> Mistake {
-    Mistake::new(
+fn unknown_name(at: usize, name: &str, known: bool, given: usize) -> CompileError {
+    CompileError::new(
         at,
         if known {
             format!("found no matching overload for '{name}' applied to {given} arguments")

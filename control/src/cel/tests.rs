@@ -21,16 +21,16 @@ fn schema() -> Value {
 }
 
 fn answer(rule: &str) -> Result<bool, String> {
-    let program = Program::read(rule, &["self", "oldSelf"]).map_err(|why| why.why)?;
-    let mut steps = Steps::default();
-    let this = Val::of(&object(), &schema(), true, &mut steps).unwrap();
-    let old = Scope { name: "oldSelf", value: this.clone(), outer: None };
-    let scope = Scope { name: "self", value: this, outer: Some(&old) };
-    match program.answer(&scope, &mut steps) {
-        Ok(Val::Bool(truth)) => Ok(truth),
-        Ok(other) => Err(format!("a {}", other.kind())),
-        Err(Failure::Over) => Err("over".into()),
-        Err(Failure::Wrong(why)) => Err(why),
+    let program = CelProgram::parse(rule, &["self", "oldSelf"]).map_err(|why| why.why)?;
+    let mut steps = EvalBudget::default();
+    let this = CelValue::of(&object(), &schema(), true, &mut steps).unwrap();
+    let old = EvalScope { name: "oldSelf", value: this.clone(), outer: None };
+    let scope = EvalScope { name: "self", value: this, outer: Some(&old) };
+    match program.evaluate(&scope, &mut steps) {
+        Ok(CelValue::Bool(truth)) => Ok(truth),
+        Ok(other) => Err(format!("a {}", other.type_name())),
+        Err(EvalError::BudgetExceeded) => Err("over".into()),
+        Err(EvalError::Mismatch(why)) => Err(why),
     }
 }
 
@@ -135,7 +135,7 @@ fn a_rule_that_means_nothing_is_refused_when_it_is_read() {
         ("self ~ 1", "token recognition error"),
         ("", "a value"),
     ] {
-        let found = Program::read(rule, &["self"]).unwrap_err().why;
+        let found = CelProgram::parse(rule, &["self"]).unwrap_err().why;
         assert!(found.contains(why), "{rule}: {found}");
     }
     for long in [
@@ -146,9 +146,9 @@ fn a_rule_that_means_nothing_is_refused_when_it_is_read() {
         format!("true{}", "?true:true".repeat(200)),
         "x".repeat(RULE_BYTES_MAX + 1),
     ] {
-        assert!(Program::read(&long, &["self"]).is_err(), "{}", &long[..40]);
+        assert!(CelProgram::parse(&long, &["self"]).is_err(), "{}", &long[..40]);
     }
-    assert!(Program::read(&vec!["self.a.b == 1"; 100].join(" && "), &["self"]).is_ok());
+    assert!(CelProgram::parse(&vec!["self.a.b == 1"; 100].join(" && "), &["self"]).is_ok());
 }
 
 /// What a rule can cost has an end, whatever it is.
@@ -217,10 +217,10 @@ fn values_are_written_as_kubernetes_writes_them() {
         ("string(1234567.0) + ' ' + string(123456.0) + ' ' + string(0.00001)", "1.234567e+06 123456 1e-05"),
         ("'%f'.format([-1234.5])", "-1,234.500000"),
     ] {
-        let program = Program::read(rule, &[]).unwrap();
-        let scope = Scope { name: "", value: Val::Null, outer: None };
-        match program.answer(&scope, &mut Steps::default()) {
-            Ok(Val::Text(text)) => assert_eq!(&*text, expected, "{rule}"),
+        let program = CelProgram::parse(rule, &[]).unwrap();
+        let scope = EvalScope { name: "", value: CelValue::Null, outer: None };
+        match program.evaluate(&scope, &mut EvalBudget::default()) {
+            Ok(CelValue::String(text)) => assert_eq!(&*text, expected, "{rule}"),
             other => panic!("{rule}: {other:?}"),
         }
     }
@@ -262,7 +262,7 @@ fn a_text_is_held_against_a_format_by_name() {
         assert_eq!(answer(rule), Ok(true), "{rule}");
     }
     for rule in ["format.email().validate('x').hasValue()", "format.date(1) == 1", "format.named() == 1"] {
-        assert!(Program::read(rule, &["self"]).is_err(), "{rule}");
+        assert!(CelProgram::parse(rule, &["self"]).is_err(), "{rule}");
     }
 }
 
@@ -291,16 +291,16 @@ fn a_macro_may_have_two_names() {
     ] {
         assert_eq!(answer(rule), Ok(true), "{rule}");
     }
-    assert!(Program::read("self.all(x, y)", &["self"]).is_err());
+    assert!(CelProgram::parse("self.all(x, y)", &["self"]).is_err());
 }
 
 proptest! {
     /// Whatever stands in a definition is read or refused, and what is read has an answer or a reason.
     #[test]
     fn any_text_is_read_or_refused(text in "[a-c0-9.()\\[\\]{}<>=!&|?:'\"+*/%,\\\\ -]{0,60}|self[.a-z()'0-9<>= ]{0,40}") {
-        if let Ok(program) = Program::read(&text, &["self", "a", "b"]) {
-            let scope = Scope { name: "self", value: Val::Null, outer: None };
-            let _ = program.answer(&scope, &mut Steps::default());
+        if let Ok(program) = CelProgram::parse(&text, &["self", "a", "b"]) {
+            let scope = EvalScope { name: "self", value: CelValue::Null, outer: None };
+            let _ = program.evaluate(&scope, &mut EvalBudget::default());
         }
     }
 }

@@ -8,67 +8,67 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
-use super::formats::Format;
-use super::{Failure, Steps, wrong};
+use super::formats::NamedFormat;
+use super::{EvalBudget, EvalError, mismatch};
 
 /// A value of CEL.
 #[derive(Debug, Clone)]
-pub(crate) enum Val {
+pub(crate) enum CelValue {
     Null,
     Bool(bool),
     Int(i64),
     Uint(u64),
     Double(f64),
-    Text(Arc<str>),
+    String(Arc<str>),
     Bytes(Arc<[u8]>),
-    List(Arc<Vec<Val>>),
-    Map(Arc<BTreeMap<Key, Val>>),
+    List(Arc<Vec<CelValue>>),
+    Map(Arc<BTreeMap<CelMapKey, CelValue>>),
     Duration(SignedDuration),
-    Moment(Timestamp),
+    Timestamp(Timestamp),
     /// An amount with a unit, in thousandths.
     Quantity(i128),
-    Address(IpAddr),
+    Ip(IpAddr),
     /// Where it starts, and how many bits all in it share.
-    Range(IpAddr, u8),
+    Cidr(IpAddr, u8),
     /// As it was written.
     Url(Arc<str>),
-    Format(&'static Format),
+    Format(&'static NamedFormat),
     Type(&'static str),
-    Optional(Option<Arc<Val>>),
+    Optional(Option<Arc<CelValue>>),
 }
 
 /// What a map's entry is found by. Both kinds of integers are the same key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Key {
+pub(crate) enum CelMapKey {
     Bool(bool),
     Number(i128),
     Text(Arc<str>),
 }
 
-impl Key {
-    pub(super) fn of(value: &Val) -> Result<Self, Failure> {
+impl CelMapKey {
+    pub(super) fn of(value: &CelValue) -> Result<Self, EvalError> {
         match value {
-            Val::Bool(one) => Ok(Self::Bool(*one)),
-            Val::Int(number) => Ok(Self::Number(i128::from(*number))),
-            Val::Uint(number) => Ok(Self::Number(i128::from(*number))),
-            Val::Text(text) => Ok(Self::Text(Arc::clone(text))),
-            other => wrong(format!("a {} cannot be the key of a map", other.kind())),
+            CelValue::Bool(one) => Ok(Self::Bool(*one)),
+            CelValue::Int(number) => Ok(Self::Number(i128::from(*number))),
+            CelValue::Uint(number) => Ok(Self::Number(i128::from(*number))),
+            CelValue::String(text) => Ok(Self::Text(Arc::clone(text))),
+            other => mismatch(format!("a {} cannot be the key of a map", other.type_name())),
         }
     }
 
-    pub(super) fn value(&self) -> Val {
+    pub(super) fn value(&self) -> CelValue {
         match self {
-            Self::Bool(one) => Val::Bool(*one),
+            Self::Bool(one) => CelValue::Bool(*one),
             Self::Number(number) => i64::try_from(*number)
-                .map_or_else(|_| Val::Uint(u64::try_from(*number).unwrap_or(0)), Val::Int),
-            Self::Text(text) => Val::Text(Arc::clone(text)),
+                .map_or_else(|_| CelValue::Uint(u64::try_from(*number).unwrap_or(0)), CelValue::Int),
+            Self::Text(text) => CelValue::String(Arc::clone(text)),
         }
     }
 }
 
-impl Val {
+impl CelValue {
     pub(crate) fn text(text: impl AsRef<str>) -> Self {
-        Self::Text(text.as_ref().into())
+        Self::String(text.as_ref().into())
     }
 
     pub(super) fn list(items: Vec<Self>) -> Self {
@@ -76,22 +76,22 @@ impl Val {
     }
 
     /// The name of its type.
-    pub(super) fn kind(&self) -> &'static str {
+    pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "null_type",
             Self::Bool(_) => "bool",
             Self::Int(_) => "int",
             Self::Uint(_) => "uint",
             Self::Double(_) => "double",
-            Self::Text(_) => "string",
+            Self::String(_) => "string",
             Self::Bytes(_) => "bytes",
             Self::List(_) => "list",
             Self::Map(_) => "map",
             Self::Duration(_) => "google.protobuf.Duration",
-            Self::Moment(_) => "google.protobuf.Timestamp",
+            Self::Timestamp(_) => "google.protobuf.Timestamp",
             Self::Quantity(_) => "kubernetes.Quantity",
-            Self::Address(_) => "net.IP",
-            Self::Range(..) => "net.CIDR",
+            Self::Ip(_) => "net.IP",
+            Self::Cidr(..) => "net.CIDR",
             Self::Url(_) => "kubernetes.URL",
             Self::Format(_) => "kubernetes.NamedFormat",
             Self::Type(_) => "type",
@@ -101,8 +101,13 @@ impl Val {
 
     /// A field's value as the field's schema means it. `whole`: an object of its own, of whose metadata a rule sees the
     /// names alone.
-    pub(crate) fn of(value: &Value, schema: &Value, whole: bool, steps: &mut Steps) -> Result<Self, Failure> {
-        steps.take(1)?;
+    pub(crate) fn of(
+        value: &Value,
+        schema: &Value,
+        whole: bool,
+        steps: &mut EvalBudget,
+    ) -> Result<Self, EvalError> {
+        steps.spend(1)?;
         Ok(match value {
             Value::Null => Self::Null,
             Value::Bool(one) => Self::Bool(*one),
@@ -113,7 +118,7 @@ impl Val {
                     _ => Self::Double(number.as_f64().unwrap_or(f64::NAN)),
                 }
             }
-            Value::String(text) => Self::formed(text, schema["format"].as_str().unwrap_or(""), steps)?,
+            Value::String(text) => Self::from_format(text, schema["format"].as_str().unwrap_or(""), steps)?,
             Value::Array(items) => {
                 let items = items.iter().map(|item| Self::of(item, &schema["items"], false, steps));
                 Self::list(items.collect::<Result<_, _>>()?)
@@ -129,8 +134,8 @@ impl Val {
         fields: &Map<String, Value>,
         schema: &Value,
         whole: bool,
-        steps: &mut Steps,
-    ) -> Result<Self, Failure> {
+        steps: &mut EvalBudget,
+    ) -> Result<Self, EvalError> {
         let mut found = BTreeMap::new();
         for (name, value) in fields {
             let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
@@ -141,17 +146,17 @@ impl Val {
             } else {
                 Self::of(value, known, false, steps)?
             };
-            found.insert(Key::Text(name.as_str().into()), value);
+            found.insert(CelMapKey::Text(name.as_str().into()), value);
         }
         Ok(Self::Map(Arc::new(found)))
     }
 
     /// Text that a schema's `format` says more about.
-    fn formed(text: &str, format: &str, steps: &mut Steps) -> Result<Self, Failure> {
-        steps.text(text.len())?;
+    fn from_format(text: &str, format: &str, steps: &mut EvalBudget) -> Result<Self, EvalError> {
+        steps.spend_text(text.len())?;
         let formed = match format {
-            "date-time" => text.parse().ok().map(Self::Moment),
-            "date" => format!("{text}T00:00:00Z").parse().ok().map(Self::Moment),
+            "date-time" => text.parse().ok().map(Self::Timestamp),
+            "date" => format!("{text}T00:00:00Z").parse().ok().map(Self::Timestamp),
             "duration" => duration(text).map(Self::Duration),
             "byte" => {
                 use base64::Engine as _;
@@ -164,28 +169,28 @@ impl Val {
     }
 
     /// Whether the two are equal; what is of another type is not.
-    pub(super) fn equals(&self, other: &Self, steps: &mut Steps) -> Result<bool, Failure> {
-        steps.take(1)?;
+    pub(super) fn equals(&self, other: &Self, steps: &mut EvalBudget) -> Result<bool, EvalError> {
+        steps.spend(1)?;
         Ok(match (self, other) {
             (Self::Null, Self::Null) => true,
             (Self::Bool(one), Self::Bool(two)) => one == two,
-            (Self::Text(one), Self::Text(two)) => {
-                steps.text(one.len().min(two.len()))?;
+            (Self::String(one), Self::String(two)) => {
+                steps.spend_text(one.len().min(two.len()))?;
                 one == two
             }
             (Self::Bytes(one), Self::Bytes(two)) => {
-                steps.text(one.len().min(two.len()))?;
+                steps.spend_text(one.len().min(two.len()))?;
                 one == two
             }
             (Self::Format(one), Self::Format(two)) => one.name == two.name,
             (Self::Type(one), Self::Type(two)) => one == two,
             (Self::Duration(one), Self::Duration(two)) => one == two,
-            (Self::Moment(one), Self::Moment(two)) => one == two,
+            (Self::Timestamp(one), Self::Timestamp(two)) => one == two,
             (Self::Quantity(one), Self::Quantity(two)) => one == two,
-            (Self::Address(one), Self::Address(two)) => one == two,
-            (Self::Range(one, bits), Self::Range(two, others)) => (one, bits) == (two, others),
+            (Self::Ip(one), Self::Ip(two)) => one == two,
+            (Self::Cidr(one, bits), Self::Cidr(two, others)) => (one, bits) == (two, others),
             (Self::Url(one), Self::Url(two)) => {
-                steps.text(one.len().min(two.len()))?;
+                steps.spend_text(one.len().min(two.len()))?;
                 one == two
             }
             (Self::List(one), Self::List(two)) => {
@@ -237,27 +242,29 @@ impl Val {
     }
 
     /// Which of the two comes first, if they can be compared.
-    pub(super) fn order(&self, other: &Self, steps: &mut Steps) -> Result<Ordering, Failure> {
+    pub(super) fn compare(&self, other: &Self, steps: &mut EvalBudget) -> Result<Ordering, EvalError> {
         let found = match (self, other) {
             (Self::Bool(one), Self::Bool(two)) => Some(one.cmp(two)),
-            (Self::Text(one), Self::Text(two)) => {
-                steps.text(one.len().min(two.len()))?;
+            (Self::String(one), Self::String(two)) => {
+                steps.spend_text(one.len().min(two.len()))?;
                 Some(one.cmp(two))
             }
             (Self::Bytes(one), Self::Bytes(two)) => {
-                steps.text(one.len().min(two.len()))?;
+                steps.spend_text(one.len().min(two.len()))?;
                 Some(one.cmp(two))
             }
             (Self::Duration(one), Self::Duration(two)) => Some(one.cmp(two)),
-            (Self::Moment(one), Self::Moment(two)) => Some(one.cmp(two)),
+            (Self::Timestamp(one), Self::Timestamp(two)) => Some(one.cmp(two)),
             (Self::Quantity(one), Self::Quantity(two)) => Some(one.cmp(two)),
             (one, two) => one.number_order(two),
         };
         match found {
             Some(found) => Ok(found),
-            None => {
-                wrong(format!("no such overload: a {} and a {} have no order", self.kind(), other.kind()))
-            }
+            None => mismatch(format!(
+                "no such overload: a {} and a {} have no order",
+                self.type_name(),
+                other.type_name()
+            )),
         }
     }
 }

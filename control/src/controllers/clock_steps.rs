@@ -2,11 +2,11 @@
 
 use tokio::time::sleep;
 
-use super::world::World;
+use super::context::ControllerContext;
 use crate::clock::{STEP_LOOK_EVERY, StepWatch};
 
 /// Compares the two clocks, for ever.
-pub(super) async fn tend(world: &World) {
+pub(super) async fn tend(world: &ControllerContext) {
     let mut watch = StepWatch::new(world.config.clock.both());
     loop {
         sleep(STEP_LOOK_EVERY).await;
@@ -15,10 +15,10 @@ pub(super) async fn tend(world: &World) {
             seconds = step.as_secs(),
             "the wall clock was set, or this host was suspended; tokens that have ended are renewed"
         );
-        world.passes.clock_stepped();
-        world.keys.settings_changed();
-        world.sources.bell.notify_one();
-        for revision in world.tokens.revisions() {
+        world.access_tokens.clock_stepped();
+        world.jwks.settings_changed();
+        world.sources.ping_changed.notify_one();
+        for revision in world.projected_tokens.revisions() {
             world.queue.add(revision);
         }
     }

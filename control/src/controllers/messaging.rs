@@ -1,92 +1,93 @@
 //! The wiring of messaging and flows, and of EventType: who is looked at when what changes, and what a start restores.
 
-use super::cache::{Change, follow};
-use super::queue::{Item, Kind};
-use super::world::{Error, World};
+use super::context::{ControllerContext, Error};
+use super::informer_cache::{ObjectChange, follow};
+use super::work_queue::{ControllerKind, WorkItem};
 use super::{
-    Task, channel, either, event_type, flows, in_memory_channel, itself, list, policies, subscription,
+    ControllerTask, channel, event_type, fill_cache, flows, in_memory_channel, item_of, newest,
+    sender_policy, subscription,
 };
 use crate::kinds::messaging::channel::Channel;
-use crate::kinds::shared::{HasConditions, Verdict};
+use crate::kinds::shared::{ConditionStatus, HasConditions};
 
-pub async fn list_all(world: &World) -> Result<(), Error> {
-    list(world, &world.channels).await?;
-    list(world, &world.in_memory_channels).await?;
-    list(world, &world.subscriptions).await?;
-    list(world, &world.event_types).await?;
-    list(world, &world.event_policies).await?;
-    list(world, &world.sequences).await?;
-    list(world, &world.parallels).await
+pub async fn list_all(world: &ControllerContext) -> Result<(), Error> {
+    fill_cache(world, &world.channels).await?;
+    fill_cache(world, &world.in_memory_channels).await?;
+    fill_cache(world, &world.subscriptions).await?;
+    fill_cache(world, &world.event_types).await?;
+    fill_cache(world, &world.event_policies).await?;
+    fill_cache(world, &world.sequences).await?;
+    fill_cache(world, &world.parallels).await
 }
 
 /// What is in an InMemoryChannel's spec flowed before the restart, so it flows again at once.
-pub fn restore(world: &World) {
+pub fn restore(world: &ControllerContext) {
     for channel in world.in_memory_channels.all() {
-        in_memory_channel::serve(world, &channel, &channel.spec.subscribers);
+        in_memory_channel::publish_channel(world, &channel, &channel.spec.subscribers);
     }
 }
 
-pub fn watches(world: &World) -> Vec<Task<'_>> {
-    let look = |items: Vec<Item>| items.into_iter().for_each(|item| world.look_at(item));
+pub fn watches(world: &ControllerContext) -> Vec<ControllerTask<'_>> {
+    let look = |items: Vec<WorkItem>| items.into_iter().for_each(|item| world.enqueue(item));
     vec![
-        Box::pin(follow(world.all(), &world.channels, move |change| {
-            let item = itself(Kind::Channel, change);
+        Box::pin(follow(world.source(), &world.channels, move |change| {
+            let item = item_of(ControllerKind::Channel, change);
             if !same_labels(change) {
-                look(vec![Item { kind: Kind::InMemoryChannel, ..item.clone() }]);
+                look(vec![WorkItem { kind: ControllerKind::InMemoryChannel, ..item.clone() }]);
             }
-            if readiness(change) {
-                look(subscription::of_channel(world, &item.namespace, &item.name));
+            if readiness_changed(change) {
+                look(subscription::subscriptions_of_channel(world, &item.namespace, &item.name));
             }
             look(vec![item]);
         })),
-        Box::pin(follow(world.all(), &world.in_memory_channels, move |change| {
+        Box::pin(follow(world.source(), &world.in_memory_channels, move |change| {
             if let (Some(before), after) = change
                 && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
             {
                 in_memory_channel::unsubscribe_all(world, before);
             }
-            look(subscription::concerned(world, change));
-            if let Some(channel) = either(change) {
+            look(subscription::affected_by_channel(world, change));
+            if let Some(channel) = newest(change) {
                 look(vec![channel::owner_of(&channel.metadata)]);
                 look(flows::owner_of(&channel.metadata).into_iter().collect());
             }
-            look(vec![itself(Kind::InMemoryChannel, change)]);
+            look(vec![item_of(ControllerKind::InMemoryChannel, change)]);
         })),
-        Box::pin(follow(world.all(), &world.subscriptions, move |change| {
+        Box::pin(follow(world.source(), &world.subscriptions, move |change| {
             if let (Some(before), after) = change
                 && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
             {
                 subscription::unsubscribe(world, before);
             }
-            if let Some(subscription) = either(change) {
-                look(in_memory_channel::read_by(subscription).into_iter().collect());
+            if let Some(subscription) = newest(change) {
+                look(in_memory_channel::channel_of(subscription).into_iter().collect());
                 look(flows::owner_of(&subscription.metadata).into_iter().collect());
             }
-            look(vec![itself(Kind::Subscription, change)]);
+            look(vec![item_of(ControllerKind::Subscription, change)]);
         })),
-        Box::pin(follow(world.all(), &world.event_types, move |change| {
+        Box::pin(follow(world.source(), &world.event_types, move |change| {
             if let (Some(before), None) = change {
-                event_type::auto_create::forget(world, before);
+                event_type::auto_create::on_deleted(world, before);
             }
-            look(vec![itself(Kind::EventType, change)]);
+            look(vec![item_of(ControllerKind::EventType, change)]);
         })),
-        Box::pin(follow(world.all(), &world.event_policies, move |change| {
-            policies::concerned(world, change);
-            look(vec![itself(Kind::EventPolicy, change)]);
+        Box::pin(follow(world.source(), &world.event_policies, move |change| {
+            sender_policy::on_policy_change(world, change);
+            look(vec![item_of(ControllerKind::EventPolicy, change)]);
         })),
-        Box::pin(follow(world.all(), &world.sequences, move |change| {
-            look(flows::channels(world, change));
-            look(vec![itself(Kind::Sequence, change)]);
+        Box::pin(follow(world.source(), &world.sequences, move |change| {
+            look(flows::channel_items(world, change));
+            look(vec![item_of(ControllerKind::Sequence, change)]);
         })),
-        Box::pin(follow(world.all(), &world.parallels, move |change| {
-            look(flows::channels(world, change));
-            look(vec![itself(Kind::Parallel, change)]);
+        Box::pin(follow(world.source(), &world.parallels, move |change| {
+            look(flows::channel_items(world, change));
+            look(vec![item_of(ControllerKind::Parallel, change)]);
         })),
     ]
 }
 
 /// Whether a Channel came, went, or became another one to its Subscriptions.
-fn readiness((before, after): Change<'_, Channel>) -> bool {
+fn readiness_changed((before, after): ObjectChange<'_, Channel>) -> bool {
     let (Some(before), Some(after)) = (before, after) else { return true };
     let says = |channel: &Channel| {
         channel.ready().map(|ready| (ready.status, ready.reason.clone(), ready.message.clone()))
@@ -95,7 +96,7 @@ fn readiness((before, after): Change<'_, Channel>) -> bool {
 }
 
 /// Whether labels are what they were: policies may select by them, and a backing channel has its owner's.
-fn same_labels((before, after): Change<'_, Channel>) -> bool {
+fn same_labels((before, after): ObjectChange<'_, Channel>) -> bool {
     let labels = |channel: Option<&std::sync::Arc<Channel>>| {
         channel.and_then(|channel| channel.metadata.labels.clone()).unwrap_or_default()
     };
@@ -103,9 +104,9 @@ fn same_labels((before, after): Change<'_, Channel>) -> bool {
 }
 
 /// Why an object that others need is not ready; `None` if it is.
-pub fn unready<K: HasConditions>(object: &K) -> Option<String> {
+pub fn not_ready_reason<K: HasConditions>(object: &K) -> Option<String> {
     match object.ready() {
-        Some(ready) if ready.status == Verdict::True => None,
+        Some(ready) if ready.status == ConditionStatus::True => None,
         Some(ready) if !ready.reason.is_empty() => Some(format!("{}: {}", ready.reason, ready.message)),
         _ => Some("it has not yet been reconciled".to_owned()),
     }

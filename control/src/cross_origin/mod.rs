@@ -21,7 +21,7 @@ use http::{Method, StatusCode, Version};
 
 use host::Authority;
 pub use host::OwnHosts;
-pub use rejections::{Listener, Rejections};
+pub use rejections::{GuardedListener, Rejections};
 
 /// Paths that tell whether the appliance is well, and nothing else. A status page of another origin may show it.
 const HEALTH: [&str; 3] = ["/healthz", "/livez", "/readyz"];
@@ -34,7 +34,7 @@ const SHOWN_BYTES_MAX: usize = 128;
 /// What one listener accepts.
 #[derive(Debug)]
 pub struct CrossOriginProtection {
-    listener: Listener,
+    listener: GuardedListener,
     /// `http` or `https`.
     scheme: &'static str,
     /// `None`: a Unix socket, which no page reaches and which has no name.
@@ -92,13 +92,18 @@ impl Rejection {
 impl CrossOriginProtection {
     /// For a listener on TCP.
     #[must_use]
-    pub fn new(listener: Listener, is_tls: bool, hosts: OwnHosts, rejections: Arc<Rejections>) -> Self {
+    pub fn new(
+        listener: GuardedListener,
+        is_tls: bool,
+        hosts: OwnHosts,
+        rejections: Arc<Rejections>,
+    ) -> Self {
         Self { listener, scheme: if is_tls { "https" } else { "http" }, hosts: Some(hosts), rejections }
     }
 
     /// For a Unix socket.
     #[must_use]
-    pub fn of_socket(listener: Listener, rejections: Arc<Rejections>) -> Self {
+    pub fn of_socket(listener: GuardedListener, rejections: Arc<Rejections>) -> Self {
         Self { listener, scheme: "http", hosts: None, rejections }
     }
 

@@ -4,7 +4,7 @@ use super::*;
 
 fn protection() -> CrossOriginProtection {
     let hosts = OwnHosts::new("127.0.0.1".parse().unwrap(), ["gate.example.com".to_owned()]);
-    CrossOriginProtection::new(Listener::Api, false, hosts, Arc::default())
+    CrossOriginProtection::new(GuardedListener::Api, false, hosts, Arc::default())
 }
 
 /// Status of a request with these fields; 200: it is accepted.
@@ -86,7 +86,7 @@ fn origin_of_another_page_is_rejected() {
 #[test]
 fn origin_of_tls_listener_has_scheme_https() {
     let hosts = OwnHosts::new("0.0.0.0".parse().unwrap(), ["gate".to_owned()]);
-    let own = CrossOriginProtection::new(Listener::Api, true, hosts, Arc::default());
+    let own = CrossOriginProtection::new(GuardedListener::Api, true, hosts, Arc::default());
     for (host, origin, expected) in [
         ("gate", "https://gate", 200),
         ("gate:443", "https://gate", 200),
@@ -178,7 +178,7 @@ fn body_needs_a_content_type_that_needs_a_preflight() {
 
 #[test]
 fn unix_socket_has_any_host_and_no_origin() {
-    let own = CrossOriginProtection::of_socket(Listener::ApiSocket, Arc::default());
+    let own = CrossOriginProtection::of_socket(GuardedListener::ApiSocket, Arc::default());
     for (fields, expected) in [
         ([("host", "api"), ("accept", "*/*")], 200),
         ([("host", "evil.example"), ("accept", "*/*")], 200),

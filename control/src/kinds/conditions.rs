@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::shared::{Condition, Status, Verdict};
+use super::shared::{Condition, ConditionStatus, Status};
 
 /// The conditions that a kind's Ready depends on.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +16,7 @@ pub struct ConditionSet {
 
 /// One pass over an object's conditions.
 #[derive(Debug)]
-pub struct Conditions<'a> {
+pub struct ConditionManager<'a> {
     set: ConditionSet,
     before: &'a [Condition],
     marked: Vec<Condition>,
@@ -26,43 +26,43 @@ pub struct Conditions<'a> {
 impl ConditionSet {
     /// Begins a pass: dependents keep what they were, and are Unknown when they were nothing yet.
     #[must_use]
-    pub fn manage(self, before: &[Condition], now: Timestamp) -> Conditions<'_> {
+    pub fn manage(self, before: &[Condition], now: Timestamp) -> ConditionManager<'_> {
         let mut marked: Vec<Condition> = before.iter().filter(|c| c.kind != "Ready").cloned().collect();
         for kind in self.dependents {
             if !marked.iter().any(|c| c.kind == *kind) {
                 marked.push(Condition { kind: (*kind).to_owned(), ..Condition::default() });
             }
         }
-        Conditions { set: self, before, marked, now }
+        ConditionManager { set: self, before, marked, now }
     }
 }
 
-impl Conditions<'_> {
+impl ConditionManager<'_> {
     pub fn mark_true(&mut self, kind: &str) {
-        self.mark(kind, Verdict::True, "", "");
+        self.mark(kind, ConditionStatus::True, "", "");
     }
 
     /// True, and yet there is something to say (`DeadLetterSinkNotConfigured`).
-    pub fn mark_true_because(&mut self, kind: &str, reason: &str, message: &str) {
-        self.mark(kind, Verdict::True, reason, message);
+    pub fn mark_true_with_reason(&mut self, kind: &str, reason: &str, message: &str) {
+        self.mark(kind, ConditionStatus::True, reason, message);
     }
 
     pub fn mark_false(&mut self, kind: &str, reason: &str, message: &str) {
         assert!(!reason.is_empty(), "a False condition has a reason");
-        self.mark(kind, Verdict::False, reason, message);
+        self.mark(kind, ConditionStatus::False, reason, message);
     }
 
     /// False, and Ready does not mind.
-    pub fn warn(&mut self, kind: &str, reason: &str, message: &str) {
-        assert!(!self.counts(kind), "what Ready depends on is no mere warning");
-        self.mark(kind, Verdict::False, reason, message);
+    pub fn mark_warning(&mut self, kind: &str, reason: &str, message: &str) {
+        assert!(!self.is_dependent(kind), "what Ready depends on is no mere warning");
+        self.mark(kind, ConditionStatus::False, reason, message);
         if let Some(condition) = self.marked.last_mut() {
             condition.severity = "Warning".to_owned();
         }
     }
 
     pub fn mark_unknown(&mut self, kind: &str, reason: &str, message: &str) {
-        self.mark(kind, Verdict::Unknown, reason, message);
+        self.mark(kind, ConditionStatus::Unknown, reason, message);
     }
 
     /// Drops a condition that no longer applies.
@@ -71,12 +71,12 @@ impl Conditions<'_> {
     }
 
     #[must_use]
-    pub fn verdict(&self, kind: &str) -> Verdict {
+    pub fn status_of(&self, kind: &str) -> ConditionStatus {
         self.marked.iter().find(|c| c.kind == kind).map(|c| c.status).unwrap_or_default()
     }
 
-    fn mark(&mut self, kind: &str, status: Verdict, reason: &str, message: &str) {
-        let severity = if self.counts(kind) { "" } else { "Info" };
+    fn mark(&mut self, kind: &str, status: ConditionStatus, reason: &str, message: &str) {
+        let severity = if self.is_dependent(kind) { "" } else { "Info" };
         let fresh = Condition {
             kind: kind.to_owned(),
             status,
@@ -89,7 +89,7 @@ impl Conditions<'_> {
         self.marked.push(fresh);
     }
 
-    fn counts(&self, kind: &str) -> bool {
+    fn is_dependent(&self, kind: &str) -> bool {
         kind == "Ready" || self.set.dependents.contains(&kind)
     }
 
@@ -97,12 +97,12 @@ impl Conditions<'_> {
     #[must_use]
     pub fn finish(mut self) -> Vec<Condition> {
         for condition in &mut self.marked {
-            condition.last_transition_time = Some(transition(condition, self.before, self.now));
+            condition.last_transition_time = Some(last_transition_time(condition, self.before, self.now));
         }
         // Kinds without dependents (Configuration) mark Ready themselves.
         if !self.set.dependents.is_empty() {
-            let mut ready = self.summary();
-            ready.last_transition_time = Some(transition(&ready, self.before, self.now));
+            let mut ready = self.ready_condition();
+            ready.last_transition_time = Some(last_transition_time(&ready, self.before, self.now));
             self.marked.push(ready);
         }
         self.marked.sort_by(|a, b| a.kind.cmp(&b.kind));
@@ -110,20 +110,23 @@ impl Conditions<'_> {
     }
 
     /// Ends the pass in `status`, which speaks of this generation from now on.
-    pub fn conclude(self, status: &mut Status, generation: Option<i64>) {
+    pub fn finish_into(self, status: &mut Status, generation: Option<i64>) {
         status.observed_generation = generation;
         status.conditions = self.finish();
     }
 
-    fn summary(&self) -> Condition {
-        let worst =
-            self.marked.iter().filter(|c| self.counts(&c.kind)).filter(|c| c.status != Verdict::True).max_by(
-                |a, b| {
-                    let rank = |c: &Condition| (c.status == Verdict::False, c.last_transition_time.clone());
-                    // `max_by` takes the last of equals; the set's order should decide, so the first one wins.
-                    rank(a).cmp(&rank(b)).then_with(|| self.place(&b.kind).cmp(&self.place(&a.kind)))
-                },
-            );
+    fn ready_condition(&self) -> Condition {
+        let worst = self
+            .marked
+            .iter()
+            .filter(|c| self.is_dependent(&c.kind))
+            .filter(|c| c.status != ConditionStatus::True)
+            .max_by(|a, b| {
+                let rank =
+                    |c: &Condition| (c.status == ConditionStatus::False, c.last_transition_time.clone());
+                // `max_by` takes the last of equals; the set's order should decide, so the first one wins.
+                rank(a).cmp(&rank(b)).then_with(|| self.position(&b.kind).cmp(&self.position(&a.kind)))
+            });
         match worst {
             Some(c) => Condition {
                 kind: "Ready".to_owned(),
@@ -132,16 +135,18 @@ impl Conditions<'_> {
                 message: c.message.clone(),
                 ..Condition::default()
             },
-            None => Condition { kind: "Ready".to_owned(), status: Verdict::True, ..Condition::default() },
+            None => {
+                Condition { kind: "Ready".to_owned(), status: ConditionStatus::True, ..Condition::default() }
+            }
         }
     }
 
-    fn place(&self, kind: &str) -> usize {
+    fn position(&self, kind: &str) -> usize {
         self.set.dependents.iter().position(|d| *d == kind).unwrap_or(usize::MAX)
     }
 }
 
-fn transition(condition: &Condition, before: &[Condition], now: Timestamp) -> Time {
+fn last_transition_time(condition: &Condition, before: &[Condition], now: Timestamp) -> Time {
     let same = before.iter().find(|old| {
         old.kind == condition.kind
             && old.status == condition.status
@@ -171,7 +176,7 @@ mod tests {
     fn a_new_object_is_unknown_throughout() {
         let list = SET.manage(&[], at(1)).finish();
         let kinds: Vec<_> = list.iter().map(|c| (c.kind.as_str(), c.status)).collect();
-        let unknown = Verdict::Unknown;
+        let unknown = ConditionStatus::Unknown;
         assert_eq!(kinds, [("Alpha", unknown), ("Beta", unknown), ("Ready", unknown)]);
     }
 
@@ -183,7 +188,7 @@ mod tests {
         pass.mark_false("Alpha", "Broken", "because");
         let list = pass.finish();
         let ready = find(&list, "Ready");
-        assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "Broken"));
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "Broken"));
 
         let mut pass = SET.manage(&list, at(2));
         pass.mark_true("Alpha");
@@ -192,7 +197,7 @@ mod tests {
 
         let mut pass = SET.manage(&list, at(3));
         pass.mark_true("Beta");
-        assert_eq!(find(&pass.finish(), "Ready").status, Verdict::True);
+        assert_eq!(find(&pass.finish(), "Ready").status, ConditionStatus::True);
     }
 
     #[test]
@@ -232,6 +237,6 @@ mod tests {
         pass.mark_false("Active", "NoTraffic", "asleep");
         let list = pass.finish();
         assert_eq!(find(&list, "Active").severity, "Info");
-        assert_eq!(find(&list, "Ready").status, Verdict::True);
+        assert_eq!(find(&list, "Ready").status, ConditionStatus::True);
     }
 }

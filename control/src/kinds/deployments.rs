@@ -6,15 +6,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::column;
-use super::core::{AGE, CORE};
+use super::core_kinds::{AGE, CORE};
 use super::pods;
-use crate::kind::{Column, Entry, KindMeta, LABELS, PAIR, Problems, Requester, Resource};
+use crate::kind_registry::{
+    FieldErrors, KindEntry, KindMeta, LABELS, PAIR, PrinterColumn, RequestContext, ResourceStrategy,
+};
 use crate::schema;
 
 /// The row of deployments.
 #[must_use]
-pub fn entry() -> Entry {
-    Entry { schema: narrow_schema, ..Entry::of::<Deployment>().derived() }
+pub fn entry() -> KindEntry {
+    KindEntry { schema: narrow_schema, ..KindEntry::of::<Deployment>().derived() }
 }
 
 fn narrow_schema() -> Value {
@@ -23,7 +25,7 @@ fn narrow_schema() -> Value {
     schema
 }
 
-impl Resource for Deployment {
+impl ResourceStrategy for Deployment {
     const META: KindMeta = KindMeta {
         group: "apps",
         kind: "Deployment",
@@ -31,15 +33,15 @@ impl Resource for Deployment {
         singular: "deployment",
         short_names: &["deploy"],
         categories: &["all"],
-        developers_create: false,
+        user_creatable: false,
         columns: &[
-            Column { format: PAIR, ..column("Ready", ".status.readyReplicas+.spec.replicas") },
-            Column { format: "integer", ..column("Up-to-date", ".status.updatedReplicas") },
-            Column { format: "integer", ..column("Available", ".status.availableReplicas") },
+            PrinterColumn { format: PAIR, ..column("Ready", ".status.readyReplicas+.spec.replicas") },
+            PrinterColumn { format: "integer", ..column("Up-to-date", ".status.updatedReplicas") },
+            PrinterColumn { format: "integer", ..column("Available", ".status.availableReplicas") },
             AGE,
-            Column { priority: 1, ..column("Containers", ".spec.template.spec.containers[*].name") },
-            Column { priority: 1, ..column("Images", ".spec.template.spec.containers[*].image") },
-            Column { format: LABELS, priority: 1, ..column("Selector", ".spec.selector.matchLabels") },
+            PrinterColumn { priority: 1, ..column("Containers", ".spec.template.spec.containers[*].name") },
+            PrinterColumn { priority: 1, ..column("Images", ".spec.template.spec.containers[*].image") },
+            PrinterColumn { format: LABELS, priority: 1, ..column("Selector", ".spec.selector.matchLabels") },
         ],
         ..CORE
     };
@@ -48,7 +50,7 @@ impl Resource for Deployment {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
-    fn validate(&self, _: Option<&Self>, _: &mut Problems) {}
+    fn validate(&self, _: Option<&Self>, _: &mut FieldErrors) {}
 }

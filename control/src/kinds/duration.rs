@@ -20,8 +20,8 @@ const DIGITS_MAX: usize = 18;
 pub fn parse(text: &str) -> Option<Duration> {
     let seconds = match fraction_of_date(text) {
         Some(("P", seconds)) => seconds,
-        Some((before, seconds)) => whole(before)? + seconds,
-        None => whole(text)?,
+        Some((before, seconds)) => parse_integer(before)? + seconds,
+        None => parse_integer(text)?,
     };
     if !(0.0..=PERIOD_SECONDS_MAX).contains(&seconds) {
         return None;
@@ -51,7 +51,7 @@ fn fraction_of_date(text: &str) -> Option<(&str, f64)> {
     Some((before, format!("{whole}.{part}").parse::<f64>().ok()? * unit))
 }
 
-fn whole(text: &str) -> Option<f64> {
+fn parse_integer(text: &str) -> Option<f64> {
     let span = SpanParser::new().parse_span(text).ok()?;
     let seconds = f64::from(span.get_years()) * YEAR_SECONDS
         + f64::from(span.get_months()) * MONTH_SECONDS

@@ -11,9 +11,11 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::column;
-use super::core::{AGE, CORE};
-use super::names::{self, NOT_A_SUBDOMAIN, wrong_with_label};
-use crate::kind::{Column, ENDPOINTS, KindMeta, Problems, Requester, Resource, SOME};
+use super::core_kinds::{AGE, CORE};
+use super::names::{self, NOT_A_SUBDOMAIN, label_error};
+use crate::kind_registry::{
+    ENDPOINTS, FIRST_FEW, FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy,
+};
 
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 /// Addresses of one endpoint; Kubernetes' figure.
@@ -21,13 +23,13 @@ const ADDRESSES_MAX: usize = 100;
 /// Endpoints of one slice; Kubernetes' figure.
 const ENDPOINTS_MAX: usize = 1000;
 
-impl Resource for Endpoints {
+impl ResourceStrategy for Endpoints {
     const META: KindMeta = KindMeta {
         kind: "Endpoints",
         plural: "endpoints",
         singular: "endpoints",
         short_names: &["ep"],
-        columns: &[Column { format: ENDPOINTS, ..column("Endpoints", ".subsets[*]") }, AGE],
+        columns: &[PrinterColumn { format: ENDPOINTS, ..column("Endpoints", ".subsets[*]") }, AGE],
         ..CORE
     };
 
@@ -35,7 +37,7 @@ impl Resource for Endpoints {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         for subset in self.subsets.iter_mut().flatten() {
             for port in subset.ports.iter_mut().flatten() {
                 port.protocol.get_or_insert_with(|| "TCP".into());
@@ -43,7 +45,7 @@ impl Resource for Endpoints {
         }
     }
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         for (index, subset) in self.subsets.iter().flatten().enumerate() {
             let at = format!("subsets[{index}]");
             let lists =
@@ -63,7 +65,7 @@ impl Resource for Endpoints {
                 if name.is_empty() && several {
                     problems.add(format!("{at}.name"), "Required value");
                 } else if !name.is_empty() && !names::is_dns1123_label(name) {
-                    let why = format!("Invalid value: {name:?}: {}", wrong_with_label(name));
+                    let why = format!("Invalid value: {name:?}: {}", label_error(name));
                     problems.add(format!("{at}.name"), why);
                 }
                 is_port(port.port, &at, problems);
@@ -73,7 +75,7 @@ impl Resource for Endpoints {
     }
 }
 
-impl Resource for EndpointSlice {
+impl ResourceStrategy for EndpointSlice {
     const META: KindMeta = KindMeta {
         group: "discovery.k8s.io",
         kind: "EndpointSlice",
@@ -81,8 +83,8 @@ impl Resource for EndpointSlice {
         singular: "endpointslice",
         columns: &[
             column("AddressType", ".addressType"),
-            Column { format: SOME, ..column("Ports", ".ports[*].port") },
-            Column { format: SOME, ..column("Endpoints", ".endpoints[*].addresses[*]") },
+            PrinterColumn { format: FIRST_FEW, ..column("Ports", ".ports[*].port") },
+            PrinterColumn { format: FIRST_FEW, ..column("Endpoints", ".endpoints[*].addresses[*]") },
             AGE,
         ],
         ..CORE
@@ -92,14 +94,14 @@ impl Resource for EndpointSlice {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         for port in self.ports.iter_mut().flatten() {
             port.name.get_or_insert_default();
             port.protocol.get_or_insert_with(|| "TCP".into());
         }
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         let family = self.address_type.as_str();
         if family.is_empty() {
             problems.add("addressType", "Required value");
@@ -131,10 +133,10 @@ impl Resource for EndpointSlice {
     }
 }
 
-fn validate_port(port: &EndpointPort, at: &str, problems: &mut Problems) {
+fn validate_port(port: &EndpointPort, at: &str, problems: &mut FieldErrors) {
     let name = port.name.as_deref().unwrap_or("");
     if !name.is_empty() && !names::is_dns1123_label(name) {
-        let why = format!("Invalid value: {name:?}: {}", wrong_with_label(name));
+        let why = format!("Invalid value: {name:?}: {}", label_error(name));
         problems.add(format!("{at}.name"), why);
     }
     if let Some(number) = port.port {
@@ -143,7 +145,7 @@ fn validate_port(port: &EndpointPort, at: &str, problems: &mut Problems) {
     is_protocol(port.protocol.as_deref(), at, problems);
 }
 
-fn validate_endpoint(endpoint: &Endpoint, family: &str, at: &str, problems: &mut Problems) {
+fn validate_endpoint(endpoint: &Endpoint, family: &str, at: &str, problems: &mut FieldErrors) {
     let count = endpoint.addresses.len();
     if count == 0 {
         problems.add(format!("{at}.addresses"), "Required value: must contain at least 1 address");
@@ -168,12 +170,11 @@ fn validate_endpoint(endpoint: &Endpoint, family: &str, at: &str, problems: &mut
         }
     }
     if let Some(name) = endpoint.hostname.as_deref().filter(|name| !names::is_dns1123_label(name)) {
-        problems
-            .add(format!("{at}.hostname"), format!("Invalid value: {name:?}: {}", wrong_with_label(name)));
+        problems.add(format!("{at}.hostname"), format!("Invalid value: {name:?}: {}", label_error(name)));
     }
 }
 
-fn is_address(text: &str, at: &str, problems: &mut Problems) {
+fn is_address(text: &str, at: &str, problems: &mut FieldErrors) {
     if text.parse::<IpAddr>().is_err() {
         let why =
             format!("Invalid value: {text:?}: must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
@@ -181,14 +182,14 @@ fn is_address(text: &str, at: &str, problems: &mut Problems) {
     }
 }
 
-fn is_port(port: i32, at: &str, problems: &mut Problems) {
+fn is_port(port: i32, at: &str, problems: &mut FieldErrors) {
     if !(1..=65535).contains(&port) {
         let why = format!("Invalid value: {port}: must be between 1 and 65535, inclusive");
         problems.add(format!("{at}.port"), why);
     }
 }
 
-fn is_protocol(protocol: Option<&str>, at: &str, problems: &mut Problems) {
+fn is_protocol(protocol: Option<&str>, at: &str, problems: &mut FieldErrors) {
     if let Some(protocol) = protocol.filter(|protocol| !PROTOCOLS.contains(protocol)) {
         let why = format!("Unsupported value: {protocol:?}: supported values: \"SCTP\", \"TCP\", \"UDP\"");
         problems.add(format!("{at}.protocol"), why);
@@ -202,11 +203,11 @@ mod tests {
 
     use super::*;
 
-    fn made<R: Resource + DeserializeOwned>(mut object: Value) -> (R, Vec<String>) {
+    fn made<R: ResourceStrategy + DeserializeOwned>(mut object: Value) -> (R, Vec<String>) {
         object["metadata"] = json!({ "name": "x" });
         let mut made: R = serde_json::from_value(object).unwrap();
-        made.set_defaults(None, &Requester::default());
-        let mut problems = Problems::default();
+        made.set_defaults(None, &RequestContext::default());
+        let mut problems = FieldErrors::default();
         made.validate(None, &mut problems);
         (made, problems.list.into_iter().map(|problem| problem.field).collect())
     }

@@ -28,7 +28,7 @@ pub(crate) fn is_label_value(value: &str) -> bool {
 }
 
 /// What Kubernetes says of a label key that it does not take.
-pub(crate) fn wrong_with_key(key: &str) -> Option<String> {
+pub(crate) fn label_key_error(key: &str) -> Option<String> {
     if is_qualified_name(key) {
         return None;
     }
@@ -60,7 +60,7 @@ pub(crate) fn wrong_with_key(key: &str) -> Option<String> {
 }
 
 /// ... and of a label value.
-pub(crate) fn wrong_with_value(value: &str) -> Option<String> {
+pub(crate) fn label_value_error(value: &str) -> Option<String> {
     if is_label_value(value) {
         return None;
     }
@@ -76,17 +76,17 @@ pub(crate) fn wrong_with_value(value: &str) -> Option<String> {
 
 fn is_label_name(name: &str) -> bool {
     name.len() <= LABEL_CHARS_MAX
-        && ends_are(name, |byte| byte.is_ascii_alphanumeric())
+        && starts_and_ends_with(name, |byte| byte.is_ascii_alphanumeric())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
 fn is_dns_part(part: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    ends_are(part, plain) && part.bytes().all(|byte| plain(byte) || byte == b'-')
+    starts_and_ends_with(part, plain) && part.bytes().all(|byte| plain(byte) || byte == b'-')
 }
 
 /// Whether the first and the last byte are of a kind; an empty text has neither.
-fn ends_are(text: &str, kind: impl Fn(u8) -> bool) -> bool {
+fn starts_and_ends_with(text: &str, kind: impl Fn(u8) -> bool) -> bool {
     matches!((text.bytes().next(), text.bytes().last()), (Some(first), Some(last)) if kind(first) && kind(last))
 }
 
@@ -116,11 +116,11 @@ mod tests {
             ("a/b/c", "a qualified name must consist of"),
             (long.as_str(), "name part must be no more than 63 bytes"),
         ] {
-            assert!(wrong_with_key(key).unwrap().starts_with(why), "{key}");
+            assert!(label_key_error(key).unwrap().starts_with(why), "{key}");
         }
-        assert!(wrong_with_value("-").unwrap().starts_with("a valid label must be"));
-        assert_eq!(wrong_with_value(&long).unwrap(), "must be no more than 63 bytes");
-        assert_eq!((wrong_with_key("a/b"), wrong_with_value("")), (None, None));
+        assert!(label_value_error("-").unwrap().starts_with("a valid label must be"));
+        assert_eq!(label_value_error(&long).unwrap(), "must be no more than 63 bytes");
+        assert_eq!((label_key_error("a/b"), label_value_error("")), (None, None));
     }
 
     #[test]

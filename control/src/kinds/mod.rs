@@ -5,70 +5,70 @@
 
 pub mod autoscaling;
 pub mod conditions;
-pub mod core;
-pub mod custom;
-pub mod data;
-pub mod definition;
+pub mod core_kinds;
+pub mod core_service;
+pub mod crd;
+pub mod custom_kinds;
 pub mod deployments;
 pub mod duration;
 pub mod endpoints;
 pub mod eventing;
+pub mod events_v1;
 pub mod flows;
 pub(crate) mod labels;
 pub mod messaging;
 pub mod names;
 pub mod networking;
-pub mod news;
 pub mod pods;
 pub mod quantity;
-pub mod roles;
+pub mod rbac;
 pub mod secrets;
 pub mod selector;
-pub mod services;
 pub mod serving;
 pub mod settings;
 pub mod shared;
 pub mod sources;
+pub mod storage_only;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-use crate::kind::{Column, Entry, Registry};
+use crate::kind_registry::{KindEntry, KindRegistry, PrinterColumn};
 
 /// All kinds that the appliance serves.
 #[must_use]
-pub fn registry() -> Registry {
-    let mut entries = core::entries();
+pub fn registry() -> KindRegistry {
+    let mut entries = core_kinds::core_entries();
     entries.extend([
-        Entry::of::<serving::service::Service>().warned(serving::resources::warnings),
-        Entry::of::<serving::configuration::Configuration>().warned(serving::resources::warnings),
-        Entry::of::<serving::revision::Revision>(),
-        Entry::of::<serving::route::Route>(),
-        Entry::of::<serving::domain_mapping::DomainMapping>(),
-        Entry::of::<serving::domain_claim::ClusterDomainClaim>(),
-        Entry::of::<autoscaling::pod_autoscaler::PodAutoscaler>(),
-        Entry::of::<autoscaling::metric::Metric>(),
-        Entry::of::<eventing::broker::Broker>(),
-        Entry::of::<eventing::trigger::Trigger>().warned(eventing::filters::warnings),
+        KindEntry::of::<serving::service::Service>().with_warnings(serving::resources::warnings),
+        KindEntry::of::<serving::configuration::Configuration>().with_warnings(serving::resources::warnings),
+        KindEntry::of::<serving::revision::Revision>(),
+        KindEntry::of::<serving::route::Route>(),
+        KindEntry::of::<serving::domain_mapping::DomainMapping>(),
+        KindEntry::of::<serving::cluster_domain_claim::ClusterDomainClaim>(),
+        KindEntry::of::<autoscaling::pod_autoscaler::PodAutoscaler>(),
+        KindEntry::of::<autoscaling::metric::Metric>(),
+        KindEntry::of::<eventing::broker::Broker>(),
+        KindEntry::of::<eventing::trigger::Trigger>().with_warnings(eventing::filters::warnings),
         pods::entry(),
         deployments::entry(),
-        Entry::of::<CustomResourceDefinition>(),
+        KindEntry::of::<CustomResourceDefinition>(),
         eventing::event_type_versions::v1beta2(),
         eventing::event_type_versions::v1beta3(),
         eventing::event_type_versions::v1beta1(),
-        Entry::of::<eventing::event_policy::EventPolicy>(),
-        Entry::of::<messaging::channel::Channel>(),
-        Entry::of::<messaging::in_memory_channel::InMemoryChannel>(),
-        Entry::of::<messaging::subscription::Subscription>(),
-        Entry::of::<flows::sequence::Sequence>(),
-        Entry::of::<flows::parallel::Parallel>(),
-        Entry::of::<networking::certificate::Certificate>(),
-        Entry::of::<networking::ingress::Ingress>(),
-        Entry::of::<networking::serverless_service::ServerlessService>(),
+        KindEntry::of::<eventing::event_policy::EventPolicy>(),
+        KindEntry::of::<messaging::channel::Channel>(),
+        KindEntry::of::<messaging::in_memory_channel::InMemoryChannel>(),
+        KindEntry::of::<messaging::subscription::Subscription>(),
+        KindEntry::of::<flows::sequence::Sequence>(),
+        KindEntry::of::<flows::parallel::Parallel>(),
+        KindEntry::of::<networking::certificate::Certificate>(),
+        KindEntry::of::<networking::ingress::Ingress>(),
+        KindEntry::of::<networking::serverless_service::ServerlessService>(),
     ]);
     entries.extend(sources::entries());
-    entries.extend(data::entries());
-    entries.push(news::entry());
-    Registry { entries }
+    entries.extend(storage_only::entries());
+    entries.push(events_v1::entry());
+    KindRegistry { entries }
 }
 
 /// Declares the outer type of a kind: Kubernetes' five fields, and what `kube` asks of a resource.
@@ -98,7 +98,7 @@ macro_rules! kind {
             /// An object as a client would write it.
             #[must_use]
             pub fn new(namespace: &str, name: &str, spec: $spec) -> Self {
-                use crate::kind::Resource as _;
+                use crate::kind_registry::ResourceStrategy as _;
                 Self {
                     api_version: format!("{}/{}", Self::META.group, Self::META.version),
                     kind: Self::META.kind.to_owned(),
@@ -118,16 +118,16 @@ macro_rules! kind {
             type Scope = k8s_openapi::NamespaceResourceScope;
 
             fn kind((): &()) -> std::borrow::Cow<'_, str> {
-                <Self as crate::kind::Resource>::META.kind.into()
+                <Self as crate::kind_registry::ResourceStrategy>::META.kind.into()
             }
             fn group((): &()) -> std::borrow::Cow<'_, str> {
-                <Self as crate::kind::Resource>::META.group.into()
+                <Self as crate::kind_registry::ResourceStrategy>::META.group.into()
             }
             fn version((): &()) -> std::borrow::Cow<'_, str> {
-                <Self as crate::kind::Resource>::META.version.into()
+                <Self as crate::kind_registry::ResourceStrategy>::META.version.into()
             }
             fn plural((): &()) -> std::borrow::Cow<'_, str> {
-                <Self as crate::kind::Resource>::META.plural.into()
+                <Self as crate::kind_registry::ResourceStrategy>::META.plural.into()
             }
             fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
                 &self.metadata
@@ -147,23 +147,23 @@ macro_rules! kind {
 pub(crate) use kind;
 
 /// The two columns that every kind has.
-pub(crate) const READY: Column = Column {
+pub(crate) const READY: PrinterColumn = PrinterColumn {
     name: "Ready",
     path: ".status.conditions[?(@.type==\"Ready\")].status",
     format: "string",
     priority: 0,
-    client: None,
+    custom: None,
 };
-pub(crate) const REASON: Column = Column {
+pub(crate) const REASON: PrinterColumn = PrinterColumn {
     name: "Reason",
     path: ".status.conditions[?(@.type==\"Ready\")].reason",
     format: "string",
     priority: 0,
-    client: None,
+    custom: None,
 };
 
-pub(crate) const fn column(name: &'static str, path: &'static str) -> Column {
-    Column { name, path, format: "string", priority: 0, client: None }
+pub(crate) const fn column(name: &'static str, path: &'static str) -> PrinterColumn {
+    PrinterColumn { name, path, format: "string", priority: 0, custom: None }
 }
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
         let closed: Vec<_> = registry()
             .entries
             .iter()
-            .filter(|entry| !entry.meta.developers_create)
+            .filter(|entry| !entry.meta.user_creatable)
             .map(|entry| entry.meta.kind)
             .collect();
         assert_eq!(closed, ["Revision", "Pod", "Deployment"]);

@@ -40,7 +40,7 @@ pub const NOT_A_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist o
 
 /// What Kubernetes says of a label that is none.
 #[must_use]
-pub fn wrong_with_label(text: &str) -> String {
+pub fn label_error(text: &str) -> String {
     if text.len() > LABEL_CHARS_MAX {
         return format!("must be no more than {LABEL_CHARS_MAX} bytes");
     }
@@ -52,7 +52,7 @@ pub fn wrong_with_label(text: &str) -> String {
 
 /// ... and of one that has to begin with a letter.
 #[must_use]
-pub fn wrong_with_1035_label(text: &str) -> String {
+pub fn label_1035_error(text: &str) -> String {
     if text.len() > LABEL_CHARS_MAX {
         return format!("must be no more than {LABEL_CHARS_MAX} bytes");
     }
@@ -64,7 +64,7 @@ pub fn wrong_with_1035_label(text: &str) -> String {
 
 /// What Kubernetes says of a port's name that is none: up to 15 characters, one of them a letter.
 #[must_use]
-pub fn wrong_with_port(text: &str) -> Option<&'static str> {
+pub fn port_name_error(text: &str) -> Option<&'static str> {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     if text.len() > PORT_CHARS_MAX {
         Some("must be no more than 15 characters")
@@ -185,7 +185,7 @@ mod tests {
             ("a--b", Some("consecutive")),
             ("-a", Some("begin or end")),
         ] {
-            let found = wrong_with_port(name);
+            let found = port_name_error(name);
             assert_eq!(found.is_some(), why.is_some(), "{name}");
             assert!(found.unwrap_or("").contains(why.unwrap_or("")), "{name}: {found:?}");
         }

@@ -6,8 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::column;
-use super::core::{AGE, CORE};
-use crate::kind::{Column, Entry, KindMeta, Problems, RATIO, Requester, Resource};
+use super::core_kinds::{AGE, CORE};
+use crate::kind_registry::{
+    FieldErrors, KindEntry, KindMeta, PrinterColumn, RATIO, RequestContext, ResourceStrategy,
+};
 use crate::schema;
 
 /// What of a container is shown; the rest of Kubernetes' fields mean nothing here.
@@ -27,8 +29,8 @@ const SPEC: [&str; 4] = ["containers", "nodeName", "restartPolicy", "termination
 
 /// The row of pods.
 #[must_use]
-pub fn entry() -> Entry {
-    Entry { schema: narrow_schema, ..Entry::of::<Pod>().derived() }
+pub fn entry() -> KindEntry {
+    KindEntry { schema: narrow_schema, ..KindEntry::of::<Pod>().derived() }
 }
 
 /// Kubernetes' whole schema of a pod is larger than all others together.
@@ -40,27 +42,30 @@ fn narrow_schema() -> Value {
 
 /// Leaves of a pod's spec what is shown.
 pub(super) fn narrow_spec(spec: &mut Value) {
-    schema::keep_properties(spec, &SPEC);
-    schema::keep_properties(&mut spec["properties"]["containers"]["items"], &CONTAINER);
+    schema::retain_properties(spec, &SPEC);
+    schema::retain_properties(&mut spec["properties"]["containers"]["items"], &CONTAINER);
 }
 
-impl Resource for Pod {
+impl ResourceStrategy for Pod {
     const META: KindMeta = KindMeta {
         kind: "Pod",
         plural: "pods",
         singular: "pod",
         short_names: &["po"],
         categories: &["all"],
-        developers_create: false,
+        user_creatable: false,
         columns: &[
-            Column { format: RATIO, ..column("Ready", ".status.containerStatuses[*].ready") },
+            PrinterColumn { format: RATIO, ..column("Ready", ".status.containerStatuses[*].ready") },
             column("Status", ".status.reason|.status.phase"),
-            Column { format: "integer", ..column("Restarts", ".status.containerStatuses[0].restartCount") },
+            PrinterColumn {
+                format: "integer",
+                ..column("Restarts", ".status.containerStatuses[0].restartCount")
+            },
             AGE,
-            Column { priority: 1, ..column("IP", ".status.podIP") },
-            Column { priority: 1, ..column("Node", ".spec.nodeName") },
-            Column { priority: 1, ..column("Nominated Node", ".status.nominatedNodeName|=<none>") },
-            Column { priority: 1, ..column("Readiness Gates", "=<none>") },
+            PrinterColumn { priority: 1, ..column("IP", ".status.podIP") },
+            PrinterColumn { priority: 1, ..column("Node", ".spec.nodeName") },
+            PrinterColumn { priority: 1, ..column("Nominated Node", ".status.nominatedNodeName|=<none>") },
+            PrinterColumn { priority: 1, ..column("Readiness Gates", "=<none>") },
         ],
         ..CORE
     };
@@ -69,7 +74,7 @@ impl Resource for Pod {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
-    fn validate(&self, _: Option<&Self>, _: &mut Problems) {}
+    fn validate(&self, _: Option<&Self>, _: &mut FieldErrors) {}
 }

@@ -6,8 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::column;
-use super::core::{AGE, CORE};
-use crate::kind::{COUNT, Column, KindMeta, Problems, Requester, Resource};
+use super::core_kinds::{AGE, CORE};
+use crate::kind_registry::{COUNT, FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy};
 
 /// Bytes of all values of a Secret or a ConfigMap; Kubernetes' figure.
 pub(super) const DATA_BYTES_MAX: usize = 1024 * 1024;
@@ -17,12 +17,12 @@ const KEY_CHARS_MAX: usize = 253;
 const ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 
-impl Resource for Secret {
+impl ResourceStrategy for Secret {
     const META: KindMeta = KindMeta {
         kind: "Secret",
         plural: "secrets",
         singular: "secret",
-        columns: &[column("Type", ".type"), Column { format: COUNT, ..column("Data", ".data") }, AGE],
+        columns: &[column("Type", ".type"), PrinterColumn { format: COUNT, ..column("Data", ".data") }, AGE],
         ..CORE
     };
 
@@ -30,13 +30,13 @@ impl Resource for Secret {
         &mut self.metadata
     }
 
-    fn tidy(object: &mut Value) {
+    fn normalize_input(object: &mut Value) {
         if let Some(data) = object.get_mut("data") {
-            in_one_line(data);
+            join_base64_lines(data);
         }
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         for (key, text) in self.string_data.take().into_iter().flatten() {
             self.data.get_or_insert_default().insert(key, ByteString(text.into_bytes()));
         }
@@ -45,7 +45,7 @@ impl Resource for Secret {
         }
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         if let Some(before) = before {
             if self.type_ != before.type_ {
                 let told = self.type_.as_deref().unwrap_or("");
@@ -71,7 +71,7 @@ impl Resource for Secret {
 }
 
 /// Encoded values may come in lines of 76, as `base64` writes them.
-pub(super) fn in_one_line(data: &mut Value) {
+pub(super) fn join_base64_lines(data: &mut Value) {
     for value in data.as_object_mut().into_iter().flat_map(|data| data.values_mut()) {
         if let Value::String(text) = value
             && text.contains(['\r', '\n'])
@@ -82,7 +82,7 @@ pub(super) fn in_one_line(data: &mut Value) {
 }
 
 /// What the types ask for.
-fn check_type(secret: &Secret, problems: &mut Problems) {
+fn check_type(secret: &Secret, problems: &mut FieldErrors) {
     let value = |key: &str| secret.data.as_ref().and_then(|data| data.get(key));
     let missing = |key: &str| value(key).is_none();
     let needed: &[&str] = match secret.type_.as_deref().unwrap_or("") {
@@ -116,7 +116,7 @@ fn check_type(secret: &Secret, problems: &mut Problems) {
 }
 
 /// Keys may become names of files.
-pub(super) fn check_keys<'a>(at: &str, keys: impl Iterator<Item = &'a str>, problems: &mut Problems) {
+pub(super) fn check_keys<'a>(at: &str, keys: impl Iterator<Item = &'a str>, problems: &mut FieldErrors) {
     for key in keys {
         let named = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
         let why = if key.len() > KEY_CHARS_MAX {
@@ -148,7 +148,7 @@ mod tests {
         let mut object = json!({ "metadata": { "name": "s" } });
         object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let mut secret: Secret = serde_json::from_value(object).unwrap();
-        secret.set_defaults(None, &Requester::default());
+        secret.set_defaults(None, &RequestContext::default());
         secret
     }
 
@@ -178,7 +178,7 @@ mod tests {
             ),
             (json!({ "stringData": { "a": "x".repeat(DATA_BYTES_MAX + 1) } }), vec!["data"]),
         ] {
-            let mut problems = Problems::default();
+            let mut problems = FieldErrors::default();
             secret(fields.clone()).validate(None, &mut problems);
             let found: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
             assert_eq!(found, expected, "{:.120}", fields.to_string());
@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn a_value_in_several_lines_is_one_value() {
         let mut object = json!({ "metadata": {}, "data": { "a": "YWJj\r\nZGVm\n" } });
-        Secret::tidy(&mut object);
+        Secret::normalize_input(&mut object);
         assert_eq!(object["data"]["a"], "YWJjZGVm");
-        Secret::tidy(&mut json!({ "metadata": {} }));
+        Secret::normalize_input(&mut json!({ "metadata": {} }));
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
             (json!({ "immutable": true, "stringData": { "a": "2" } }), vec!["data"]),
             (json!({ "immutable": true, "type": "x/y", "stringData": { "a": "1" } }), vec!["type"]),
         ] {
-            let mut problems = Problems::default();
+            let mut problems = FieldErrors::default();
             secret(fields).validate(Some(&sealed), &mut problems);
             let found: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
             assert_eq!(found, expected);

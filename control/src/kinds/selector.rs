@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelectorRequirement, ObjectMeta};
 
 use super::shared::label;
-use crate::kind::Problems;
+use crate::kind_registry::FieldErrors;
 
 /// Whether the object has these labels, and satisfies these expressions; nothing asked is satisfied by all.
 #[must_use]
-pub fn takes(
+pub fn matches(
     labels: &BTreeMap<String, String>,
     expressions: &[LabelSelectorRequirement],
     meta: &ObjectMeta,
@@ -30,7 +30,7 @@ pub fn takes(
 }
 
 /// Says which expression makes no sense.
-pub fn validate(expressions: &[LabelSelectorRequirement], at: &str, problems: &mut Problems) {
+pub fn validate(expressions: &[LabelSelectorRequirement], at: &str, problems: &mut FieldErrors) {
     for (index, part) in expressions.iter().enumerate() {
         let at = format!("{at}.matchExpressions[{index}]");
         let (takes_values, is_known) = match part.operator.as_str() {

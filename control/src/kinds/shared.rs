@@ -35,7 +35,7 @@ pub struct Condition {
     pub kind: String,
     /// `True`, `False` or `Unknown`.
     #[serde(default)]
-    pub status: Verdict,
+    pub status: ConditionStatus,
     /// How much it matters: empty (an error when not True), `Warning` or `Info`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub severity: String,
@@ -52,7 +52,7 @@ pub struct Condition {
 
 /// A condition's status; absent means `Unknown` (COND-04).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Verdict {
+pub enum ConditionStatus {
     True,
     False,
     #[default]
@@ -74,7 +74,7 @@ pub trait HasConditions: kube::Resource {
     }
 
     fn is_ready(&self) -> bool {
-        self.ready().is_some_and(|c| c.status == Verdict::True)
+        self.ready().is_some_and(|c| c.status == ConditionStatus::True)
     }
 }
 
@@ -139,16 +139,16 @@ pub struct KReference {
 impl KReference {
     /// The namespace that it names, if it names one.
     #[must_use]
-    pub fn other_namespace(&self) -> Option<&str> {
+    pub fn explicit_namespace(&self) -> Option<&str> {
         self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
     }
 
     /// What it says to whoever lives in `home`: an empty field is one that is not there, as Go's clients leave those out.
     #[must_use]
-    pub fn meant(&self, home: &str) -> Self {
+    pub fn with_namespace(&self, home: &str) -> Self {
         let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Self {
-            namespace: Some(self.other_namespace().unwrap_or(home).to_owned()),
+            namespace: Some(self.explicit_namespace().unwrap_or(home).to_owned()),
             group: said(&self.group),
             address: said(&self.address),
             ..self.clone()
@@ -157,13 +157,13 @@ impl KReference {
 
     /// The group of the kind that it names, however it says so. The version counts for kinds of others (AMB-60).
     #[must_use]
-    pub fn of_group(&self) -> &str {
-        self.group_alone().unwrap_or_else(|| group_of(&self.api_version))
+    pub fn group(&self) -> &str {
+        self.explicit_group().unwrap_or_else(|| group_of(&self.api_version))
     }
 
     /// The group that stands for `apiVersion`.
     #[must_use]
-    pub fn group_alone(&self) -> Option<&str> {
+    pub fn explicit_group(&self) -> Option<&str> {
         self.group.as_deref().filter(|group| !group.is_empty() && self.api_version.is_empty())
     }
 }

@@ -9,13 +9,13 @@ use kube::discovery::{ApiCapabilities, ApiResource, Discovery, Scope, verbs};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Map, Value};
 
-use super::read::{Complaint, Document};
+use super::manifest_files::{ManifestDocument, ManifestError};
 use super::{FIELD_MANAGER, LABEL};
 
 /// A kind that was defined a moment ago is asked for this often: a cluster takes a second or two to serve it.
-const LOOKS_MAX: usize = 20;
+const DISCOVERY_ATTEMPTS_MAX: usize = 20;
 /// ... with this between.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(250);
+const DISCOVERY_RETRY_AFTER: Duration = Duration::from_millis(250);
 /// Fields of an object that somebody exported, which only the server sets.
 const SERVER_FIELDS: [&str; 7] = [
     "creationTimestamp",
@@ -29,48 +29,55 @@ const SERVER_FIELDS: [&str; 7] = [
 
 /// What a pass came to.
 #[derive(Debug, Default)]
-pub(super) struct Done {
+pub(super) struct ApplyResult {
     pub(super) documents: usize,
     pub(super) pruned: usize,
-    pub(super) complaints: Vec<Complaint>,
+    pub(super) errors: Vec<ManifestError>,
 }
 
 /// Group, kind, namespace and name.
-type Identity = (String, String, String, String);
+type ManifestIdentity = (String, String, String, String);
 
-struct Pass<'a> {
+struct ApplyPass<'a> {
     client: &'a Client,
     label: &'a str,
-    served: Discovery,
+    discovery: Discovery,
     /// A kind was defined in this pass, so one that is not served yet may soon be.
-    defined: bool,
-    wanted: HashSet<Identity>,
-    done: Done,
+    has_new_kinds: bool,
+    desired: HashSet<ManifestIdentity>,
+    done: ApplyResult,
 }
 
 /// Applies the documents in the order in which they need each other. `whole`: there are no others that
 /// could not be read, so that what is not among them may go.
-pub(super) async fn apply(client: &Client, label: &str, mut documents: Vec<Document>, whole: bool) -> Done {
-    documents.sort_by_key(|document| rank(&document.object));
+pub(super) async fn apply(
+    client: &Client,
+    label: &str,
+    mut documents: Vec<ManifestDocument>,
+    whole: bool,
+) -> ApplyResult {
+    documents.sort_by_key(|document| apply_order(&document.object));
     let served = match discover(client).await {
         Ok(served) => served,
         Err(why) => {
-            let told = |document: &Document| document.complaint(format!("the API does not answer: {why}"));
+            let told =
+                |document: &ManifestDocument| document.error(format!("the API does not answer: {why}"));
             let complaints = documents.iter().map(told).collect();
-            return Done { documents: documents.len(), complaints, pruned: 0 };
+            return ApplyResult { documents: documents.len(), errors: complaints, pruned: 0 };
         }
     };
-    let done = Done { documents: documents.len(), ..Done::default() };
-    let mut pass = Pass { client, label, served, defined: false, wanted: HashSet::new(), done };
+    let done = ApplyResult { documents: documents.len(), ..ApplyResult::default() };
+    let mut pass =
+        ApplyPass { client, label, discovery: served, has_new_kinds: false, desired: HashSet::new(), done };
     let mut nameless = false;
     for document in documents {
         match pass.write(&document).await {
             Ok(()) => {}
-            Err(Wrong::Nameless(why)) => {
+            Err(ApplyError::Unidentified(why)) => {
                 nameless = true;
-                pass.done.complaints.push(document.complaint(why));
+                pass.done.errors.push(document.error(why));
             }
-            Err(Wrong::Refused(why)) => pass.done.complaints.push(document.complaint(why)),
+            Err(ApplyError::Rejected(why)) => pass.done.errors.push(document.error(why)),
         }
     }
     if whole && !nameless {
@@ -80,7 +87,7 @@ pub(super) async fn apply(client: &Client, label: &str, mut documents: Vec<Docum
 }
 
 /// Whose objects others need first.
-fn rank(object: &Value) -> usize {
+fn apply_order(object: &Value) -> usize {
     match object["kind"].as_str().unwrap_or_default() {
         "Namespace" => 0,
         "CustomResourceDefinition" => 1,
@@ -98,21 +105,21 @@ async fn discover(client: &Client) -> kube::Result<Discovery> {
     }
 }
 
-enum Wrong {
+enum ApplyError {
     /// Nobody can say which object is meant.
-    Nameless(String),
-    Refused(String),
+    Unidentified(String),
+    Rejected(String),
 }
 
-impl Pass<'_> {
-    async fn write(&mut self, document: &Document) -> Result<(), Wrong> {
+impl ApplyPass<'_> {
+    async fn write(&mut self, document: &ManifestDocument) -> Result<(), ApplyError> {
         let object = &document.object;
-        let nameless = |field: &str| Wrong::Nameless(format!("{field} is missing"));
+        let nameless = |field: &str| ApplyError::Unidentified(format!("{field} is missing"));
         let version = object["apiVersion"].as_str().ok_or_else(|| nameless("apiVersion"))?;
         let kind = object["kind"].as_str().ok_or_else(|| nameless("kind"))?;
         let name = object["metadata"]["name"].as_str().filter(|name| !name.is_empty()).ok_or_else(|| {
             if object["metadata"]["generateName"].is_string() {
-                Wrong::Nameless(
+                ApplyError::Unidentified(
                     "metadata.name is missing; generateName would make another one each time".into(),
                 )
             } else {
@@ -126,38 +133,38 @@ impl Pass<'_> {
                 "no kind {} in {version}; `kubectl api-resources` lists those that are served",
                 kind.kind
             );
-            Wrong::Nameless(why)
+            ApplyError::Unidentified(why)
         })?;
         let namespace = match capabilities.scope {
             Scope::Namespaced => object["metadata"]["namespace"].as_str().unwrap_or("default"),
             Scope::Cluster => "",
         };
-        self.wanted.insert((group.to_owned(), kind.kind.clone(), namespace.to_owned(), name.to_owned()));
-        let body = dressed(object, self.label, namespace);
+        self.desired.insert((group.to_owned(), kind.kind.clone(), namespace.to_owned(), name.to_owned()));
+        let body = to_apply(object, self.label, namespace);
         let params = PatchParams {
             field_validation: Some(ValidationDirective::Strict),
             ..PatchParams::apply(FIELD_MANAGER).force()
         };
         let written = api(self.client, &resource, namespace).patch(name, &params, &Patch::Apply(&body)).await;
-        written.map_err(|why| Wrong::Refused(format!("{} {name}: {}", kind.kind, told(why))))?;
-        self.defined |= kind.kind == "CustomResourceDefinition";
+        written.map_err(|why| ApplyError::Rejected(format!("{} {name}: {}", kind.kind, error_text(why))))?;
+        self.has_new_kinds |= kind.kind == "CustomResourceDefinition";
         Ok(())
     }
 
     async fn find(&mut self, kind: &GroupVersionKind) -> Option<(ApiResource, ApiCapabilities)> {
-        for _ in 0..LOOKS_MAX {
-            let found = self.served.resolve_gvk(kind);
-            if found.is_some() || !self.defined {
+        for _ in 0..DISCOVERY_ATTEMPTS_MAX {
+            let found = self.discovery.resolve_gvk(kind);
+            if found.is_some() || !self.has_new_kinds {
                 return found;
             }
             if let Ok(served) = discover(self.client).await {
-                self.served = served;
+                self.discovery = served;
             }
-            if self.served.resolve_gvk(kind).is_none() {
-                tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+            if self.discovery.resolve_gvk(kind).is_none() {
+                tokio::time::sleep(DISCOVERY_RETRY_AFTER).await;
             }
         }
-        self.defined = false; // the next one need not wait again
+        self.has_new_kinds = false; // the next one need not wait again
         None
     }
 
@@ -165,7 +172,7 @@ impl Pass<'_> {
     async fn prune(&mut self) {
         let mut doomed = Vec::new();
         let params = ListParams::default().labels(&format!("{LABEL}={}", self.label));
-        for group in self.served.groups() {
+        for group in self.discovery.groups() {
             for (resource, capabilities) in group.resources_by_stability() {
                 let can = |verb| capabilities.supports_operation(verb);
                 // Events are news of the same things under two names.
@@ -182,13 +189,13 @@ impl Pass<'_> {
                     // Controllers hand labels on to what they make; that goes with its owner.
                     let owned = !object.owner_references().is_empty();
                     let leaving = object.metadata.deletion_timestamp.is_some();
-                    if !owned && !leaving && !self.wanted.contains(&identity) {
+                    if !owned && !leaving && !self.desired.contains(&identity) {
                         doomed.push((resource.clone(), identity));
                     }
                 }
             }
         }
-        let kind_of = |kind: &str| rank(&serde_json::json!({ "kind": kind }));
+        let kind_of = |kind: &str| apply_order(&serde_json::json!({ "kind": kind }));
         doomed.sort_by_key(|(resource, _)| std::cmp::Reverse(kind_of(&resource.kind)));
         for (resource, (_, kind, namespace, name)) in doomed {
             match api(self.client, &resource, &namespace).delete(&name, &DeleteParams::default()).await {
@@ -198,8 +205,9 @@ impl Pass<'_> {
                 }
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(why) => {
-                    let why = format!("{kind} {name} is in no manifest any longer and stays: {}", told(why));
-                    self.done.complaints.push(Complaint { path: self.label.into(), line: 0, why });
+                    let why =
+                        format!("{kind} {name} is in no manifest any longer and stays: {}", error_text(why));
+                    self.done.errors.push(ManifestError { path: self.label.into(), line: 0, message: why });
                 }
             }
         }
@@ -213,7 +221,7 @@ fn api(client: &Client, resource: &ApiResource, namespace: &str) -> Api<DynamicO
     }
 }
 
-fn told(why: kube::Error) -> String {
+fn error_text(why: kube::Error) -> String {
     match why {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),
@@ -221,7 +229,7 @@ fn told(why: kube::Error) -> String {
 }
 
 /// The document as it is sent: with the label and its namespace, without what is the server's.
-fn dressed(object: &Value, label: &str, namespace: &str) -> Value {
+fn to_apply(object: &Value, label: &str, namespace: &str) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");
@@ -253,7 +261,7 @@ mod tests {
     #[test]
     fn what_others_need_goes_first() {
         let mut kinds = ["Trigger", "Role", "ConfigMap", "Namespace", "Broker", "CustomResourceDefinition"];
-        kinds.sort_by_key(|kind| rank(&json!({ "kind": kind })));
+        kinds.sort_by_key(|kind| apply_order(&json!({ "kind": kind })));
         assert_eq!(
             kinds,
             ["Namespace", "CustomResourceDefinition", "ConfigMap", "Role", "Trigger", "Broker"]
@@ -268,6 +276,6 @@ mod tests {
         });
         let wanted =
             json!({ "kind": "A", "metadata": { "name": "a", "namespace": "n", "labels": { LABEL: "l" } } });
-        assert_eq!(dressed(&exported, "l", "n"), wanted);
+        assert_eq!(to_apply(&exported, "l", "n"), wanted);
     }
 }

@@ -5,8 +5,8 @@
 //! longer is deleted. What people change by other means stays until a file says otherwise.
 
 mod apply;
-mod read;
-mod watch;
+mod file_watch;
+mod manifest_files;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use kube::Client;
 
-pub use read::{Complaint, DOCUMENTS_MAX, FILE_BYTES_MAX, FILES_MAX, PATH_BYTES_MAX};
+pub use manifest_files::{DOCUMENTS_MAX, FILE_BYTES_MAX, FILES_MAX, ManifestError, PATH_BYTES_MAX};
 
-use crate::{fingerprint, hand};
-use read::Contents;
-use watch::Watch;
+use crate::{blocking, sha256};
+use file_watch::ManifestWatch;
+use manifest_files::ManifestContents;
 
 /// Names the path that an object came from: the last part of the path, and a print of all of it.
 pub const LABEL: &str = "sluicegate.dev/manifests";
@@ -28,15 +28,15 @@ pub const FIELD_MANAGER: &str = "sluicegate-manifests";
 
 /// Files are looked at when they have been quiet for this long: an editor, a copy or a checkout writes
 /// several times.
-const QUIET: Duration = Duration::from_millis(300);
+const DEBOUNCE: Duration = Duration::from_millis(300);
 /// ... and at the latest after this.
-const PATIENCE: Duration = Duration::from_secs(3);
+const DEBOUNCE_MAX: Duration = Duration::from_secs(3);
 /// How often documents that were refused are tried again: what they need may exist by then.
-const RETRY_EVERY: Duration = Duration::from_secs(30);
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How the manifests are, for the metrics.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct ManifestMetrics {
     /// Documents found.
     pub documents: AtomicU64,
     /// Documents and files that are not applied.
@@ -46,97 +46,101 @@ pub struct Tally {
 }
 
 /// The manifests of one appliance.
-pub struct Manifests {
+pub struct ManifestApplier {
     client: Client,
-    sources: Vec<Source>,
-    watch: Option<Watch>,
-    tally: Arc<Tally>,
+    sources: Vec<ManifestSource>,
+    watch: Option<ManifestWatch>,
+    tally: Arc<ManifestMetrics>,
 }
 
 /// One path that was given.
 #[derive(Debug)]
-struct Source {
+struct ManifestSource {
     path: PathBuf,
     label: String,
     /// A folder that is gone is a mistake (an unmounted disk); a file that is gone is a document that went.
     is_folder: bool,
     /// Of what was applied last.
-    print: Option<u64>,
+    hash: Option<u64>,
     documents: usize,
-    complaints: Vec<Complaint>,
+    errors: Vec<ManifestError>,
 }
 
-impl Source {
+impl ManifestSource {
     fn new(path: PathBuf) -> Self {
         let (label, is_folder) = (label(&path), path.is_dir());
-        Self { path, label, is_folder, print: None, documents: 0, complaints: Vec::new() }
+        Self { path, label, is_folder, hash: None, documents: 0, errors: Vec::new() }
     }
 
     /// Reading blocks, and a disk may be slow: not on the control thread.
-    async fn read(&self) -> Contents {
+    async fn read(&self) -> ManifestContents {
         let (path, may_be_gone) = (self.path.clone(), !self.is_folder);
-        let reading = hand::run("manifests", move || {
-            if may_be_gone && !path.exists() { Contents::default() } else { read::read(&path) }
+        let reading = blocking::run("manifests", move || {
+            if may_be_gone && !path.exists() {
+                ManifestContents::default()
+            } else {
+                manifest_files::read(&path)
+            }
         });
         reading.await.unwrap_or_else(|why| {
-            let complaint = Complaint { path: self.path.clone(), line: 0, why: why.to_string() };
-            Contents { complaints: vec![complaint], ..Contents::default() }
+            let complaint = ManifestError { path: self.path.clone(), line: 0, message: why.to_string() };
+            ManifestContents { errors: vec![complaint], ..ManifestContents::default() }
         })
     }
 
     /// Tells what is wrong, unless it was told already.
-    fn complain(&mut self, complaints: Vec<Complaint>) {
-        for complaint in complaints.iter().filter(|complaint| !self.complaints.contains(complaint)) {
+    fn set_errors(&mut self, complaints: Vec<ManifestError>) {
+        for complaint in complaints.iter().filter(|complaint| !self.errors.contains(complaint)) {
             tracing::error!("manifest {complaint}");
         }
-        if complaints.is_empty() && !self.complaints.is_empty() {
+        if complaints.is_empty() && !self.errors.is_empty() {
             tracing::info!(path = %self.path.display(), "all manifests are applied now");
         }
-        self.complaints = complaints;
+        self.errors = complaints;
     }
 }
 
-impl Manifests {
+impl ManifestApplier {
     /// Watches the paths from here on. Has to be called in a Tokio runtime.
     #[must_use]
-    pub fn new(client: Client, paths: &[PathBuf], tally: Arc<Tally>) -> Self {
-        let sources: Vec<_> = paths.iter().cloned().map(Source::new).collect();
+    pub fn new(client: Client, paths: &[PathBuf], tally: Arc<ManifestMetrics>) -> Self {
+        let sources: Vec<_> = paths.iter().cloned().map(ManifestSource::new).collect();
         let watch = if sources.is_empty() { None } else { watch(&sources) };
         Self { client, sources, watch, tally }
     }
 
     /// Brings the objects to what the files say. What fails is told and left; nothing else waits for it.
     pub async fn apply(&mut self) {
-        self.look().await;
+        self.apply_changed().await;
         // A document may need what a later path brings.
-        if self.sources.len() > 1 && self.sources.iter().any(|source| !source.complaints.is_empty()) {
-            self.look().await;
+        if self.sources.len() > 1 && self.sources.iter().any(|source| !source.errors.is_empty()) {
+            self.apply_changed().await;
         }
     }
 
     /// Applies what changes, until dropped.
-    pub async fn follow(mut self) {
+    pub async fn run(mut self) {
         while !self.sources.is_empty() {
-            self.news().await;
+            self.wait_for_change().await;
             if let Some(watch) = &self.watch {
-                aim(watch, &self.sources);
+                watch_sources(watch, &self.sources);
             }
-            self.look().await;
+            self.apply_changed().await;
         }
     }
 
     /// Ends when files changed and are quiet again, or when it is time to try again.
-    async fn news(&self) {
-        let failed = self.sources.iter().any(|source| !source.complaints.is_empty());
+    async fn wait_for_change(&self) {
+        let failed = self.sources.iter().any(|source| !source.errors.is_empty());
         let retry = async {
-            if failed { tokio::time::sleep(RETRY_EVERY).await } else { std::future::pending().await }
+            if failed { tokio::time::sleep(RETRY_INTERVAL).await } else { std::future::pending().await }
         };
         tokio::select! {
             () = self.changed() => {}
             () = retry => return,
         }
-        let more = async { while tokio::time::timeout(QUIET, self.changed()).await.is_ok() {} };
-        let _ = tokio::time::timeout(PATIENCE, more).await; // either end will do
+        let more = async { while tokio::time::timeout(DEBOUNCE, self.changed()).await.is_ok() {} };
+        let _ = tokio::time::timeout(DEBOUNCE_MAX, more).await; // either end will do
     }
 
     async fn changed(&self) {
@@ -150,36 +154,36 @@ impl Manifests {
     }
 
     /// Applies the paths that changed since they were applied, or that were not applied whole.
-    async fn look(&mut self) {
+    async fn apply_changed(&mut self) {
         for source in &mut self.sources {
             let mut contents = source.read().await;
-            if source.print == Some(contents.print) && source.complaints.is_empty() {
+            if source.hash == Some(contents.hash) && source.errors.is_empty() {
                 continue;
             }
-            let mut complaints = std::mem::take(&mut contents.complaints);
+            let mut complaints = std::mem::take(&mut contents.errors);
             let whole = complaints.is_empty();
             let done = apply::apply(&self.client, &source.label, contents.documents, whole).await;
-            complaints.extend(done.complaints);
+            complaints.extend(done.errors);
             tracing::info!(
                 path = %source.path.display(),
                 documents = done.documents, failed = complaints.len(), pruned = done.pruned,
                 "manifests applied"
             );
-            source.print = Some(contents.print);
+            source.hash = Some(contents.hash);
             source.documents = done.documents;
-            source.complain(complaints);
+            source.set_errors(complaints);
             self.tally.pruned.fetch_add(done.pruned as u64, Relaxed);
         }
-        let sum = |count: fn(&Source) -> usize| self.sources.iter().map(count).sum::<usize>() as u64;
+        let sum = |count: fn(&ManifestSource) -> usize| self.sources.iter().map(count).sum::<usize>() as u64;
         self.tally.documents.store(sum(|source| source.documents), Relaxed);
-        self.tally.failed.store(sum(|source| source.complaints.len()), Relaxed);
+        self.tally.failed.store(sum(|source| source.errors.len()), Relaxed);
     }
 }
 
-fn watch(sources: &[Source]) -> Option<Watch> {
-    match Watch::new() {
+fn watch(sources: &[ManifestSource]) -> Option<ManifestWatch> {
+    match ManifestWatch::new() {
         Ok(watch) => {
-            aim(&watch, sources);
+            watch_sources(&watch, sources);
             Some(watch)
         }
         Err(why) => {
@@ -189,9 +193,9 @@ fn watch(sources: &[Source]) -> Option<Watch> {
     }
 }
 
-fn aim(watch: &Watch, sources: &[Source]) {
+fn watch_sources(watch: &ManifestWatch, sources: &[ManifestSource]) {
     for source in sources {
-        if let Err(why) = watch.aim(&source.path) {
+        if let Err(why) = watch.watch_path(&source.path) {
             tracing::error!(%why, path = %source.path.display(), "changes there may not be seen");
         }
     }
@@ -203,7 +207,7 @@ fn label(path: &Path) -> String {
     const NAME_CHARS_MAX: usize = 40;
     const PRINT_CHARS: usize = 10;
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let print = fingerprint::of(whole.as_os_str().as_encoded_bytes());
+    let print = sha256::hex_digest(whole.as_os_str().as_encoded_bytes());
     let name = whole.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let name: String = name.chars().map(plain).take(NAME_CHARS_MAX).collect();

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dataplane::table::{Backend, Endpoint, Protocol, Route, Split, Timeouts, WhenEmpty};
-use dataplane::tls::Trust;
+use dataplane::table::{Backend, BackendShare, Endpoint, NoEndpointPolicy, Protocol, RequestTimeouts, Route};
+use dataplane::tls::TlsClientConfig;
 
 use super::{BackendSpec, Publisher, compile};
 
@@ -18,13 +18,13 @@ impl Publisher {
     pub fn set_static_route(
         &self,
         host: &str,
-        (protocol, timeouts): (Protocol, Timeouts),
-        trust: Option<Arc<Trust>>,
+        (protocol, timeouts): (Protocol, RequestTimeouts),
+        trust: Option<Arc<TlsClientConfig>>,
         addresses: &[SocketAddr],
     ) {
         let mut model = self.lock();
         let host = host.to_ascii_lowercase();
-        let before = model.fixed.get(&host).map(|route| Arc::clone(&route.splits[0].backend));
+        let before = model.static_routes.get(&host).map(|route| Arc::clone(&route.splits[0].backend));
         let known = before.as_ref().map_or(&[][..], |backend| &backend.endpoints);
         let endpoint = |address: &SocketAddr| known.iter().find(|endpoint| endpoint.address == *address);
         let endpoints = addresses
@@ -35,17 +35,17 @@ impl Publisher {
             key: format!("static/{host}").into(),
             endpoints,
             concurrency_max: 0,
-            when_empty: WhenEmpty::Refuse,
+            when_empty: NoEndpointPolicy::Refuse,
             protocol,
-            trust,
+            tls: trust,
             timeouts,
             load: before.as_ref().map_or_else(Arc::default, |backend| Arc::clone(&backend.load)),
         };
-        let route = Arc::new(Route::of(vec![Split::new(WEIGHT_WHOLE, Arc::new(backend))]));
-        compile::put(&mut model.table, &host, Some(Arc::clone(&route)));
-        model.fixed.insert(host, route);
+        let route = Arc::new(Route::of(vec![BackendShare::new(WEIGHT_WHOLE, Arc::new(backend))]));
+        compile::set_route(&mut model.table, &host, Some(Arc::clone(&route)));
+        model.static_routes.insert(host, route);
         model.changes += 1;
-        self.hand_down(&mut model);
+        self.publish(&mut model);
     }
 
     /// A backend that is given addresses and not instances of ours. It goes with the last rule that names it.
@@ -54,14 +54,20 @@ impl Publisher {
         &self,
         key: &str,
         protocol: Protocol,
-        trust: Option<Arc<Trust>>,
+        trust: Option<Arc<TlsClientConfig>>,
         addresses: &[SocketAddr],
     ) {
         self.put_addresses(key, protocol, trust, addresses, false);
     }
 
     /// The same for listeners of ours that an object names by the name of the gateway: the target policy is not asked.
-    pub fn set_gateway(&self, key: &str, protocol: Protocol, trust: Option<Arc<Trust>>, address: SocketAddr) {
+    pub fn set_gateway(
+        &self,
+        key: &str,
+        protocol: Protocol,
+        trust: Option<Arc<TlsClientConfig>>,
+        address: SocketAddr,
+    ) {
         self.put_addresses(key, protocol, trust, &[address], true);
     }
 
@@ -69,17 +75,17 @@ impl Publisher {
         &self,
         key: &str,
         protocol: Protocol,
-        trust: Option<Arc<Trust>>,
+        trust: Option<Arc<TlsClientConfig>>,
         addresses: &[SocketAddr],
         unrestricted: bool,
     ) {
-        self.change(|model| {
+        self.update(|model| {
             let known = model.backends.get(key).map(|entry| entry.endpoints.clone()).unwrap_or_default();
             let spec = BackendSpec {
                 concurrency_max: 0,
-                when_empty: WhenEmpty::Refuse,
+                when_empty: NoEndpointPolicy::Refuse,
                 protocol,
-                timeouts: Timeouts::NONE,
+                timeouts: RequestTimeouts::NONE,
             };
             // One that stays keeps its connections and its count.
             let endpoints: Vec<_> = addresses
@@ -97,12 +103,12 @@ impl Publisher {
                 && entry.trust == trust
                 && known.len() == endpoints.len()
                 && known.iter().zip(&endpoints).all(|(a, b)| Arc::ptr_eq(a, b));
-            entry.attached = true;
+            entry.is_static = true;
             entry.spec = Some(spec);
             entry.endpoints = endpoints;
             entry.trust = trust;
             if !same {
-                model.touch(key);
+                model.mark_stale(key);
             }
             !same
         });

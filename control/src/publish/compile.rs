@@ -6,34 +6,36 @@ use std::mem::take;
 use std::sync::{Arc, Weak};
 
 use dataplane::load::BackendLoad;
-use dataplane::table::{Backend, Branch, Protocol, Route, Split, Table, Timeouts, WhenEmpty};
+use dataplane::table::{
+    Backend, BackendShare, NoEndpointPolicy, Protocol, RequestTimeouts, Route, RouteMatch, RoutingTable,
+};
 
 use super::BackendSpec;
-use super::model::{BackendEntry, Model};
-use super::rule::{HostRule, Share};
+use super::host_rule::{HostRule, WeightedBackend};
+use super::routing_model::{BackendEntry, RoutingModel};
 
 /// The host that stands for all others.
 const ANY: &str = "*";
 
 /// The table as the model has it now.
-pub(super) fn refresh(model: &mut Model) -> Table {
-    for host in take(&mut model.gone) {
-        if !model.fixed.contains_key(&*host) {
-            put(&mut model.table, &host, None);
+pub(super) fn compile(model: &mut RoutingModel) -> RoutingTable {
+    for host in take(&mut model.released_hosts) {
+        if !model.static_routes.contains_key(&*host) {
+            set_route(&mut model.table, &host, None);
         }
     }
-    for owner in take(&mut model.stale) {
-        let Model { routes, backends, loads, table, fixed, .. } = model;
-        let mut known = Known { backends, loads };
+    for owner in take(&mut model.stale_owners) {
+        let RoutingModel { routes, backends, loads, table, static_routes: fixed, .. } = model;
+        let mut known = BackendTable { backends, loads };
         for rule in routes.get(&*owner).into_iter().flatten() {
-            let route = compiled(rule, &mut known).map(Arc::new);
+            let route = compile_route(rule, &mut known).map(Arc::new);
             for host in rule.hosts.iter().filter(|host| !fixed.contains_key(&***host)) {
-                put(table, host, route.clone());
+                set_route(table, host, route.clone());
             }
         }
     }
     if take(&mut model.streams_stale) {
-        model.streams.fill(&mut model.table);
+        model.streams.write_to(&mut model.table);
     }
     if take(&mut model.certificates_stale) {
         let (everybody, inside) = model.merged_certificates();
@@ -44,7 +46,7 @@ pub(super) fn refresh(model: &mut Model) -> Table {
 }
 
 /// Puts a route at its host, or takes away what is there.
-pub(super) fn put(table: &mut Table, host: &str, route: Option<Arc<Route>>) {
+pub(super) fn set_route(table: &mut RoutingTable, host: &str, route: Option<Arc<Route>>) {
     match route {
         route if host == ANY => table.any_host = route,
         Some(route) => table.hosts.insert(host, route),
@@ -53,49 +55,49 @@ pub(super) fn put(table: &mut Table, host: &str, route: Option<Arc<Route>>) {
 }
 
 /// What shares lead to, by its key.
-struct Known<'a> {
+struct BackendTable<'a> {
     backends: &'a mut BTreeMap<String, BackendEntry>,
     /// ... and the counters of what is gone.
     loads: &'a HashMap<String, Weak<BackendLoad>>,
 }
 
 /// `None` when no share of it gets traffic: then it answers like a host that nobody has.
-fn compiled(rule: &HostRule, known: &mut Known<'_>) -> Option<Route> {
-    let splits = shares(&rule.splits, known);
+fn compile_route(rule: &HostRule, known: &mut BackendTable<'_>) -> Option<Route> {
+    let splits = compile_backends(&rule.splits, known);
     let branches: Vec<_> = rule
         .paths
         .iter()
-        .map(|path| Branch {
+        .map(|path| RouteMatch {
             path: path.path.trim_end_matches('/').into(),
             headers: path.headers.iter().map(|(name, value)| ((**name).into(), (**value).into())).collect(),
-            splits: shares(&path.splits, known),
-            by_any_scheme: path.by_any_scheme,
-            inside_only: path.inside_only,
+            splits: compile_backends(&path.splits, known),
+            by_any_scheme: path.skip_https_redirect,
+            cluster_local_only: path.cluster_local,
         })
         .collect();
     let mut route = Route::new(branches, splits);
     route.https_redirect = rule.https_redirect;
-    route.inside_only = rule.inside_only;
+    route.cluster_local_only = rule.cluster_local;
     route.hash.clone_from(&rule.hash);
-    route.manners.clone_from(&rule.manners);
+    route.traffic_policy.clone_from(&rule.traffic_policy);
     let leads_on = route.all_splits().any(|split| split.weight > 0);
     leads_on.then_some(route)
 }
 
-fn shares(shares: &[Share], known: &mut Known<'_>) -> Vec<Split> {
-    let split = |share: &Share| {
+fn compile_backends(shares: &[WeightedBackend], known: &mut BackendTable<'_>) -> Vec<BackendShare> {
+    let split = |share: &WeightedBackend| {
         let edits = (!share.edits.is_empty()).then(|| Arc::new(share.edits.clone()));
-        Split { weight: share.weight, backend: known.backend(&share.backend), edits }
+        BackendShare { weight: share.weight, backend: known.compile_backend(&share.backend), edits }
     };
     shares.iter().map(split).collect()
 }
 
-impl Known<'_> {
+impl BackendTable<'_> {
     /// What is gone keeps its share and refuses it: were the share taken away, its requests would be answered by another's
     /// program.
-    fn backend(&mut self, key: &str) -> Arc<Backend> {
+    fn compile_backend(&mut self, key: &str) -> Arc<Backend> {
         if let Some(entry) = self.backends.get_mut(key) {
-            return made(key, entry);
+            return compiled_backend(key, entry);
         }
         let load = self.loads.get(key).and_then(Weak::upgrade).unwrap_or_default();
         Arc::new(backend(key, &BackendEntry { load, ..BackendEntry::default() }))
@@ -103,12 +105,12 @@ impl Known<'_> {
 }
 
 /// The backend as the cores see it; the same for all who share it.
-fn made(key: &str, entry: &mut BackendEntry) -> Arc<Backend> {
-    if let Some(made) = &entry.made {
+fn compiled_backend(key: &str, entry: &mut BackendEntry) -> Arc<Backend> {
+    if let Some(made) = &entry.compiled {
         return Arc::clone(made);
     }
     let made = Arc::new(backend(key, entry));
-    entry.made = Some(Arc::clone(&made));
+    entry.compiled = Some(Arc::clone(&made));
     made
 }
 
@@ -116,9 +118,9 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
     // Known to the fleet only, or to nobody any more: nothing says that it may be started.
     let spec = entry.spec.unwrap_or(BackendSpec {
         concurrency_max: 0,
-        when_empty: WhenEmpty::Refuse,
+        when_empty: NoEndpointPolicy::Refuse,
         protocol: Protocol::Http1,
-        timeouts: Timeouts::NONE,
+        timeouts: RequestTimeouts::NONE,
     });
     Backend {
         key: key.into(),
@@ -126,7 +128,7 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
         concurrency_max: spec.concurrency_max,
         when_empty: spec.when_empty,
         protocol: spec.protocol,
-        trust: entry.trust.clone(),
+        tls: entry.trust.clone(),
         timeouts: spec.timeouts,
         load: Arc::clone(&entry.load),
     }

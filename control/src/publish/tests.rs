@@ -1,14 +1,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use dataplane::table::Ask;
+use dataplane::table::RouteRequest;
 
 use super::*;
 
-type Last = Arc<Mutex<Vec<Table>>>;
+type PublishedTables = Arc<Mutex<Vec<RoutingTable>>>;
 
-fn publisher() -> (Publisher, Last) {
-    let tables = Last::default();
+fn publisher() -> (Publisher, PublishedTables) {
+    let tables = PublishedTables::default();
     let seen = Arc::clone(&tables);
     (Publisher::new(Arc::new(move |table| seen.lock().unwrap().push(table))), tables)
 }
@@ -16,14 +16,14 @@ fn publisher() -> (Publisher, Last) {
 fn spec() -> BackendSpec {
     BackendSpec {
         concurrency_max: 1,
-        when_empty: WhenEmpty::Refuse,
+        when_empty: NoEndpointPolicy::Refuse,
         protocol: Protocol::Http1,
-        timeouts: Timeouts::NONE,
+        timeouts: RequestTimeouts::NONE,
     }
 }
 
 fn rule(host: &str, key: &str) -> Vec<HostRule> {
-    vec![HostRule::new([host], vec![Share::new(key, 100)])]
+    vec![HostRule::new([host], vec![WeightedBackend::new(key, 100)])]
 }
 
 /// APP-16: nothing leaves before everything stored is in.
@@ -32,11 +32,11 @@ async fn no_table_leaves_before_the_first_complete_one() {
     let (publisher, tables) = publisher();
     publisher.set_backend("ns/r", spec());
     publisher.set_route("ns/a", rule("a.ns.test", "ns/r")).unwrap();
-    publisher.flow().await;
+    publisher.flush().await;
     publisher.set_endpoints("ns/r", Vec::new());
     assert!(tables.lock().unwrap().is_empty());
 
-    publisher.open();
+    publisher.start();
     assert_eq!(tables.lock().unwrap().len(), 1);
     assert!(tables.lock().unwrap()[0].route("a.ns.test").is_some());
 }
@@ -44,19 +44,19 @@ async fn no_table_leaves_before_the_first_complete_one() {
 #[tokio::test]
 async fn a_burst_of_changes_costs_one_table_and_no_change_costs_none() {
     let (publisher, tables) = publisher();
-    publisher.open();
+    publisher.start();
     let change = |n: usize| {
         let publisher = &publisher;
         async move {
             publisher.set_backend(&format!("ns/r{n}"), spec());
-            publisher.flow().await;
+            publisher.flush().await;
         }
     };
     futures_util::future::join_all((0..100).map(change)).await;
     assert_eq!(tables.lock().unwrap().len(), 2);
 
     publisher.set_backend("ns/r1", spec());
-    publisher.flow().await;
+    publisher.flush().await;
     assert_eq!(tables.lock().unwrap().len(), 2);
 }
 
@@ -66,7 +66,7 @@ fn a_host_has_one_owner_at_a_time() {
     let (publisher, _) = publisher();
     publisher.set_route("ns/a", rule("x", "ns/r")).unwrap();
     let taken = publisher.set_route("ns/b", rule("x", "ns/r")).unwrap_err();
-    assert_eq!(taken, HostTaken { host: "x".into(), owner: "ns/a".into() });
+    assert_eq!(taken, HostConflict { host: "x".into(), owner: "ns/a".into() });
     assert!(publisher.set_route("ns/a", rule("y", "ns/r")).unwrap(), "x is free");
     assert!(!publisher.set_route("ns/b", rule("x", "ns/r")).unwrap(), "it had none before");
     assert!(!publisher.set_route("ns/b", rule("x", "ns/s")).unwrap(), "it keeps its host");
@@ -75,10 +75,10 @@ fn a_host_has_one_owner_at_a_time() {
 #[test]
 fn certificates_stay_in_every_later_table() {
     let (publisher, tables) = publisher();
-    publisher.set_certificates(Certificates::default());
+    publisher.set_certificates(CertificateStore::default());
     publisher.set_backend("ns/r", spec());
-    publisher.open();
-    publisher.set_certificates(Certificates::default());
+    publisher.start();
+    publisher.set_certificates(CertificateStore::default());
     publisher.set_endpoints("ns/r", Vec::new());
     let tables = tables.lock().unwrap();
     let same = |a: usize, b: usize| Arc::ptr_eq(&tables[a].certificates, &tables[b].certificates);
@@ -90,10 +90,10 @@ fn counters_outlive_tables() {
     let (publisher, tables) = publisher();
     publisher.set_backend("ns/r", spec());
     publisher.set_route("ns/a", rule("a", "ns/r")).unwrap();
-    publisher.open();
+    publisher.start();
     publisher.set_endpoints("ns/r", Vec::new());
     let tables = tables.lock().unwrap();
-    let load = |table: &Table| Arc::clone(&table.route("a").unwrap().splits[0].backend.load);
+    let load = |table: &RoutingTable| Arc::clone(&table.route("a").unwrap().splits[0].backend.load);
     assert!(Arc::ptr_eq(&load(&tables[0]), &load(&tables[1])));
     assert!(Arc::ptr_eq(&load(&tables[0]), &publisher.load("ns/r")));
 }
@@ -102,7 +102,7 @@ fn counters_outlive_tables() {
 #[test]
 fn a_backend_that_comes_back_counts_on() {
     let (publisher, tables) = publisher();
-    publisher.open();
+    publisher.start();
     let fleets = publisher.load("ns/r");
     publisher.remove_backend("ns/r");
     let before = tables.lock().unwrap().len();
@@ -120,41 +120,41 @@ fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
     let (publisher, tables) = publisher();
     publisher.set_backend("ns/r", spec());
     publisher.set_backend("ns/s", spec());
-    let whole = |key: &str| vec![Share::new(key, 100)];
+    let whole = |key: &str| vec![WeightedBackend::new(key, 100)];
     let admin = PathRule { path: "/admin".into(), splits: whole("ns/r"), ..PathRule::default() };
-    let shared = vec![Share::new("ns/r", 90), Share::new("ns/s", 10)];
+    let shared = vec![WeightedBackend::new("ns/r", 90), WeightedBackend::new("ns/s", 10)];
     let divided = HostRule { paths: vec![admin], ..HostRule::new(["a"], shared) };
     publisher.set_route("ns/a", vec![divided]).unwrap();
     publisher.set_route("ns/b", rule("b.x", "ns/r")).unwrap();
     publisher.set_route("ns/c", rule("*.x", "ns/s")).unwrap();
-    publisher.open();
+    publisher.start();
     let before = publisher.load("ns/r");
-    let led = || -> Vec<(String, u32, WhenEmpty)> {
-        publisher.open();
+    let led = || -> Vec<(String, u32, NoEndpointPolicy)> {
+        publisher.start();
         let tables = tables.lock().unwrap();
         let ways = [("a", "/admin"), ("a", "/"), ("b.x", "/")];
-        let splits = ways
-            .iter()
-            .flat_map(|(host, path)| tables.last().unwrap().route(host).unwrap().way(&Ask::ours(host, path)));
+        let splits = ways.iter().flat_map(|(host, path)| {
+            tables.last().unwrap().route(host).unwrap().select(&RouteRequest::ours(host, path))
+        });
         splits.map(|split| (split.backend.key.to_string(), split.weight, split.backend.when_empty)).collect()
     };
-    let each = |gone: WhenEmpty| {
+    let each = |gone: NoEndpointPolicy| {
         let split = |key: &str, weight, when| (key.to_owned(), weight, when);
         let (own, other) = (split("ns/r", 100, gone), split("ns/s", 10, spec().when_empty));
         [own.clone(), split("ns/r", 90, gone), other, own]
     };
 
     publisher.remove_backend("ns/r");
-    assert_eq!(led(), each(WhenEmpty::Refuse));
-    assert!(!publisher.answers("ns/r"), "nobody takes it for a backend");
-    let wakes = WhenEmpty::Wait { patience: Duration::from_secs(1) };
+    assert_eq!(led(), each(NoEndpointPolicy::Refuse));
+    assert!(!publisher.has_endpoints("ns/r"), "nobody takes it for a backend");
+    let wakes = NoEndpointPolicy::Wait { patience: Duration::from_secs(1) };
     publisher.set_backend("ns/r", BackendSpec { when_empty: wakes, ..spec() });
     assert_eq!(led(), each(wakes));
     assert!(Arc::ptr_eq(&before, &publisher.load("ns/r")), "it counts on");
 
     publisher.remove_backend("ns/r");
     publisher.remove_route("ns/b");
-    publisher.open();
+    publisher.start();
     let tables = tables.lock().unwrap();
     assert_eq!(&*tables.last().unwrap().route("b.x").unwrap().splits[0].backend.key, "ns/s");
 }
@@ -165,12 +165,12 @@ fn a_static_route_names_its_addresses_and_a_star_is_any_host() {
     let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
     publisher.set_static_route(
         "App.Example",
-        (Protocol::Http1, Timeouts::NONE),
+        (Protocol::Http1, RequestTimeouts::NONE),
         None,
         &[address(1), address(2)],
     );
-    publisher.set_static_route("*", (Protocol::Http1, Timeouts::NONE), None, &[address(3)]);
-    publisher.open();
+    publisher.set_static_route("*", (Protocol::Http1, RequestTimeouts::NONE), None, &[address(3)]);
+    publisher.start();
     let tables = tables.lock().unwrap();
     let endpoints = |host: &str| tables[0].route(host).unwrap().splits[0].backend.endpoints.clone();
     assert_eq!(endpoints("app.example").len(), 2);
@@ -191,17 +191,17 @@ fn a_change_leaves_other_routes_as_they_are() {
     let stream = StreamSpec {
         name: "b".into(),
         event_bytes_max: 1,
-        keeping: Keeping::default(),
+        retention: RetentionPolicy::default(),
         is_closed: false,
         admission: None,
-        tells_types: false,
-        quota: Arc::new(Quota::new("all", 0, None)),
+        reports_event_types: false,
+        quota: Arc::new(ByteQuota::new("all", 0, None)),
     };
     publisher.set_stream("/brokers/ns/b", stream);
-    publisher.open();
+    publisher.start();
     publisher.set_endpoints("ns/r", Vec::new());
     publisher.remove_route("ns/b");
-    publisher.open();
+    publisher.start();
 
     let tables = tables.lock().unwrap();
     let same = |host: &str, of: usize, and: usize| {
@@ -220,17 +220,17 @@ fn given_addresses_live_as_long_as_a_rule_names_them() {
     let [one, two] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
     publisher.set_addresses("service/x", Protocol::H2c, None, &[one]);
     publisher.set_route("ns/a", rule("a", "service/x")).unwrap();
-    publisher.open();
+    publisher.start();
     publisher.set_addresses("service/x", Protocol::H2c, None, &[one, two]);
-    publisher.open();
+    publisher.start();
     let endpoints = |at: usize| {
         let tables = tables.lock().unwrap();
         tables[at].route("a").unwrap().splits[0].backend.endpoints.clone()
     };
     assert!(Arc::ptr_eq(&endpoints(0)[0], &endpoints(1)[0]));
-    assert_eq!((endpoints(1).len(), publisher.answers("service/x")), (2, true));
+    assert_eq!((endpoints(1).len(), publisher.has_endpoints("service/x")), (2, true));
     publisher.remove_route("ns/a");
-    assert!(!publisher.answers("service/x"));
+    assert!(!publisher.has_endpoints("service/x"));
 }
 
 /// A host moves from one owner to another in one table; what the command line names nobody takes.
@@ -239,18 +239,18 @@ fn a_host_moves_and_a_fixed_one_stays() {
     let (publisher, tables) = publisher();
     publisher.set_static_route(
         "fixed",
-        (Protocol::Http1, Timeouts::NONE),
+        (Protocol::Http1, RequestTimeouts::NONE),
         None,
         &[SocketAddr::from(([127, 0, 0, 1], 1))],
     );
     publisher.set_backend("ns/r", spec());
     publisher.set_route("ns/a", rule("*.x", "ns/r")).unwrap();
     publisher.set_route("ns/c", rule("fixed", "ns/r")).unwrap();
-    publisher.open();
+    publisher.start();
     publisher.remove_route("ns/a");
     publisher.remove_route("ns/c");
     publisher.set_route("ns/b", rule("*.x", "ns/r")).unwrap();
-    publisher.open();
+    publisher.start();
     let tables = tables.lock().unwrap();
     assert!(tables.iter().all(|table| table.route("y.x").is_some()));
     assert!(

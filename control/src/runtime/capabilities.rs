@@ -11,7 +11,7 @@ use rustix::thread::{
 /// What container runtimes leave to their programs: enough to be an ordinary root of its own files and processes, and too
 /// little to mount, to trace others or to set up the host. But for `MKNOD`, beside which they have rules about who may open
 /// what is made.
-const OF_CONTAINERS: CapabilitySet = CapabilitySet::AUDIT_WRITE
+const CONTAINER_DEFAULTS: CapabilitySet = CapabilitySet::AUDIT_WRITE
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -33,22 +33,22 @@ pub struct Capabilities(CapabilitySet);
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self(OF_CONTAINERS)
+        Self(CONTAINER_DEFAULTS)
     }
 }
 
 impl Capabilities {
     /// Those of a manifest, whose names are without `CAP_`. `ALL` goes first, so that what is named beside it counts.
     #[must_use]
-    pub fn of(added: &[String], dropped: &[String]) -> Self {
+    pub fn from_manifest(added: &[String], dropped: &[String]) -> Self {
         let has_all = |names: &[String]| names.iter().any(|name| name == ALL);
         let mut kept = match (has_all(added), has_all(dropped)) {
             (_, true) => CapabilitySet::empty(),
             (true, false) => CapabilitySet::all(),
-            (false, false) => OF_CONTAINERS,
+            (false, false) => CONTAINER_DEFAULTS,
         };
-        kept.extend(added.iter().filter_map(|name| named(name)));
-        for capability in dropped.iter().filter_map(|name| named(name)) {
+        kept.extend(added.iter().filter_map(|name| by_name(name)));
+        for capability in dropped.iter().filter_map(|name| by_name(name)) {
             kept.remove(capability);
         }
         Self(kept)
@@ -63,12 +63,12 @@ impl Capabilities {
     }
 
     /// Those of all instances, or fewer.
-    pub(super) fn are_usual(self) -> bool {
-        OF_CONTAINERS.contains(self.0)
+    pub(super) fn within_defaults(self) -> bool {
+        CONTAINER_DEFAULTS.contains(self.0)
     }
 
     /// Nothing that this process starts has more. To be done while it is still root; `before`: what it was bound to then.
-    pub(super) fn bound(self, before: Option<Self>) -> Result<()> {
+    pub(super) fn limit_bounding_set(self, before: Option<Self>) -> Result<()> {
         if !capabilities(None)?.effective.contains(CapabilitySet::SETPCAP) {
             return Ok(()); // nor has it anything to hand on
         }
@@ -83,7 +83,7 @@ impl Capabilities {
     }
 
     /// Nor has it more itself.
-    pub(super) fn keep(self) -> Result<()> {
+    pub(super) fn apply(self) -> Result<()> {
         let now = capabilities(None)?;
         let kept = CapabilitySets {
             effective: now.effective & self.0,
@@ -97,10 +97,10 @@ impl Capabilities {
 /// The capability with this name, if there is one.
 #[must_use]
 pub fn is_known(name: &str) -> bool {
-    name == ALL || named(name).is_some()
+    name == ALL || by_name(name).is_some()
 }
 
-fn named(name: &str) -> Option<CapabilitySet> {
+fn by_name(name: &str) -> Option<CapabilitySet> {
     CapabilitySet::from_name(name)
 }
 
@@ -113,16 +113,16 @@ mod tests {
     fn a_manifest_drops_and_adds() {
         let all = CapabilitySet::all();
         for (added, dropped, kept) in [
-            (vec![], vec![], OF_CONTAINERS),
+            (vec![], vec![], CONTAINER_DEFAULTS),
             (vec![], vec!["ALL"], CapabilitySet::empty()),
             (vec!["NET_BIND_SERVICE"], vec!["ALL"], CapabilitySet::NET_BIND_SERVICE),
-            (vec![], vec!["CHOWN", "SYS_ADMIN", "nonsense"], OF_CONTAINERS - CapabilitySet::CHOWN),
-            (vec!["NET_ADMIN"], vec![], OF_CONTAINERS | CapabilitySet::NET_ADMIN),
+            (vec![], vec!["CHOWN", "SYS_ADMIN", "nonsense"], CONTAINER_DEFAULTS - CapabilitySet::CHOWN),
+            (vec!["NET_ADMIN"], vec![], CONTAINER_DEFAULTS | CapabilitySet::NET_ADMIN),
             (vec!["ALL"], vec![], all),
             (vec!["ALL"], vec!["SYS_ADMIN"], all - CapabilitySet::SYS_ADMIN),
         ] {
             let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-            let found = Capabilities::of(&owned(&added), &owned(&dropped));
+            let found = Capabilities::from_manifest(&owned(&added), &owned(&dropped));
             assert_eq!(found, Capabilities(kept), "{added:?} {dropped:?}");
             assert_eq!(Capabilities::from_bits(found.bits()), found);
         }

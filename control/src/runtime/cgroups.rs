@@ -11,56 +11,56 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dataplane::group_port::GroupPort;
+use dataplane::cgroup_ports::CgroupPortPrograms;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
-use super::Resources;
-use super::limits::{CPU_PERIOD_US, GROUP_PIDS_MAX, GROUP_REMOVE_ATTEMPTS, LEFTOVER_EXIT_MAX};
-use crate::fingerprint;
+use super::ResourceLimits;
+use super::limits::{CPU_PERIOD_US, GROUP_PIDS_MAX, GROUP_REMOVE_ATTEMPTS, LEFTOVER_EXIT_TIMEOUT};
+use crate::sha256;
 
 /// Of the folder of all groups of a data folder; the key follows.
 const PREFIX: &str = "sluicegate-";
 /// Enough that no two data folders of a host meet.
 const KEY_CHARS: usize = 16;
-const STEP: Duration = Duration::from_millis(10);
+const REMOVE_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// Where the appliance goes itself when its own group is to have others below it: cgroup v2 has processes in leaves only.
 const OWN_LEAF: &str = "appliance";
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 /// What a kernel may be built without, and does not need for a limit to hold.
-const EXTRAS: [&str; 3] = ["memory.swap.max", "memory.oom.group", "memory.memsw.limit_in_bytes"];
+const OPTIONAL_FILES: [&str; 3] = ["memory.swap.max", "memory.oom.group", "memory.memsw.limit_in_bytes"];
 
 /// Where groups can be made.
 #[derive(Debug, Clone)]
-pub(super) struct Cgroups {
+pub(super) struct CgroupManager {
     /// Each holds the groups of all instances of one data folder that have `resources`.
     folders: Vec<PathBuf>,
     unified: bool,
     /// The same for the ports of all instances; in cgroup v2 only.
     ports: Option<PathBuf>,
     /// Where hierarchies are mounted.
-    points: Vec<PathBuf>,
+    mount_points: Vec<PathBuf>,
 }
 
 /// The group of one instance, in as many hierarchies as it needs.
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(super) struct InstanceCgroup {
     /// Of each of its folders: the instance's id, or that of an earlier one, a hyphen and a number.
     name: String,
     folders: Vec<PathBuf>,
 }
 
-impl Cgroups {
+impl CgroupManager {
     /// Finds out where groups can be made, for the appliance that keeps its files in `data`. Changes nothing.
     pub(super) fn open(data: &Path) -> io::Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
-        let name = format!("{PREFIX}{}", key(data));
+        let name = format!("{PREFIX}{}", data_dir_key(data));
         // A leaf of ours, or one that a service manager made for us: the groups go beside it.
         let beside = |base: PathBuf| match base.parent() {
             Some(above) if base.ends_with(OWN_LEAF) => above.join(&name),
             _ => base.join(&name),
         };
-        let second = place(&mounts, &own, None);
+        let second = own_cgroup(&mounts, &own, None);
         let unified = second.as_ref().is_some_and(|folder| {
             let known = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
             known.split_whitespace().any(|name| name == "memory")
@@ -70,62 +70,70 @@ impl Cgroups {
             Some(folder) if unified => vec![folder.clone()],
             _ => CONTROLLERS
                 .iter()
-                .filter_map(|name| Some(beside(place(&mounts, &own, Some(name))?)))
+                .filter_map(|name| Some(beside(own_cgroup(&mounts, &own, Some(name))?)))
                 .collect(),
         };
-        Ok(Self { folders, unified, ports, points: points(&mounts) })
+        Ok(Self { folders, unified, ports, mount_points: cgroup_mounts(&mounts) })
     }
 
     #[cfg(test)]
-    pub(super) fn at(folder: PathBuf) -> Self {
-        Self { folders: vec![folder.clone()], unified: true, ports: Some(folder), points: Vec::new() }
+    pub(super) fn in_folder(folder: PathBuf) -> Self {
+        Self { folders: vec![folder.clone()], unified: true, ports: Some(folder), mount_points: Vec::new() }
     }
 
     /// Makes the folders above the groups, which go with the last group, and has v2 hand its controllers on to them.
     fn prepare(&self) -> io::Result<()> {
         for folder in &self.folders {
             // Whoever came first may have wanted no more than a port.
-            if self.unified && !hands_on(folder) {
+            if self.unified && !has_delegated(folder) {
                 if let Some(base) = folder.parent() {
                     delegate(base)?;
                 }
-                made(folder)?;
-                hand_on(folder)?;
+                create_dir(folder)?;
+                delegate_controllers(folder)?;
             }
-            made(folder)?;
+            create_dir(folder)?;
         }
         Ok(())
     }
 
     /// Gives `group` a port of its own, which is the host's `port.real`.
-    pub(super) fn add_port(&self, group: &mut Group, port: &GroupPort<'_>) -> io::Result<()> {
+    pub(super) fn add_port(
+        &self,
+        group: &mut InstanceCgroup,
+        port: &CgroupPortPrograms<'_>,
+    ) -> io::Result<()> {
         let above = self.ports.as_ref().ok_or_else(|| io::Error::other("cgroup v2 is not mounted"))?;
-        made(above)?;
-        group.add(std::slice::from_ref(above), |folder| {
+        create_dir(above)?;
+        group.create_in(std::slice::from_ref(above), |folder| {
             let attached = port.attach(fs::File::open(folder)?.as_fd());
             attached.map_err(|why| io::Error::new(why.kind(), format!("bpf at {}: {why}", above.display())))
         })
     }
 
     /// Holds `group` to `resources`, or says what of them it cannot be held to.
-    pub(super) fn add_resources(&self, group: &mut Group, resources: Resources) -> io::Result<()> {
+    pub(super) fn add_resources(
+        &self,
+        group: &mut InstanceCgroup,
+        resources: ResourceLimits,
+    ) -> io::Result<()> {
         if self.folders.is_empty() {
             return Err(io::Error::other("no control groups with memory, cpu or pids are mounted"));
         }
         self.prepare()?;
-        let values = values(resources, self.unified);
-        group.add(&self.folders, |folder| {
-            values.iter().try_for_each(|(file, value)| put(folder, file, value))
+        let values = limit_values(resources, self.unified);
+        group.create_in(&self.folders, |folder| {
+            values.iter().try_for_each(|(file, value)| write_value(folder, file, value))
         })?;
         let holds = |file: &str| group.folders.iter().any(|folder| folder.join(file).exists());
-        match values.iter().find(|(file, _)| !EXTRAS.contains(file) && !holds(file)) {
+        match values.iter().find(|(file, _)| !OPTIONAL_FILES.contains(file) && !holds(file)) {
             Some((file, _)) => Err(io::Error::other(format!("no control group has {file}"))),
             None => Ok(()),
         }
     }
 
     /// The groups of all appliances that have them beside ours, and the folders above those.
-    pub(super) fn everybodys(&self) -> Vec<PathBuf> {
+    pub(super) fn all_appliance_cgroups(&self) -> Vec<PathBuf> {
         let inside = |folder: &Path| {
             let entries = fs::read_dir(folder).into_iter().flatten().flatten();
             let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -136,9 +144,9 @@ impl Cgroups {
         };
         let beside = self.folders.iter().chain(&self.ports).filter_map(|folder| folder.parent());
         let mut found = Vec::new();
-        for above in beside.flat_map(inside).filter(|above| named(above, is_key)) {
+        for above in beside.flat_map(inside).filter(|above| named(above, is_appliance_cgroup)) {
             found.extend(
-                inside(&above).into_iter().filter(|group| named(group, |name| id_in(name).is_some())),
+                inside(&above).into_iter().filter(|group| named(group, |name| instance_id(name).is_some())),
             );
             found.push(above);
         }
@@ -146,41 +154,45 @@ impl Cgroups {
     }
 
     /// Where the hierarchy is mounted that `folder` is in.
-    pub(super) fn point_of(&self, folder: &Path) -> Option<&Path> {
-        let around = self.points.iter().filter(|point| folder.starts_with(point));
+    pub(super) fn mount_point_of(&self, folder: &Path) -> Option<&Path> {
+        let around = self.mount_points.iter().filter(|point| folder.starts_with(point));
         around.max_by_key(|point| point.as_os_str().len()).map(PathBuf::as_path)
     }
 
     /// Ends what is in the groups of instances that `is_left`, and removes them. Blocks for a bounded time.
-    pub(super) fn end_leftovers(&self, is_left: &dyn Fn(u64) -> bool) {
+    pub(super) fn kill_leftovers(&self, is_left: &dyn Fn(u64) -> bool) {
         for folder in self.folders.iter().chain(&self.ports) {
             let groups = fs::read_dir(folder).into_iter().flatten().flatten();
-            let old = groups
-                .filter(|group| id_in(group.file_name().to_str().unwrap_or_default()).is_some_and(is_left));
+            let old = groups.filter(|group| {
+                instance_id(group.file_name().to_str().unwrap_or_default()).is_some_and(is_left)
+            });
             for group in old {
-                empty(&group.path());
+                kill_and_remove(&group.path());
             }
             let _ = fs::remove_dir(folder); // stays while somebody's group is in it
         }
     }
 }
 
-impl Group {
+impl InstanceCgroup {
     /// None yet, and none is made before something is added.
-    pub(super) fn named(name: String) -> Self {
+    pub(super) fn new(name: String) -> Self {
         Self { name, folders: Vec::new() }
     }
 
     /// Makes the group's folders below `above` and sets them up. What could not be set up is not there afterwards, and
     /// what was there before stays.
-    fn add(&mut self, above: &[PathBuf], set: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    fn create_in(&mut self, above: &[PathBuf], set: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
         let folders: Vec<_> = above.iter().map(|above| above.join(&self.name)).collect();
         let mut fresh = Self::default(); // takes away what it holds, if this ends early
         for folder in &folders {
-            if let Err(why) = made(folder) {
+            if let Err(why) = create_dir(folder) {
                 // Somebody who cleared up took the folder above for one that nobody needs.
-                folder.parent().filter(|_| why.kind() == io::ErrorKind::NotFound).map_or(Err(why), made)?;
-                made(folder)?;
+                folder
+                    .parent()
+                    .filter(|_| why.kind() == io::ErrorKind::NotFound)
+                    .map_or(Err(why), create_dir)?;
+                create_dir(folder)?;
             }
             if !self.folders.contains(folder) {
                 fresh.folders.push(folder.clone());
@@ -213,7 +225,7 @@ impl Group {
                 self.folders.clear();
                 return;
             }
-            tokio::time::sleep(STEP).await;
+            tokio::time::sleep(REMOVE_RETRY_DELAY).await;
         }
         let group =
             self.folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" ");
@@ -231,15 +243,16 @@ impl Group {
 }
 
 /// A start that failed leaves no group.
-impl Drop for Group {
+impl Drop for InstanceCgroup {
     fn drop(&mut self) {
         self.drop_folders();
     }
 }
 
 /// What is written where. Files that a controller's folder does not have are left out.
-fn values(resources: Resources, unified: bool) -> Vec<(&'static str, String)> {
-    let Resources { memory_bytes_max: memory, cpu_milli_max: cpu, cpu_milli_wanted: wanted } = resources;
+fn limit_values(resources: ResourceLimits, unified: bool) -> Vec<(&'static str, String)> {
+    let ResourceLimits { memory_bytes_max: memory, cpu_milli_max: cpu, cpu_milli_request: wanted } =
+        resources;
     let quota = cpu.saturating_mul(CPU_PERIOD_US) / 1000;
     // As a kubelet does it: 1024 shares a processor in v1, and the same proportion in v2's 1 to 10,000.
     let shares = (wanted.saturating_mul(1024) / 1000).clamp(2, 262_144);
@@ -266,7 +279,7 @@ fn values(resources: Resources, unified: bool) -> Vec<(&'static str, String)> {
     all
 }
 
-fn put(folder: &Path, file: &str, value: &str) -> io::Result<()> {
+fn write_value(folder: &Path, file: &str, value: &str) -> io::Result<()> {
     let path = folder.join(file);
     if !path.exists() {
         return Ok(()); // another controller's, or one that this kernel lacks
@@ -275,7 +288,7 @@ fn put(folder: &Path, file: &str, value: &str) -> io::Result<()> {
         .map_err(|why| io::Error::new(why.kind(), format!("{} = {value}: {why}", path.display())))
 }
 
-fn made(folder: &Path) -> io::Result<()> {
+fn create_dir(folder: &Path) -> io::Result<()> {
     match fs::create_dir(folder) {
         Err(why) if why.kind() != io::ErrorKind::AlreadyExists => {
             Err(io::Error::new(why.kind(), format!("{} cannot be made: {why}", folder.display())))
@@ -284,13 +297,13 @@ fn made(folder: &Path) -> io::Result<()> {
     }
 }
 
-fn points(mounts: &str) -> Vec<PathBuf> {
+fn cgroup_mounts(mounts: &str) -> Vec<PathBuf> {
     let of_groups = |line: &&str| line.split_once(" - ").is_some_and(|(_, kind)| kind.starts_with("cgroup"));
     mounts.lines().filter(of_groups).filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).collect()
 }
 
 /// The folder of this process's own group, in the hierarchy of a v1 controller, or in v2's for none.
-fn place(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
+fn own_cgroup(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
     let path = own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
         let (names, path) = (parts.next()?, parts.next()?);
@@ -318,66 +331,68 @@ fn place(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathBuf> {
 
 /// Lets groups below `base` have controllers. If processes are in the way and it is only us, we go to a leaf.
 fn delegate(base: &Path) -> io::Result<()> {
-    if hand_on(base).is_ok() {
+    if delegate_controllers(base).is_ok() {
         return Ok(());
     }
     let leaf = base.join(OWN_LEAF);
-    made(&leaf)?;
+    create_dir(&leaf)?;
     let own = getpid().as_raw_nonzero().to_string();
     fs::write(leaf.join("cgroup.procs"), &own)?;
-    hand_on(base).inspect_err(|_| {
+    delegate_controllers(base).inspect_err(|_| {
         let _ = fs::write(base.join("cgroup.procs"), &own); // as it was, as far as that goes
         let _ = fs::remove_dir(&leaf);
     })
 }
 
-fn hand_on(folder: &Path) -> io::Result<()> {
-    let wanted: Vec<_> = listed(&folder.join("cgroup.controllers"))?.map(|name| format!("+{name}")).collect();
+fn delegate_controllers(folder: &Path) -> io::Result<()> {
+    let wanted: Vec<_> =
+        read_controllers(&folder.join("cgroup.controllers"))?.map(|name| format!("+{name}")).collect();
     let file = folder.join("cgroup.subtree_control");
     fs::write(&file, wanted.join(" "))
         .map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", file.display())))
 }
 
 /// Groups below `folder` have all the controllers that it could hand on.
-fn hands_on(folder: &Path) -> bool {
-    let of = |file: &str| listed(&folder.join(file)).map(Iterator::collect::<Vec<_>>);
+fn has_delegated(folder: &Path) -> bool {
+    let of = |file: &str| read_controllers(&folder.join(file)).map(Iterator::collect::<Vec<_>>);
     matches!((of("cgroup.controllers"), of("cgroup.subtree_control")), (Ok(has), Ok(gives)) if !has.is_empty() && has == gives)
 }
 
 /// Those of our controllers that a file of cgroup v2 names.
-fn listed(file: &Path) -> io::Result<impl Iterator<Item = &'static str>> {
+fn read_controllers(file: &Path) -> io::Result<impl Iterator<Item = &'static str>> {
     let text = fs::read_to_string(file)?;
     Ok(CONTROLLERS.into_iter().filter(move |name| text.split_whitespace().any(|word| word == *name)))
 }
 
 /// Ends all processes of a group and removes it.
-fn empty(folder: &Path) {
+fn kill_and_remove(folder: &Path) {
     let began = std::time::Instant::now();
-    while fs::remove_dir(folder).is_err() && folder.exists() && began.elapsed() < LEFTOVER_EXIT_MAX {
+    while fs::remove_dir(folder).is_err() && folder.exists() && began.elapsed() < LEFTOVER_EXIT_TIMEOUT {
         let inside = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
         for pid in inside.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
             let _ = kill_process(pid, Signal::KILL); // it may be gone by now
         }
         let nobody: &mut [rustix::event::PollFd<'_>] = &mut [];
-        let _ = rustix::event::poll(nobody, rustix::event::Timespec::try_from(STEP).ok().as_ref());
+        let _ =
+            rustix::event::poll(nobody, rustix::event::Timespec::try_from(REMOVE_RETRY_DELAY).ok().as_ref());
     }
 }
 
 /// Whether a folder is one of groups of ours.
-fn is_key(name: &str) -> bool {
+fn is_appliance_cgroup(name: &str) -> bool {
     let key = name.strip_prefix(PREFIX).unwrap_or_default();
     key.len() == KEY_CHARS && key.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 /// The id by which the name of a group, or of a record, begins.
-pub(super) fn id_in(name: &str) -> Option<u64> {
+pub(super) fn instance_id(name: &str) -> Option<u64> {
     name.split('-').next()?.parse().ok()
 }
 
 /// The appliance's part of the name, the same at every start.
-fn key(data: &Path) -> String {
+fn data_dir_key(data: &Path) -> String {
     let path = data.canonicalize().unwrap_or_else(|_| data.to_owned());
-    fingerprint::of(path.as_os_str().as_encoded_bytes())[..KEY_CHARS].to_owned()
+    sha256::hex_digest(path.as_os_str().as_encoded_bytes())[..KEY_CHARS].to_owned()
 }
 
 #[cfg(test)]
@@ -398,16 +413,20 @@ mod tests {
             (v2, None, Some("/sys/fs/cgroup/user.slice")),
             ("", None, None),
         ] {
-            assert_eq!(place(mounts, own, controller).as_deref(), wanted.map(Path::new), "{controller:?}");
+            assert_eq!(
+                own_cgroup(mounts, own, controller).as_deref(),
+                wanted.map(Path::new),
+                "{controller:?}"
+            );
         }
     }
 
     /// SRV-CON-56, RT-CG-03: what is written, in both versions.
     #[test]
     fn quantities_become_the_kernels_numbers() {
-        let half = Resources { memory_bytes_max: 64 << 20, cpu_milli_max: 500, cpu_milli_wanted: 100 };
+        let half = ResourceLimits { memory_bytes_max: 64 << 20, cpu_milli_max: 500, cpu_milli_request: 100 };
         let shown = |resources, unified| {
-            let all = values(resources, unified);
+            let all = limit_values(resources, unified);
             all.iter().map(|(file, value)| format!("{file}={value}")).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(
@@ -419,11 +438,11 @@ mod tests {
             "pids.max=4096 memory.limit_in_bytes=67108864 memory.memsw.limit_in_bytes=67108864 \
              cpu.cfs_period_us=100000 cpu.cfs_quota_us=50000 cpu.shares=102"
         );
-        assert_eq!(shown(Resources::default(), true), "pids.max=4096");
+        assert_eq!(shown(ResourceLimits::default(), true), "pids.max=4096");
     }
 
     /// A folder like the kernel's, where `instance` has been made already for its port.
-    fn second_version(instance: &str) -> (tempfile::TempDir, Cgroups) {
+    fn second_version(instance: &str) -> (tempfile::TempDir, CgroupManager) {
         let base = tempfile::tempdir().unwrap();
         let all = base.path().join("all");
         fs::create_dir_all(all.join(instance)).unwrap();
@@ -431,7 +450,7 @@ mod tests {
             fs::write(folder.join("cgroup.controllers"), "cpuset cpu memory pids\n").unwrap();
             fs::write(folder.join("cgroup.subtree_control"), "").unwrap();
         }
-        (base, Cgroups::at(all))
+        (base, CgroupManager::in_folder(all))
     }
 
     /// SRV-CON-56: instances that came before with no more than a port do not keep later ones from their limits.
@@ -442,8 +461,8 @@ mod tests {
         for file in ["pids.max", "memory.max"] {
             fs::write(own.join(file), "max").unwrap();
         }
-        let mut group = Group::named("7".into());
-        let mut resources = Resources { memory_bytes_max: 64 << 20, ..Resources::default() };
+        let mut group = InstanceCgroup::new("7".into());
+        let mut resources = ResourceLimits { memory_bytes_max: 64 << 20, ..ResourceLimits::default() };
         cgroups.add_resources(&mut group, resources).unwrap();
         let read = |file: PathBuf| fs::read_to_string(file).unwrap();
         for folder in [base.path(), &base.path().join("all")] {
@@ -459,12 +478,12 @@ mod tests {
     #[test]
     fn a_step_that_fails_takes_away_what_it_made_and_no_more() {
         let (_base, cgroups) = second_version("6");
-        let mut group = Group::named("7".into());
-        group.add(&cgroups.folders, |_| Ok(())).unwrap();
+        let mut group = InstanceCgroup::new("7".into());
+        group.create_in(&cgroups.folders, |_| Ok(())).unwrap();
         let refuse = |_: &Path| Err(io::Error::other("no"));
-        group.add(&cgroups.folders, refuse).unwrap_err();
+        group.create_in(&cgroups.folders, refuse).unwrap_err();
         assert!(cgroups.folders[0].join("7").exists());
-        Group::named("8".into()).add(&cgroups.folders, refuse).unwrap_err();
+        InstanceCgroup::new("8".into()).create_in(&cgroups.folders, refuse).unwrap_err();
         assert!(!cgroups.folders[0].join("8").exists());
     }
 }

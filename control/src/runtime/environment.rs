@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{InstanceSpec, host_name, last_words};
+use super::{InstanceSpec, host_name, termination_message};
 
 /// Where programs are looked up unless the developer says otherwise; what container images use.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -14,19 +14,19 @@ pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 const VOLUMES: &str = "SLUICEGATE_VOLUMES";
 
 /// Marks every process of an instance, so that leftovers of a crashed appliance can be told from others.
-pub(super) const MARK: &str = "SLUICEGATE_INSTANCE";
+pub(super) const INSTANCE_MARK: &str = "SLUICEGATE_INSTANCE";
 
 /// What all instances are given under our own prefix.
-pub const GIVEN: [&str; 3] = [MARK, VOLUMES, last_words::VARIABLE];
+pub const PLATFORM_VARIABLES: [&str; 3] = [INSTANCE_MARK, VOLUMES, termination_message::VARIABLE];
 
 /// With the next, stand in a variable for what only the instance itself knows. No variable can hold a NUL, so nobody
 /// else's text is taken for it.
-pub(crate) const OWN_NAME: &str = "\0name\0";
-pub(crate) const OWN_UID: &str = "\0uid\0";
+pub(crate) const POD_NAME_PLACEHOLDER: &str = "\0name\0";
+pub(crate) const POD_UID_PLACEHOLDER: &str = "\0uid\0";
 
 /// What only one instance is told.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Own<'a> {
+pub(super) struct InstanceVariables<'a> {
     /// `None`: it is not the one who serves.
     pub(super) port: Option<u16>,
     /// Its Pod's.
@@ -36,11 +36,11 @@ pub(super) struct Own<'a> {
     /// The folder of its volumes.
     pub(super) volumes: &'a Path,
     /// The file for its last words, if it has one.
-    pub(super) last_words: Option<&'a Path>,
+    pub(super) termination_message: Option<&'a Path>,
 }
 
 /// Every variable of one instance, each name once.
-pub(super) fn environment(spec: &InstanceSpec, own: Own<'_>) -> Vec<(String, String)> {
+pub(super) fn environment(spec: &InstanceSpec, own: InstanceVariables<'_>) -> Vec<(String, String)> {
     let home = spec.working_dir.as_ref().map_or_else(|| "/".into(), |dir| dir.display().to_string());
     let mut all: Vec<(String, String)> = vec![
         ("PATH".into(), SEARCH_PATH.into()),
@@ -52,7 +52,11 @@ pub(super) fn environment(spec: &InstanceSpec, own: Own<'_>) -> Vec<(String, Str
         // A name that no process can have is nobody's variable.
         if !name.is_empty() && !name.contains(['=', '\0']) {
             if value.contains('\0') {
-                set(&mut all, name, &value.replace(OWN_NAME, own.name).replace(OWN_UID, own.mark));
+                set(
+                    &mut all,
+                    name,
+                    &value.replace(POD_NAME_PLACEHOLDER, own.name).replace(POD_UID_PLACEHOLDER, own.mark),
+                );
             } else {
                 set(&mut all, name, value);
             }
@@ -67,20 +71,20 @@ pub(super) fn environment(spec: &InstanceSpec, own: Own<'_>) -> Vec<(String, Str
     if !spec.volumes.is_empty() {
         set(&mut all, VOLUMES, &own.volumes.display().to_string());
     }
-    if let Some(path) = own.last_words {
-        set(&mut all, last_words::VARIABLE, &path.display().to_string());
+    if let Some(path) = own.termination_message {
+        set(&mut all, termination_message::VARIABLE, &path.display().to_string());
     }
-    set(&mut all, MARK, own.mark);
+    set(&mut all, INSTANCE_MARK, own.mark);
     all
 }
 
 /// SRV-CON-03, SRV-CON-04: the words of a command, in which `$(PORT)` is the instance's.
 pub(super) fn command(spec: &InstanceSpec, environment: &[(String, String)]) -> Vec<String> {
-    spec.command.iter().map(|word| expand(word, environment)).collect()
+    spec.command.iter().map(|word| expand_variables(word, environment)).collect()
 }
 
 /// `$(NAME)` is the value of an earlier variable, `$$` is `$`; anything else stays as it is.
-pub(crate) fn expand(text: &str, known: &[(String, String)]) -> String {
+pub(crate) fn expand_variables(text: &str, known: &[(String, String)]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -114,9 +118,15 @@ mod tests {
     use super::*;
     use crate::runtime::tests::spec;
 
-    fn own(port: u16) -> Own<'static> {
+    fn own(port: u16) -> InstanceVariables<'static> {
         let port = Some(port);
-        Own { port, name: "hello-00001-deployment-z", mark: "m", volumes: Path::new("/v"), last_words: None }
+        InstanceVariables {
+            port,
+            name: "hello-00001-deployment-z",
+            mark: "m",
+            volumes: Path::new("/v"),
+            termination_message: None,
+        }
     }
 
     fn value(all: &[(String, String)], name: &str) -> Option<String> {
@@ -143,9 +153,9 @@ mod tests {
     #[test]
     fn a_sidecars_port_is_its_authors_business() {
         let mut spec = spec(&["true"]);
-        assert_eq!(value(&environment(&spec, Own { port: None, ..own(1) }), "PORT"), None);
+        assert_eq!(value(&environment(&spec, InstanceVariables { port: None, ..own(1) }), "PORT"), None);
         spec.env.push(("PORT".into(), "9000".into()));
-        let all = environment(&spec, Own { port: None, ..own(1) });
+        let all = environment(&spec, InstanceVariables { port: None, ..own(1) });
         assert_eq!(value(&all, "PORT").as_deref(), Some("9000"));
         assert_eq!(value(&all, "K_REVISION").as_deref(), Some("hello-00001"));
     }
@@ -162,10 +172,13 @@ mod tests {
     #[test]
     fn an_instance_finds_its_own_name_where_it_was_asked_for() {
         let mut spec = spec(&["serve", "$(WHO)"]);
-        for (name, text) in [("WHO", format!("<{OWN_NAME}>")), ("UID", OWN_UID.into())] {
+        for (name, text) in
+            [("WHO", format!("<{POD_NAME_PLACEHOLDER}>")), ("UID", POD_UID_PLACEHOLDER.into())]
+        {
             spec.env.push((name.into(), text));
         }
-        let all = environment(&spec, Own { last_words: Some(Path::new("/w")), ..own(1) });
+        let all =
+            environment(&spec, InstanceVariables { termination_message: Some(Path::new("/w")), ..own(1) });
         assert_eq!(value(&all, "WHO").unwrap(), "<hello-00001-deployment-z>");
         assert_eq!(value(&all, "UID").unwrap(), "m");
         assert_eq!(value(&all, "SLUICEGATE_TERMINATION_LOG").unwrap(), "/w");

@@ -6,11 +6,11 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use super::environment::MARK;
+use super::environment::INSTANCE_MARK;
 
 /// A process, told apart from a later one with the same number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Identity {
+pub(super) struct ProcessIdentity {
     pub(super) pid: i32,
     /// Clock ticks since boot.
     pub(super) started: u64,
@@ -18,8 +18,8 @@ pub(super) struct Identity {
 
 /// One process of this host, as far as it matters here.
 #[derive(Debug)]
-pub(super) struct Process {
-    pub(super) identity: Identity,
+pub(super) struct HostProcess {
+    pub(super) identity: ProcessIdentity,
     /// Its session's number, which is the leader's process id.
     pub(super) session: i32,
     /// The instance that it belongs to, by its environment.
@@ -27,28 +27,28 @@ pub(super) struct Process {
 }
 
 /// The very process: looked at again after the descriptor holds it.
-pub(super) fn open(identity: &Identity) -> Option<OwnedFd> {
+pub(super) fn open_pidfd(identity: &ProcessIdentity) -> Option<OwnedFd> {
     let pidfd = pidfd_open(Pid::from_raw(identity.pid)?, PidfdFlags::empty()).ok()?;
     (process(identity.pid)?.identity == *identity).then_some(pidfd)
 }
 
-pub(super) fn all() -> Vec<Process> {
+pub(super) fn list() -> Vec<HostProcess> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| process(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
 /// `None` for one that is over; a zombie is.
-pub(super) fn process(pid: i32) -> Option<Process> {
+pub(super) fn process(pid: i32) -> Option<HostProcess> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (session, started) = parse_stat(&stat)?;
     // Another user's environment is not ours to read, and its process not ours to end.
     let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    Some(Process { identity: Identity { pid, started }, session, mark: mark_in(&environ) })
+    Some(HostProcess { identity: ProcessIdentity { pid, started }, session, mark: instance_mark(&environ) })
 }
 
-fn mark_in(environ: &[u8]) -> Option<String> {
+fn instance_mark(environ: &[u8]) -> Option<String> {
     environ.split(|byte| *byte == 0).find_map(|entry| {
-        let value = entry.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?;
+        let value = entry.strip_prefix(INSTANCE_MARK.as_bytes())?.strip_prefix(b"=")?;
         String::from_utf8(value.to_vec()).ok()
     })
 }
@@ -82,7 +82,7 @@ mod tests {
         let own = i32::try_from(std::process::id()).unwrap();
         let found = process(own).unwrap();
         assert_eq!(found.identity.pid, own);
-        assert!(open(&found.identity).is_some());
-        assert!(open(&Identity { pid: own, started: found.identity.started + 1 }).is_none());
+        assert!(open_pidfd(&found.identity).is_some());
+        assert!(open_pidfd(&ProcessIdentity { pid: own, started: found.identity.started + 1 }).is_none());
     }
 }

@@ -22,10 +22,10 @@ use rustix::process::{Pid, Signal, Uid, getppid, set_parent_process_death_signal
 use rustix::thread::set_no_new_privs;
 
 use super::capabilities::Capabilities;
-use super::devices::{self, Devices};
-use super::views::Unguarded;
-use super::words::{Place, Seat, Told, parse, read};
-use super::{Identity, mounts, read_only, views};
+use super::device_filesystem::{self, DeviceFilesystem};
+use super::host_views::WritableCgroups;
+use super::launch_spec::{CgroupMount, LaunchSpec, SandboxSpec, decode, parse_arguments};
+use super::{InstanceCredentials, host_views, mounts, read_only_root};
 
 /// The verb that the program's `main` hands to [`run`], with everything behind it.
 pub const VERB: &str = "instance-init";
@@ -38,9 +38,9 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// Becomes the command that `arguments` (those behind the verb) name. Returns only if that failed, after
 /// it said why on stderr, which is the instance's log.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let (message, code) = match parse(arguments) {
+    let (message, code) = match parse_arguments(arguments) {
         Ok((parent, told)) => match prepare(parent, told) {
-            Ok(Some((told, prepared))) => become_instance(parent, &told, prepared),
+            Ok(Some((told, prepared))) => exec_instance(parent, &told, prepared),
             Ok(None) => return ExitCode::SUCCESS, // it waited in vain
             Err(why) => unprepared(&why),
         },
@@ -52,56 +52,56 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// What one that waited has behind it.
 #[derive(Default)]
-struct Prepared {
+struct PreforkState {
     /// Where it is, if that could be made.
-    namespace: Option<Namespace>,
+    namespace: Option<MountNamespace>,
     bound: Option<Capabilities>,
 }
 
 /// A mount namespace of its own, and what is left to do in it.
-struct Namespace {
-    unguarded: Unguarded,
-    devices: Option<Devices>,
+struct MountNamespace {
+    unguarded: WritableCgroups,
+    devices: Option<DeviceFilesystem>,
 }
 
-impl Namespace {
-    fn enter(place: &Place) -> io::Result<Self> {
+impl MountNamespace {
+    fn enter(place: &SandboxSpec) -> io::Result<Self> {
         mounts::enter_namespace()?;
-        let devices = (!place.host_devices).then(devices::make).transpose();
-        let devices = devices.inspect_err(devices::lacking).unwrap_or_default();
-        Ok(Self { unguarded: views::guard(), devices })
+        let devices = (!place.host_devices).then(device_filesystem::create).transpose();
+        let devices = devices.inspect_err(device_filesystem::warn_unavailable).unwrap_or_default();
+        Ok(Self { unguarded: host_views::protect(), devices })
     }
 }
 
-impl Prepared {
-    fn early(place: &Place) -> Result<Self, String> {
+impl PreforkState {
+    fn prepare_mounts(place: &SandboxSpec) -> Result<Self, String> {
         // If that fails now, it fails again when something is to be mounted, and is told.
-        let namespace = Namespace::enter(place).ok();
+        let namespace = MountNamespace::enter(place).ok();
         let bound = Capabilities::default();
-        bound.bound(None).map_err(not_dropped)?;
+        bound.limit_bounding_set(None).map_err(not_dropped)?;
         Ok(Self { namespace, bound: Some(bound) })
     }
 }
 
 /// What can be done before it is known what the instance will be, and the wait until it is. `None`: nobody wanted it.
-fn prepare(parent: Pid, told: Told) -> Result<Option<(Told, Prepared)>, String> {
+fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkState)>, String> {
     // A session of its own: one signal reaches the whole family, and there is no terminal.
     setsid().map_err(|why| why.to_string())?;
-    join(&told.place.cgroups)?;
-    if !told.waits {
-        return Ok(Some((told, Prepared::default())));
+    join(&told.sandbox.cgroups)?;
+    if !told.is_prefork {
+        return Ok(Some((told, PreforkState::default())));
     }
-    let prepared = Prepared::early(&told.place)?;
+    let prepared = PreforkState::prepare_mounts(&told.sandbox)?;
     let Some(ordered) = wait(parent)? else { return Ok(None) };
-    let joined = told.place.cgroups;
+    let joined = told.sandbox.cgroups;
     let others: Vec<_> =
-        ordered.place.cgroups.iter().filter(|seat| !joined.contains(seat)).cloned().collect();
+        ordered.sandbox.cgroups.iter().filter(|seat| !joined.contains(seat)).cloned().collect();
     join(&others)?;
-    Ok(Some((Told { waits: true, ..ordered }, prepared)))
+    Ok(Some((LaunchSpec { is_prefork: true, ..ordered }, prepared)))
 }
 
 /// The orders that come on stdin. It ends without any when the appliance, or its hand, ends.
-fn wait(parent: Pid) -> Result<Option<Told>, String> {
+fn wait(parent: Pid) -> Result<Option<LaunchSpec>, String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
     if getppid() != Some(parent) {
         return Ok(None);
@@ -112,28 +112,28 @@ fn wait(parent: Pid) -> Result<Option<Told>, String> {
         return Ok(None);
     }
     let words = orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
-    Ok(Some(read(words)?))
+    Ok(Some(decode(words)?))
 }
 
-fn become_instance(parent: Pid, told: &Told, prepared: Prepared) -> (String, u8) {
-    let Told { place, command, .. } = told;
+fn exec_instance(parent: Pid, told: &LaunchSpec, prepared: PreforkState) -> (String, u8) {
+    let LaunchSpec { sandbox: place, command, .. } = told;
     let steps = || {
         if let Some(name) = &place.hostname {
-            call_itself(name);
+            set_hostname(name);
         }
-        settle(place, prepared.namespace)?;
-        let capabilities = place.identity.capabilities;
-        capabilities.bound(prepared.bound).map_err(not_dropped)?;
-        become_user(place.identity)?;
-        capabilities.keep().map_err(not_dropped)?;
-        seal(parent).map_err(|why| why.to_string())
+        finish_mounts(place, prepared.namespace)?;
+        let capabilities = place.credentials.capabilities;
+        capabilities.limit_bounding_set(prepared.bound).map_err(not_dropped)?;
+        become_user(place.credentials)?;
+        capabilities.apply().map_err(not_dropped)?;
+        restore_death_signal(parent).map_err(|why| why.to_string())
     };
     if let Err(why) = steps() {
         return unprepared(&why);
     }
     let mut program = Command::new(&command[0]);
     program.args(&command[1..]);
-    if told.waits {
+    if told.is_prefork {
         let variables = told.variables.iter().map(|word| {
             let at = word.as_bytes().iter().position(|byte| *byte == b'=').unwrap_or(word.len());
             let (name, value) = word.as_bytes().split_at(at);
@@ -155,22 +155,22 @@ fn unprepared(why: &str) -> (String, u8) {
 }
 
 /// Moves this process, and with it everything it will start.
-fn join(cgroups: &[Seat]) -> Result<(), String> {
-    cgroups.iter().try_for_each(|Seat { folder, .. }| {
+fn join(cgroups: &[CgroupMount]) -> Result<(), String> {
+    cgroups.iter().try_for_each(|CgroupMount { folder, .. }| {
         std::fs::write(folder.join("cgroup.procs"), "0")
             .map_err(|why| format!("the control group {} cannot be joined: {why}", folder.display()))
     })
 }
 
 /// RT-FS-06: a host name of its own. Whoever may not have one, keeps the host's.
-fn call_itself(name: &str) {
+fn set_hostname(name: &str) {
     if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUTS).is_ok() {
         let _ = nix::unistd::sethostname(name); // allowed to who could make the namespace
     }
 }
 
 /// RT-USER-05: an identity that cannot be had ends the start.
-fn become_user(identity: Identity) -> Result<(), String> {
+fn become_user(identity: InstanceCredentials) -> Result<(), String> {
     let refused = |what: &str, id: u32, why: nix::Error| {
         format!("{what} {id} is not allowed: {why}; run the appliance as root or leave it out")
     };
@@ -193,14 +193,14 @@ fn become_user(identity: Identity) -> Result<(), String> {
         }
         nix::unistd::setuid(id.into()).map_err(|why| refused("runAsUser", id, why))?;
     }
-    if identity.never_root && nix::unistd::geteuid().is_root() {
+    if identity.run_as_non_root && nix::unistd::geteuid().is_root() {
         return Err("runAsNonRoot is set and the instance would be root: set runAsUser".to_owned());
     }
     Ok(())
 }
 
 /// The kernel forgets the death signal when the user changes, so this comes after that.
-fn seal(parent: Pid) -> io::Result<()> {
+fn restore_death_signal(parent: Pid) -> io::Result<()> {
     // Dies with the appliance's hand that started it, however that ends.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // The hand may have died before the line above; then nobody sends that signal.
@@ -211,17 +211,17 @@ fn seal(parent: Pid) -> io::Result<()> {
     close_inherited()
 }
 
-fn settle(place: &Place, namespace: Option<Namespace>) -> Result<(), String> {
+fn finish_mounts(place: &SandboxSpec, namespace: Option<MountNamespace>) -> Result<(), String> {
     let needs_mounts = match place.binds.first() {
         Some(first) => Some(format!("mountPath {}", first.target.display())),
         None => place.read_only_root.then(|| "readOnlyRootFilesystem".to_owned()),
     };
-    match namespace.map_or_else(|| Namespace::enter(place), Ok) {
-        Ok(Namespace { unguarded, devices }) => {
+    match namespace.map_or_else(|| MountNamespace::enter(place), Ok) {
+        Ok(MountNamespace { unguarded, devices }) => {
             unguarded.guard();
-            let views = views::hold(place);
-            mounts::make(place, devices)?;
-            views.show();
+            let views = host_views::prepare(place);
+            mounts::mount_all(place, devices)?;
+            views.mount();
         }
         Err(why) => {
             if let Some(what) = needs_mounts {
@@ -230,7 +230,7 @@ fn settle(place: &Place, namespace: Option<Namespace>) -> Result<(), String> {
         }
     }
     if place.read_only_root {
-        read_only::make(&place.binds)?;
+        read_only_root::remount_read_only(&place.binds)?;
     }
     if let Some(dir) = &place.working_dir {
         std::env::set_current_dir(dir)

@@ -10,60 +10,66 @@ use rustix::process::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::ending::{End, gone, not_started};
-use super::launch::{Leashed, exited, signal_group};
-use super::orders::{Order, stop_ordered};
-use super::output::drain;
-use super::sidecars::Post;
-use super::{Beside, Gone, Reporter};
+use super::commands::{InstanceCommand, stop_requested};
+use super::exit::{TerminationCause, exit_of, not_started};
+use super::launcher::{ChildGuard, exited, signal_group};
+use super::output_capture::drain;
+use super::sidecars::SidecarContainer;
+use super::{InstanceExit, InstanceReporter, SidecarStatus};
 
 /// All of one instance.
 pub(super) struct InitContainers {
-    posts: Vec<Post>,
+    containers: Vec<SidecarContainer>,
     /// Those that were started.
-    seen: Vec<Beside>,
+    statuses: Vec<SidecarStatus>,
 }
 
 impl InitContainers {
-    pub(super) fn new(posts: Vec<Post>) -> Self {
-        Self { posts, seen: Vec::new() }
+    pub(super) fn new(posts: Vec<SidecarContainer>) -> Self {
+        Self { containers: posts, statuses: Vec::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.posts.is_empty()
+        self.containers.is_empty()
     }
 
     /// Those that have run.
-    pub(super) fn seen(self) -> Vec<Beside> {
-        self.seen
+    pub(super) fn statuses(self) -> Vec<SidecarStatus> {
+        self.statuses
     }
 
     /// Runs all of them. An error is the end of the instance: one of them failed, was not over at `deadline`, or somebody
     /// ordered it to stop. `starved` tells whether it wanted more memory than it may have.
     pub(super) async fn run(
         &mut self,
-        orders: &mut UnboundedReceiver<Order>,
-        reporter: &Reporter,
+        orders: &mut UnboundedReceiver<InstanceCommand>,
+        reporter: &InstanceReporter,
         deadline: Instant,
         starved: impl Fn() -> bool,
-    ) -> Result<(), Gone> {
-        for post in &self.posts {
+    ) -> Result<(), InstanceExit> {
+        for post in &self.containers {
             let name = &post.sidecar.name;
             let began = Some(Timestamp::now());
-            self.seen.push(Beside { name: name.clone(), ready: false, restarts: 0, began, ended: None });
-            reporter.beside(self.seen.clone());
+            self.statuses.push(SidecarStatus {
+                name: name.clone(),
+                ready: false,
+                restarts: 0,
+                started_at: began,
+                finished_at: None,
+            });
+            reporter.sidecars(self.statuses.clone());
             let ended =
                 run(post, orders, deadline, &starved).await.unwrap_or_else(|why| Err(not_started(&why)));
-            ended.map_err(|gone| Gone {
+            ended.map_err(|gone| InstanceExit {
                 message: format!("init container {name}: {}", gone.message),
                 ..gone
             })?;
-            if let Some(last) = self.seen.last_mut() {
-                (last.ready, last.ended) = (true, Some(Timestamp::now()));
+            if let Some(last) = self.statuses.last_mut() {
+                (last.ready, last.finished_at) = (true, Some(Timestamp::now()));
             }
         }
-        if !self.seen.is_empty() {
-            reporter.beside(self.seen.clone());
+        if !self.statuses.is_empty() {
+            reporter.sidecars(self.statuses.clone());
         }
         Ok(())
     }
@@ -71,30 +77,30 @@ impl InitContainers {
 
 /// One of them, from its start to its end.
 async fn run(
-    post: &Post,
-    orders: &mut UnboundedReceiver<Order>,
+    post: &SidecarContainer,
+    orders: &mut UnboundedReceiver<InstanceCommand>,
     deadline: Instant,
     starved: impl Fn() -> bool,
-) -> io::Result<Result<(), Gone>> {
-    let (child, pidfd, pumps) = post.begin()?;
-    let mut child = Leashed(child);
+) -> io::Result<Result<(), InstanceExit>> {
+    let (child, pidfd, pumps) = post.spawn()?;
+    let mut child = ChildGuard(child);
     let spec = &post.sidecar.spec;
     let end = tokio::select! {
         biased;
-        () = exited(&pidfd) => End::Itself,
-        () = stop_ordered(orders) => End::Asked,
-        () = sleep_until(deadline) => End::NotReady(String::new()),
+        () = exited(&pidfd) => TerminationCause::Exited,
+        () = stop_requested(orders) => TerminationCause::Stopped,
+        () = sleep_until(deadline) => TerminationCause::NotReady(String::new()),
     };
-    if !matches!(end, End::Itself) {
+    if !matches!(end, TerminationCause::Exited) {
         signal_group(&child.0, Signal::TERM);
-        let _ = timeout(spec.grace, exited(&pidfd)).await; // it had its time
+        let _ = timeout(spec.termination_grace_period, exited(&pidfd)).await; // it had its time
     }
     // The leader is not reaped, so its number still means this group: nobody survives it.
     signal_group(&child.0, Signal::KILL);
     let status = child.0.wait()?;
     drain(pumps, &post.log).await;
-    if matches!(end, End::Itself) && status.success() {
+    if matches!(end, TerminationCause::Exited) && status.success() {
         return Ok(Ok(()));
     }
-    Ok(Err(gone(&end, status, spec, ("", &post.log.borrow().tail()), starved())))
+    Ok(Err(exit_of(&end, status, spec, ("", &post.log.borrow().tail()), starved())))
 }

@@ -20,25 +20,25 @@ pub const PROBE_HEAD_BYTES_MAX: usize = 1024;
 pub const PROBE_OUTPUT_BYTES_MAX: usize = 512;
 /// An instance that is not ready after this is slow, and what is in its way is told; again after twice as long each time, up to
 /// the next, if it is something else.
-pub const HINDRANCE_TOLD_AFTER_MIN: Duration = Duration::from_secs(1);
-pub const HINDRANCE_TOLD_AFTER_MAX: Duration = Duration::from_secs(60);
+pub const NOT_READY_REPORT_DELAY_MIN: Duration = Duration::from_secs(1);
+pub const NOT_READY_REPORT_DELAY_MAX: Duration = Duration::from_secs(60);
 /// A ready instance that is asked whether it speaks HTTP/2 and says nothing does not. Those of HTTP/1 refuse what they are sent, or
 /// close, as soon as they have read it; so only who listens before it is up, or is a very silent server, takes this long.
-pub const HTTP2_ASKED_MAX: Duration = Duration::from_secs(3);
+pub const HTTP2_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// A ready instance that refused a connection gets this long to take one again.
-pub const VERIFY_MAX: Duration = Duration::from_secs(5);
+pub const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Processes that wait, seated, for an instance to become. Each costs the host a process and some hundred KiB; two, so that
 /// one is there while the other is made anew.
-pub const SEATS_MAX: usize = 2;
+pub const PREFORK_PROCESSES_MAX: usize = 2;
 /// What one is told goes through a pipe, which takes this many bytes before somebody reads; more, and a new process is told
 /// by its command line.
-pub const ORDERS_BYTES_MAX: usize = 64 * 1024;
+pub const LAUNCH_SPEC_BYTES_MAX: usize = 64 * 1024;
 /// After an instance became ready and before a process is made that waits for the next: its first request goes first. Until that has
 /// its answer takes some milliseconds where all processors are busy, and making one takes four.
-pub const SEAT_PAUSE: Duration = Duration::from_millis(10);
+pub const PREFORK_DELAY: Duration = Duration::from_millis(10);
 /// An instance that starts for longer than this does not keep processes from being made for others.
-pub const SEAT_PATIENCE: Duration = Duration::from_millis(50);
+pub const PREFORK_IDLE_WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// Ids that lie between the claims of two processes on one data folder at least. An id goes with each instance, and half a
 /// million starts are more than a process makes while its successor comes up.
@@ -63,7 +63,7 @@ pub const LINE_BYTES_MAX: usize = 16 * 1024;
 pub const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Instances of one revision whose logs stay; the oldest go first. With `LOG_BYTES_MAX` a crash loop
 /// costs the disk at most 5 * 2 * 4 MiB for each container.
-pub const LOGS_KEPT_MAX: usize = 5;
+pub const LOGS_RETAINED_MAX: usize = 5;
 /// Lines of output quoted in a failure's message.
 pub const TAIL_LINES_MAX: usize = 10;
 /// Bytes of each quoted line: a message ends up in a condition, which people read in a terminal.
@@ -71,14 +71,14 @@ pub const TAIL_LINE_BYTES_MAX: usize = 300;
 /// Output that the appliance's own log repeats of one container in each [`ECHO_PERIOD`]: some three hundred short lines, far
 /// more than people read, and far less than would keep the lines of others from being written. The rest is in the
 /// instance's log, and a line says how many are missing.
-pub const ECHO_BYTES_MAX: usize = 64 * 1024;
+pub const OUTPUT_BYTES_PER_PERIOD_MAX: usize = 64 * 1024;
 /// What the log adds to each line, which counts as well: whose it is and when it came.
-pub const ECHO_LINE_BYTES_ADDED: usize = 192;
+pub const OUTPUT_LINE_OVERHEAD_BYTES: usize = 192;
 /// How often that begins anew: what a flood cannot fill for longer than people wait for the next line of somebody else.
-pub const ECHO_PERIOD: Duration = Duration::from_secs(1);
+pub const OUTPUT_LIMIT_PERIOD: Duration = Duration::from_secs(1);
 /// After the instance's end its pipes are read to their end; a process that left the group may hold them
 /// open, so not for ever.
-pub const OUTPUT_DRAIN_MAX: Duration = Duration::from_millis(500);
+pub const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Before a sidecar that ended is started again; twice as long each time, up to the next. A kubelet's figures are 10 s and
 /// 5 min, for hosts that fetch images first.
@@ -88,9 +88,9 @@ pub const SIDECAR_RESTART_MAX: Duration = Duration::from_secs(60);
 /// the Revision says why.
 pub const SIDECAR_FAILURES_MAX: u32 = 3;
 /// A sidecar that failed and has no readiness probe is ready again when it has run for this long.
-pub const SIDECAR_STEADY_AFTER: Duration = Duration::from_secs(1);
+pub const SIDECAR_STABLE_AFTER: Duration = Duration::from_secs(1);
 /// A sidecar that ran for this long was well, and its end is a first one again.
-pub const SIDECAR_WELL_AFTER: Duration = Duration::from_secs(10);
+pub const SIDECAR_HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
 /// Processes and threads of an instance that has a control group: far above what servers have, far below what would
 /// keep the host from starting anything.
@@ -101,7 +101,7 @@ pub const HOST_NAME_BYTES_MAX: usize = 63;
 pub const CPU_PERIOD_US: u64 = 100_000;
 /// A control group in which nobody is goes at an appliance's start if it is still there after this; one that is being
 /// made for an instance has somebody in it within milliseconds.
-pub const STRAY_AFTER: Duration = Duration::from_secs(10);
+pub const ABANDONED_CGROUP_AGE_MIN: Duration = Duration::from_secs(10);
 /// Tries at removing a control group, 10 ms apart.
 pub const GROUP_REMOVE_ATTEMPTS: u32 = 100;
 
@@ -114,4 +114,4 @@ pub const SHARED_MEMORY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 pub const TERMINATION_BYTES_MAX: u64 = 4096;
 
 /// At start, leftovers of a crashed appliance get SIGKILL and this long to vanish.
-pub const LEFTOVER_EXIT_MAX: Duration = Duration::from_secs(5);
+pub const LEFTOVER_EXIT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -15,7 +15,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, mount_remount, move_mount,
 };
 
-use super::mounts::{clone_tree, place};
+use super::mounts::{clone_tree, create_mount_point};
 
 /// Lies over files: who reads it is at the end, who connects to it is refused.
 const NOTHING: &str = "/dev/null";
@@ -39,7 +39,7 @@ fn cover_folder(path: &Path, kept: &[PathBuf]) -> io::Result<()> {
     let mut trees = Vec::new();
     for (kept, below) in kept.iter().filter_map(|kept| Some((kept, kept.strip_prefix(path).ok()?))) {
         if kept.exists() {
-            place(&top, below, kept.is_dir())?;
+            create_mount_point(&top, below, kept.is_dir())?;
             trees.push((clone_tree(kept, false)?, below));
         }
     }

@@ -6,48 +6,48 @@
 //! What it deliberately leaves to others: when to start or stop (fleet), which requests go where (cores).
 
 pub mod capabilities;
+mod cgroup_reaper;
 mod cgroups;
-mod devices;
-mod echo;
-mod ending;
+mod commands;
+mod device_filesystem;
 pub(crate) mod environment;
-mod frost;
+mod exit;
+mod freezer;
 mod generations;
+mod host_context;
 mod host_processes;
+mod host_views;
 pub mod init;
 mod init_containers;
-mod last_words;
-mod launch;
+mod instance_log;
+mod instance_records;
+mod launch_spec;
+mod launcher;
 pub mod limits;
-mod log;
 mod masks;
-mod memory;
 mod mount_table;
 mod mounts;
-mod orders;
-mod orphans;
-mod output;
+mod output_capture;
+mod output_limiter;
 mod pace;
-mod pause;
-mod port;
+mod port_allocator;
+mod precise_sleep;
+mod prefork_pool;
 mod probe;
 mod probe_exec;
 mod probe_grpc;
 mod probe_http2;
 mod probe_tls;
 mod process;
-mod read_only;
+mod process_reaper;
+mod read_only_root;
 mod resources;
-mod room;
 #[cfg(test)]
-pub(crate) mod scripted;
-mod seats;
+pub(crate) mod scripted_runtime;
 mod sidecars;
-mod strays;
-mod sweeper;
-mod views;
+mod termination_message;
+mod tmpfs;
 pub mod volumes;
-mod words;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -60,15 +60,15 @@ use dataplane::table::Protocol;
 use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
-use volumes::{Mount, Volume};
+use volumes::{InstanceMount, InstanceVolume};
 
-pub use environment::{GIVEN, SEARCH_PATH};
-pub use mounts::allowed as may_mount;
-pub use orphans::{log_file, log_files};
+pub use environment::{PLATFORM_VARIABLES, SEARCH_PATH};
+pub use host_context::HostConfig;
+pub use instance_records::{log_file, log_files};
+pub use mounts::can_mount as may_mount;
 pub use pace::OutputTally;
-pub use process::{Init, ProcessRuntime, end_leftovers};
-pub use resources::Resources;
-pub use room::Surroundings;
+pub use process::{InitProgram, ProcessRuntime, kill_leftovers};
+pub use resources::ResourceLimits;
 
 use crate::child_name::child_name;
 
@@ -88,26 +88,26 @@ pub struct InstanceSpec {
     pub port: u16,
     /// `None`: the directory that the appliance runs in.
     pub working_dir: Option<PathBuf>,
-    pub volumes: Vec<Volume>,
-    pub mounts: Vec<Mount>,
-    pub identity: Identity,
+    pub volumes: Vec<InstanceVolume>,
+    pub mounts: Vec<InstanceMount>,
+    pub credentials: InstanceCredentials,
     /// Nothing but volumes and `/tmp` can be written to.
     pub read_only_root: bool,
-    pub resources: Resources,
+    pub resources: ResourceLimits,
     /// The instance may leave a message about its end.
-    pub last_words: Option<LastWordsAt>,
+    pub termination_message: Option<TerminationMessagePath>,
     /// The others wait until this has passed; an instance that fails it is ended.
-    pub startup: Option<Probe>,
+    pub startup: Option<ProbeSpec>,
     /// Passed: it gets requests. Failed after that, if it has a period: it gets none until it passes again.
-    pub readiness: Probe,
+    pub readiness: ProbeSpec,
     /// Failed: it is ended.
-    pub liveness: Option<Probe>,
+    pub liveness: Option<ProbeSpec>,
     /// Nobody says what it speaks: it is asked when it is ready (RT-PORT-02).
-    pub detects_http2: bool,
+    pub detect_http2: bool,
     /// From the start to the first passed probe; after it the start has failed.
-    pub startup_max: Duration,
+    pub startup_timeout: Duration,
     /// From SIGTERM to SIGKILL.
-    pub grace: Duration,
+    pub termination_grace_period: Duration,
     /// What runs before it, one after the other, each to its end.
     pub init_containers: Vec<Sidecar>,
     /// What runs beside it, as long as it does.
@@ -119,7 +119,7 @@ pub struct InstanceSpec {
 pub struct Sidecar {
     pub name: String,
     /// It is ready when it says so; else as soon as it runs. One that runs before the others is never asked.
-    pub is_probed: bool,
+    pub has_readiness_probe: bool,
     /// How it runs. Its `port` is where its probes ask, its resources are counted with the instance's, and it has nobody
     /// beside or before it.
     pub spec: InstanceSpec,
@@ -127,7 +127,7 @@ pub struct Sidecar {
 
 /// Where an instance writes a message about its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LastWordsAt {
+pub enum TerminationMessagePath {
     /// At this path, which is mounted, or where the variable says.
     Path(PathBuf),
     /// Where the variable says.
@@ -136,21 +136,21 @@ pub enum LastWordsAt {
 
 /// Who an instance is to the kernel. Says nothing: whoever the appliance is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct InstanceCredentials {
     pub user: Option<u32>,
     pub group: Option<u32>,
     /// An instance that would be root is not started.
-    pub never_root: bool,
+    pub run_as_non_root: bool,
     /// What it keeps of root's power, if it is root.
     pub capabilities: Capabilities,
 }
 
 /// A question that an instance is asked again and again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Probe {
-    pub check: Check,
+pub struct ProbeSpec {
+    pub check: ProbeCheck,
     /// Before the first attempt.
-    pub delay: Duration,
+    pub initial_delay: Duration,
     /// Between attempts. Zero, for readiness: as fast as possible until it passed; then see [`Probe::later`].
     pub period: Duration,
     /// Of one attempt.
@@ -163,7 +163,7 @@ pub struct Probe {
 
 /// All of them aim at the instance's own port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Check {
+pub enum ProbeCheck {
     /// It accepts a connection.
     Tcp,
     /// The same at another address of this host.
@@ -176,13 +176,13 @@ pub enum Check {
     Exec { command: Vec<String> },
 }
 
-impl Probe {
+impl ProbeSpec {
     /// The question whether an instance is still ready; without a period Kubernetes' own, and then nobody
     /// asks who has only to listen.
     #[must_use]
-    pub fn later(&self) -> Option<Self> {
+    pub fn periodic(&self) -> Option<Self> {
         match (self.period.is_zero(), &self.check) {
-            (true, Check::Tcp | Check::TcpAt { .. }) => None,
+            (true, ProbeCheck::Tcp | ProbeCheck::TcpAt { .. }) => None,
             (true, _) => Some(Self { period: limits::PROBE_PERIOD, ..self.clone() }),
             (false, _) => Some(self.clone()),
         }
@@ -190,10 +190,10 @@ impl Probe {
 
     /// Readiness as it is without further words: as soon as possible, once.
     #[must_use]
-    pub fn once(check: Check) -> Self {
+    pub fn single(check: ProbeCheck) -> Self {
         Self {
             check,
-            delay: Duration::ZERO,
+            initial_delay: Duration::ZERO,
             period: Duration::ZERO,
             timeout: limits::PROBE_TIMEOUT,
             failures_max: limits::PROBE_FAILURES_MAX,
@@ -206,13 +206,19 @@ impl Probe {
 pub trait Runtime: Send + Sync {
     /// Starts an instance under `id` (never used before) and returns at once. `line` is the id of the first of those
     /// whose place it takes.
-    fn start(&self, id: u64, line: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance>;
+    fn start(
+        &self,
+        id: u64,
+        line: u64,
+        spec: Arc<InstanceSpec>,
+        reporter: InstanceReporter,
+    ) -> Box<dyn InstanceHandle>;
     /// What running instances can be given without a restart has changed: the files of their volumes.
     fn refresh(&self, spec: Arc<InstanceSpec>);
     /// The revision is gone for good: what was kept of its instances may go too. All of them are over.
-    fn forget(&self, namespace: &str, revision: &str);
+    fn remove_revision(&self, namespace: &str, revision: &str);
     /// There is no revision any more: nothing is kept ready for the next start.
-    fn rest(&self) {}
+    fn idle(&self) {}
 }
 
 /// The name of a Revision's Deployment; its Pods' names begin with it.
@@ -224,10 +230,10 @@ pub fn deployment_name(revision: &str) -> String {
 /// The name of the Pod that stands for instances of `line`.
 #[must_use]
 pub fn pod_name(revision: &str, mut line: u64) -> String {
-    const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    const BASE36: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut letters = Vec::new();
     loop {
-        letters.push(LETTERS[(line % 36) as usize]);
+        letters.push(BASE36[(line % 36) as usize]);
         line /= 36;
         if line == 0 {
             break;
@@ -243,7 +249,7 @@ fn host_name(pod: &str) -> &str {
 }
 
 /// One started instance, to be told what to do. Dropping it is the same as [`Instance::stop`].
-pub trait Instance: Send {
+pub trait InstanceHandle: Send {
     /// Asks it to end and, after the grace period, ends it. `Gone` follows.
     fn stop(&self);
     /// Probes it again: `Ready` follows, or `Gone` after it was ended for not answering.
@@ -259,43 +265,43 @@ pub trait Instance: Send {
 
 /// How a container is that runs beside the instance's own, or before it: that one is ready when it has ended well.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beside {
+pub struct SidecarStatus {
     pub name: String,
     pub ready: bool,
     pub restarts: u32,
     /// Of one that runs before the others.
-    pub began: Option<Timestamp>,
-    pub ended: Option<Timestamp>,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
 }
 
 /// What an instance's runtime tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Report {
+pub enum InstanceReport {
     /// It passed its readiness probe and takes requests at `address`; if it was asked what it speaks, `protocol` is that.
     Ready { address: SocketAddr, protocol: Option<Protocol> },
     /// It failed its readiness probe since; `Ready` may follow.
     Unready,
     /// Its other containers, as far as they were started, are so now.
-    Beside(Vec<Beside>),
+    Sidecars(Vec<SidecarStatus>),
     /// It is not ready yet, for this reason.
-    Hindered(String),
+    NotReadyReason(String),
     /// It is over, with everything that belonged to it.
-    Gone(Gone),
+    Exited(InstanceExit),
 }
 
 /// How an instance ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gone {
-    pub cause: Cause,
+pub struct InstanceExit {
+    pub cause: ExitCause,
     /// One sentence and the last lines of its output.
     pub message: String,
 }
 
 /// Why an instance ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cause {
+pub enum ExitCause {
     Exited(i32),
-    Signalled(i32),
+    Signaled(i32),
     /// It wanted more memory than its manifest allows.
     OutOfMemory,
     /// It did not pass its readiness probe within `startup_max`.
@@ -308,12 +314,12 @@ pub enum Cause {
     NotStarted,
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for ExitCause {
     /// The word for a condition's reason: `ExitCode1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(code) => write!(f, "ExitCode{code}"),
-            Self::Signalled(signal) => write!(f, "Signal{signal}"),
+            Self::Signaled(signal) => write!(f, "Signal{signal}"),
             Self::OutOfMemory => f.write_str("OOMKilled"),
             Self::NotReady => f.write_str("ProgressDeadlineExceeded"),
             Self::Unreachable => f.write_str("Unreachable"),
@@ -326,38 +332,38 @@ impl fmt::Display for Cause {
 /// The way from one instance to whoever started it. Holds at most a few reports per instance and container, so the
 /// queue behind it needs no bound of its own.
 #[derive(Debug, Clone)]
-pub struct Reporter {
+pub struct InstanceReporter {
     id: u64,
-    queue: UnboundedSender<(u64, Report)>,
+    queue: UnboundedSender<(u64, InstanceReport)>,
 }
 
-impl Reporter {
+impl InstanceReporter {
     #[must_use]
-    pub fn new(id: u64, queue: UnboundedSender<(u64, Report)>) -> Self {
+    pub fn new(id: u64, queue: UnboundedSender<(u64, InstanceReport)>) -> Self {
         Self { id, queue }
     }
 
     pub fn ready(&self, address: SocketAddr, protocol: Option<Protocol>) {
-        self.send(Report::Ready { address, protocol });
+        self.send(InstanceReport::Ready { address, protocol });
     }
 
     pub fn unready(&self) {
-        self.send(Report::Unready);
+        self.send(InstanceReport::Unready);
     }
 
-    pub fn beside(&self, others: Vec<Beside>) {
-        self.send(Report::Beside(others));
+    pub fn sidecars(&self, others: Vec<SidecarStatus>) {
+        self.send(InstanceReport::Sidecars(others));
     }
 
-    pub fn hindered(&self, why: String) {
-        self.send(Report::Hindered(why));
+    pub fn not_ready_reason(&self, why: String) {
+        self.send(InstanceReport::NotReadyReason(why));
     }
 
-    pub fn gone(&self, gone: Gone) {
-        self.send(Report::Gone(gone));
+    pub fn exited(&self, gone: InstanceExit) {
+        self.send(InstanceReport::Exited(gone));
     }
 
-    fn send(&self, report: Report) {
+    fn send(&self, report: InstanceReport) {
         // Nobody listens any more only while the appliance ends; the instance ends by itself then.
         let _ = self.queue.send((self.id, report));
     }
@@ -380,16 +386,16 @@ pub(crate) mod tests {
             working_dir: None,
             volumes: Vec::new(),
             mounts: Vec::new(),
-            identity: Identity::default(),
+            credentials: InstanceCredentials::default(),
             read_only_root: false,
-            resources: Resources::default(),
-            last_words: None,
+            resources: ResourceLimits::default(),
+            termination_message: None,
             startup: None,
-            readiness: Probe::once(Check::Tcp),
+            readiness: ProbeSpec::single(ProbeCheck::Tcp),
             liveness: None,
-            detects_http2: false,
-            startup_max: Duration::from_secs(10),
-            grace: Duration::from_secs(10),
+            detect_http2: false,
+            startup_timeout: Duration::from_secs(10),
+            termination_grace_period: Duration::from_secs(10),
             init_containers: Vec::new(),
             sidecars: Vec::new(),
         }

@@ -19,9 +19,9 @@ use rustix::mount::{
 };
 use rustix::process::{chroot, fchdir, geteuid};
 
-use super::devices::{self, Devices};
+use super::device_filesystem::{self, DeviceFilesystem};
+use super::launch_spec::SandboxSpec;
 use super::masks;
-use super::words::Place;
 
 /// Covering a folder binds each of its entries again, some 10 µs each; a folder with more than this is
 /// no place for a mount path that does not exist.
@@ -31,7 +31,7 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 
 /// One mount: what the parent decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Bind {
+pub(super) struct BindMount {
     /// A folder or a file.
     pub(super) source: PathBuf,
     pub(super) target: PathBuf,
@@ -41,48 +41,48 @@ pub(super) struct Bind {
 /// Whether this process may give its instances mount namespaces. A root without the capability learns it
 /// from the instance's last words.
 #[must_use]
-pub fn allowed() -> bool {
+pub fn can_mount() -> bool {
     geteuid().is_root()
 }
 
 /// Makes the binds of `place` in this process's own namespace, outer ones before those inside them, and before them its masks
 /// and the instance's own `devices`.
-pub(super) fn make(place: &Place, devices: Option<Devices>) -> Result<(), String> {
+pub(super) fn mount_all(place: &SandboxSpec, devices: Option<DeviceFilesystem>) -> Result<(), String> {
     let binds = &place.binds;
     // Sources may come to lie behind a cover or outside a new root, so they are held from before.
     let mut held = Vec::with_capacity(binds.len());
     for bind in binds {
-        held.push((clone_tree(&bind.source, false).map_err(|why| cannot(bind, why))?, bind));
+        held.push((clone_tree(&bind.source, false).map_err(|why| mount_error(bind, why))?, bind));
     }
     held.sort_by_key(|(_, bind)| bind.target.components().count());
     masks::cover(&place.masks, &place.unmasked)
         .map_err(|why| format!("the appliance's own files cannot be covered: {why}"))?;
     if let Some(devices) = devices {
-        devices.show(binds).unwrap_or_else(|why| devices::lacking(&why));
+        devices.mount(binds).unwrap_or_else(|why| device_filesystem::warn_unavailable(&why));
     }
 
-    let mut missing: BTreeMap<PathBuf, Vec<Missing<'_>>> = BTreeMap::new();
+    let mut missing: BTreeMap<PathBuf, Vec<MissingMountPath<'_>>> = BTreeMap::new();
     for bind in binds.iter().filter(|bind| !bind.target.exists()) {
-        let (folder, below) = split(&bind.target);
-        missing.entry(folder).or_default().push(Missing { bind, below });
+        let (folder, below) = split_existing(&bind.target);
+        missing.entry(folder).or_default().push(MissingMountPath { bind, below });
     }
     for (folder, inside) in missing {
-        cover(&folder, &inside).map_err(|why| cannot(inside[0].bind, why))?;
+        cover_with_tmpfs(&folder, &inside).map_err(|why| mount_error(inside[0].bind, why))?;
     }
     for (tree, bind) in held {
-        attach(&tree, bind).map_err(|why| cannot(bind, why))?;
+        attach(&tree, bind).map_err(|why| mount_error(bind, why))?;
     }
     Ok(())
 }
 
 /// A mount path that has to be made.
-struct Missing<'a> {
-    bind: &'a Bind,
+struct MissingMountPath<'a> {
+    bind: &'a BindMount,
     /// What is missing of it.
     below: PathBuf,
 }
 
-fn cannot(bind: &Bind, why: impl Display) -> String {
+fn mount_error(bind: &BindMount, why: impl Display) -> String {
     format!("mountPath {} cannot be mounted: {why}", bind.target.display())
 }
 
@@ -99,7 +99,7 @@ pub(super) fn clone_tree(path: &Path, with_mounts_below: bool) -> io::Result<Own
     Ok(open_tree(CWD, path, flags)?)
 }
 
-fn attach(tree: &OwnedFd, bind: &Bind) -> io::Result<()> {
+fn attach(tree: &OwnedFd, bind: &BindMount) -> io::Result<()> {
     move_mount(tree, "", CWD, &bind.target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     if bind.read_only {
         mount_remount(&bind.target, MountFlags::BIND | MountFlags::RDONLY, "")?;
@@ -108,14 +108,14 @@ fn attach(tree: &OwnedFd, bind: &Bind) -> io::Result<()> {
 }
 
 /// The nearest folder above `path` that exists, by its real name, and what of `path` is below it.
-fn split(path: &Path) -> (PathBuf, PathBuf) {
+fn split_existing(path: &Path) -> (PathBuf, PathBuf) {
     let above = path.ancestors().skip(1).find(|above| above.is_dir()).unwrap_or(Path::new("/"));
     let below = path.strip_prefix(above).unwrap_or(path).to_owned();
     (above.canonicalize().unwrap_or_else(|_| above.to_owned()), below)
 }
 
 /// Lays a folder in memory over `folder` that holds all of it, and the missing paths of `inside`.
-fn cover(folder: &Path, inside: &[Missing<'_>]) -> io::Result<()> {
+fn cover_with_tmpfs(folder: &Path, inside: &[MissingMountPath<'_>]) -> io::Result<()> {
     let entries: Vec<_> = fs::read_dir(folder)?.collect::<Result<_, _>>()?;
     if entries.len() > COVERED_ENTRIES_MAX {
         let (folder, found) = (folder.display(), entries.len());
@@ -133,12 +133,12 @@ fn cover(folder: &Path, inside: &[Missing<'_>]) -> io::Result<()> {
         if kind.is_symlink() {
             symlinkat(fs::read_link(&path)?, &top, &name)?;
         } else {
-            place(&top, Path::new(&name), kind.is_dir())?;
+            create_mount_point(&top, Path::new(&name), kind.is_dir())?;
             trees.push((clone_tree(&path, true)?, name));
         }
     }
     for missing in inside {
-        place(&top, &missing.below, missing.bind.source.is_dir())?;
+        create_mount_point(&top, &missing.below, missing.bind.source.is_dir())?;
     }
     move_mount(&top, "", CWD, folder, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     for (tree, name) in &trees {
@@ -152,7 +152,7 @@ fn cover(folder: &Path, inside: &[Missing<'_>]) -> io::Result<()> {
 }
 
 /// Makes something to mount on: a folder or a file, with the folders above it.
-pub(super) fn place(top: &OwnedFd, below: &Path, is_folder: bool) -> io::Result<()> {
+pub(super) fn create_mount_point(top: &OwnedFd, below: &Path, is_folder: bool) -> io::Result<()> {
     let above = below.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
     for folder in above.collect::<Vec<_>>().into_iter().rev().chain(is_folder.then_some(below)) {
         match mkdirat(top, folder, FOLDER_MODE) {

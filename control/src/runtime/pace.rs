@@ -29,7 +29,7 @@ pub(super) struct Output {
 
 /// The pace of one log.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct OutputPace {
     output: Rc<Output>,
     own: Bucket,
     /// How long it was not read since that was last told.
@@ -49,7 +49,7 @@ impl Output {
     }
 }
 
-impl Pace {
+impl OutputPace {
     pub(super) fn new(output: Rc<Output>) -> Self {
         Self { output, own: Bucket::default(), untold: Duration::ZERO, told: None }
     }
@@ -92,8 +92,8 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    fn pace() -> Pace {
-        Pace::new(Rc::default())
+    fn pace() -> OutputPace {
+        OutputPace::new(Rc::default())
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
     fn quiet_log_waits_for_no_flood_of_others() {
         let output = Rc::<Output>::default();
         let now = Instant::now();
-        let [mut loud, mut quiet] = [(), ()].map(|()| Pace::new(Rc::clone(&output)));
+        let [mut loud, mut quiet] = [(), ()].map(|()| OutputPace::new(Rc::clone(&output)));
         let flood = OUTPUT_ALL_BYTES_PER_SECOND as usize * 10;
         assert!(loud.charge(flood, now) > Duration::from_secs(5));
         assert_eq!(quiet.charge(1000, now), Duration::ZERO);
@@ -126,7 +126,7 @@ mod tests {
         let output = Rc::<Output>::default();
         let now = Instant::now();
         let share = OUTPUT_BYTES_PER_SECOND as usize * (OUTPUT_BURST.as_secs() as usize + 1);
-        let waits = (0..100).map(|_| Pace::new(Rc::clone(&output)).charge(share, now));
+        let waits = (0..100).map(|_| OutputPace::new(Rc::clone(&output)).charge(share, now));
         let all = share * 100 / OUTPUT_ALL_BYTES_PER_SECOND as usize;
         assert_eq!(waits.max().unwrap().as_secs() + OUTPUT_BURST.as_secs(), all as u64);
     }

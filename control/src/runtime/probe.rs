@@ -11,59 +11,59 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::launch::Launcher;
+use super::launcher::Launcher;
 use super::limits::{PROBE_HEAD_BYTES_MAX, PROBE_STEP_MAX, PROBE_STEP_MIN};
-use super::pause::pause;
-use super::{Check, Probe, probe_exec, probe_grpc, probe_tls};
-use crate::hand;
+use super::precise_sleep::precise_sleep;
+use super::{ProbeCheck, ProbeSpec, probe_exec, probe_grpc, probe_tls};
+use crate::blocking;
 
 /// What is probed, and with what.
 #[derive(Clone, Copy)]
-pub(super) struct Patient<'a> {
+pub(super) struct ProbeTarget<'a> {
     pub(super) address: SocketAddr,
     pub(super) launcher: &'a Launcher,
     pub(super) environment: &'a [(String, String)],
     /// What was wrong when it did not pass.
-    pub(super) wrong: &'a Wrong,
+    pub(super) last_error: &'a LastProbeError,
 }
 
 /// The last answer of one that is not ready yet; empty: there was none.
-pub(super) type Wrong = RefCell<String>;
+pub(super) type LastProbeError = RefCell<String>;
 
 /// How attempts follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(super) enum ProbePace {
     /// As fast as can be without burning a core.
     Fast,
     /// By the probe's own period.
     Period,
 }
 
-impl Patient<'_> {
+impl ProbeTarget<'_> {
     /// Returns when the probe passed as often in a row as it asks for. Never gives up; the caller has the
     /// deadline.
-    pub(super) async fn passes(self, probe: &Probe, pace: Pace) {
+    pub(super) async fn until_success(self, probe: &ProbeSpec, pace: ProbePace) {
         let mut step = PROBE_STEP_MIN;
         let mut in_a_row = 0;
         loop {
             in_a_row = match self.attempt(probe).await {
                 Ok(()) => in_a_row + 1,
                 Err(why) => {
-                    self.wrong.replace(why);
+                    self.last_error.replace(why);
                     0
                 }
             };
             if in_a_row >= probe.successes_min {
                 return;
             }
-            let wait = if pace == Pace::Period { probe.period } else { step };
-            pause(wait).await;
+            let wait = if pace == ProbePace::Period { probe.period } else { step };
+            precise_sleep(wait).await;
             step = next_step(step);
         }
     }
 
     /// Returns what was wrong when the probe failed as often in a row as it may not.
-    pub(super) async fn fails(self, probe: &Probe) -> String {
+    pub(super) async fn until_failure(self, probe: &ProbeSpec) -> String {
         let mut in_a_row = 0;
         loop {
             match self.attempt(probe).await {
@@ -80,33 +80,33 @@ impl Patient<'_> {
     }
 
     /// For a program that starts slowly: passes once, or fails once too often.
-    pub(super) async fn starts(self, probe: &Probe) -> Result<(), String> {
-        pause(probe.delay).await;
+    pub(super) async fn until_started(self, probe: &ProbeSpec) -> Result<(), String> {
+        precise_sleep(probe.initial_delay).await;
         tokio::select! {
-            () = self.passes(probe, Pace::Fast) => Ok(()),
-            why = self.fails(probe) => Err(why),
+            () = self.until_success(probe, ProbePace::Fast) => Ok(()),
+            why = self.until_failure(probe) => Err(why),
         }
     }
 
     /// What is more than a connect is boxed: a running instance has this in it five times, which was 11 KB of each.
-    async fn attempt(self, probe: &Probe) -> Result<(), String> {
+    async fn attempt(self, probe: &ProbeSpec) -> Result<(), String> {
         let attempt = async {
             match &probe.check {
-                Check::Tcp => self.connect().await.map(drop).map_err(|why| why.to_string()),
-                Check::TcpAt { host } => self.connect_to(host).await.map_err(|why| why.to_string()),
-                Check::Http { path, headers, tls } => {
+                ProbeCheck::Tcp => self.connect().await.map(drop).map_err(|why| why.to_string()),
+                ProbeCheck::TcpAt { host } => self.connect_to(host).await.map_err(|why| why.to_string()),
+                ProbeCheck::Http { path, headers, tls } => {
                     match Box::pin(self.http_status(path, headers, *tls)).await {
                         Ok(200..400) => Ok(()),
                         Ok(status) => Err(format!("HTTP probe failed with statuscode: {status}")),
                         Err(why) => Err(why.to_string()),
                     }
                 }
-                Check::Grpc { service } => {
+                ProbeCheck::Grpc { service } => {
                     let stream = self.connect().await.map_err(|why| why.to_string())?;
-                    Box::pin(probe_grpc::serving(stream, self.address, service)).await
+                    Box::pin(probe_grpc::check_serving(stream, self.address, service)).await
                 }
-                Check::Exec { command } => {
-                    Box::pin(probe_exec::succeeds(self.launcher, command, self.environment)).await
+                ProbeCheck::Exec { command } => {
+                    Box::pin(probe_exec::run_probe(self.launcher, command, self.environment)).await
                 }
             }
         };
@@ -122,7 +122,7 @@ impl Patient<'_> {
     /// The same port of another host. Its addresses are tried in turn, those that the target policy refuses are not.
     async fn connect_to(self, host: &str) -> io::Result<()> {
         let (asked, port) = (host.to_owned(), self.address.port());
-        let addresses = hand::run("look-up", move || (asked, port).to_socket_addrs()).await??;
+        let addresses = blocking::run("look-up", move || (asked, port).to_socket_addrs()).await??;
         let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
         for address in addresses {
             outcome = match self.launcher.targets.admit_connect(address) {
@@ -140,9 +140,9 @@ impl Patient<'_> {
         let (stream, address) = (self.connect().await?, self.address);
         let request = request(address, path, headers);
         if tls {
-            ask(probe_tls::over(stream, address).await?, &request).await
+            http_request(probe_tls::connect(stream, address).await?, &request).await
         } else {
-            ask(stream, &request).await
+            http_request(stream, &request).await
         }
     }
 }
@@ -162,7 +162,7 @@ pub(super) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 /// Sends a request and reads no more than the status of its answer.
-async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> io::Result<u16> {
+async fn http_request(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> io::Result<u16> {
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     let mut head = Vec::with_capacity(PROBE_HEAD_BYTES_MAX);
@@ -209,10 +209,10 @@ mod tests {
     /// A running instance has it in its task several times.
     #[test]
     fn an_attempt_takes_little_room() {
-        fn room<F>(_: impl FnOnce(Patient<'static>, &'static Probe) -> F) -> usize {
+        fn room<F>(_: impl FnOnce(ProbeTarget<'static>, &'static ProbeSpec) -> F) -> usize {
             size_of::<F>()
         }
-        assert!(room(Patient::attempt) <= 1024, "{} bytes", room(Patient::attempt));
+        assert!(room(ProbeTarget::attempt) <= 1024, "{} bytes", room(ProbeTarget::attempt));
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::process::ExitStatus;
 use tokio::net::unix::pipe;
 use tokio::task::coop::consume_budget;
 
-use super::launch::{Launcher, Leashed, exited, pidfd};
+use super::launcher::{ChildGuard, Launcher, exited, pidfd};
 use super::limits::PROBE_OUTPUT_BYTES_MAX;
 
 /// Runs `command` as the instance's own are run. An error is what a person would look for.
-pub(super) async fn succeeds(
+pub(super) async fn run_probe(
     launcher: &Launcher,
     command: &[String],
     environment: &[(String, String)],
@@ -33,24 +33,24 @@ async fn run(
     let mut prepared = launcher.command(command, environment);
     prepared.stdout(writer.try_clone()?).stderr(writer);
     // An attempt that is given up leaves nobody behind: there would be one more with each.
-    let mut probe = Leashed(prepared.spawn()?);
+    let mut probe = ChildGuard(prepared.spawn()?);
     drop(prepared); // and with it our ends of what it writes to
     let pidfd = pidfd(&probe.0)?;
     let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
     let mut said = Vec::new();
     tokio::select! {
         () = exited(&pidfd) => {}
-        () = listen(&output, &mut said) => exited(&pidfd).await,
+        () = read_output(&output, &mut said) => exited(&pidfd).await,
     }
     // Its last words, if nobody was awake to hear them.
-    while said.len() < PROBE_OUTPUT_BYTES_MAX && matches!(hear(&output, &mut said), Ok(1..)) {}
+    while said.len() < PROBE_OUTPUT_BYTES_MAX && matches!(read_once(&output, &mut said), Ok(1..)) {}
     Ok((probe.0.wait()?, String::from_utf8_lossy(&said).into_owned()))
 }
 
 /// Until nobody can write any more. What is beyond the bound is read as well: a full pipe would hold the command up.
-async fn listen(output: &pipe::Receiver, said: &mut Vec<u8>) {
+async fn read_output(output: &pipe::Receiver, said: &mut Vec<u8>) {
     while output.readable().await.is_ok() {
-        match hear(output, said) {
+        match read_once(output, said) {
             Ok(0) => return,
             Err(why) if why.kind() != io::ErrorKind::WouldBlock => return,
             _ => consume_budget().await, // who writes without end must not keep the others waiting
@@ -59,7 +59,7 @@ async fn listen(output: &pipe::Receiver, said: &mut Vec<u8>) {
 }
 
 /// Reads once.
-fn hear(output: &pipe::Receiver, said: &mut Vec<u8>) -> io::Result<usize> {
+fn read_once(output: &pipe::Receiver, said: &mut Vec<u8>) -> io::Result<usize> {
     let mut piece = [0; PROBE_OUTPUT_BYTES_MAX];
     let count = output.try_read(&mut piece)?;
     let room = PROBE_OUTPUT_BYTES_MAX - said.len();

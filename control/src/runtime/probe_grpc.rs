@@ -20,11 +20,15 @@ const SERVICE_TAG: u8 = 0x0A;
 /// A service name is written with a length of one byte.
 const SERVICE_BYTES_MAX: usize = 127;
 /// The connection's own task ends with the call; this is for one that hangs.
-const GOODBYE_MAX: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Asks whether `service` is served; an empty name is the whole program.
-pub(super) async fn serving(stream: TcpStream, address: SocketAddr, service: &str) -> Result<(), String> {
-    let question = question(service)?;
+pub(super) async fn check_serving(
+    stream: TcpStream,
+    address: SocketAddr,
+    service: &str,
+) -> Result<(), String> {
+    let question = request_message(service)?;
     let told = |why: h2::Error| format!("gRPC probe failed: {why}");
     let (client, connection) = h2::client::handshake(stream).await.map_err(told)?;
     let call = async {
@@ -37,7 +41,7 @@ pub(super) async fn serving(stream: TcpStream, address: SocketAddr, service: &st
             .map_err(|why| why.to_string())?;
         let (answer, mut body) = client.send_request(request, false).map_err(told)?;
         body.send_data(question, true).map_err(told)?;
-        judge(answer.await.map_err(told)?).await
+        check_response(answer.await.map_err(told)?).await
     };
     tokio::select! {
         verdict = call => verdict,
@@ -45,7 +49,7 @@ pub(super) async fn serving(stream: TcpStream, address: SocketAddr, service: &st
     }
 }
 
-async fn judge(answer: http::Response<h2::RecvStream>) -> Result<(), String> {
+async fn check_response(answer: http::Response<h2::RecvStream>) -> Result<(), String> {
     let told = |why: h2::Error| format!("gRPC probe failed: {why}");
     let (head, mut body) = answer.into_parts();
     let mut message = Vec::new();
@@ -58,7 +62,7 @@ async fn judge(answer: http::Response<h2::RecvStream>) -> Result<(), String> {
         }
     }
     let trailers =
-        tokio::time::timeout(GOODBYE_MAX, body.trailers()).await.ok().and_then(Result::ok).flatten();
+        tokio::time::timeout(CLOSE_TIMEOUT, body.trailers()).await.ok().and_then(Result::ok).flatten();
     let status =
         |headers: &HeaderMap| headers.get("grpc-status").and_then(|value| value.to_str().ok()?.parse().ok());
     // An answer without a message has its status in the head.
@@ -70,7 +74,7 @@ async fn judge(answer: http::Response<h2::RecvStream>) -> Result<(), String> {
     }
 }
 
-fn question(service: &str) -> Result<Bytes, String> {
+fn request_message(service: &str) -> Result<Bytes, String> {
     let length = u8::try_from(service.len()).ok().filter(|&n| usize::from(n) <= SERVICE_BYTES_MAX);
     let length = length.ok_or_else(|| {
         format!("gRPC probe: the service name has {} bytes, limit {SERVICE_BYTES_MAX}", service.len())
@@ -88,9 +92,9 @@ mod tests {
 
     #[test]
     fn the_question_is_what_protobuf_would_write() {
-        assert_eq!(question("").unwrap(), Bytes::from_static(&[0, 0, 0, 0, 0]));
-        assert_eq!(question("ab").unwrap(), Bytes::from_static(&[0, 0, 0, 0, 4, 0x0A, 2, b'a', b'b']));
-        assert!(question(&"x".repeat(128)).unwrap_err().contains("limit 127"));
+        assert_eq!(request_message("").unwrap(), Bytes::from_static(&[0, 0, 0, 0, 0]));
+        assert_eq!(request_message("ab").unwrap(), Bytes::from_static(&[0, 0, 0, 0, 4, 0x0A, 2, b'a', b'b']));
+        assert!(request_message(&"x".repeat(128)).unwrap_err().contains("limit 127"));
     }
 
     /// A server that answers one call with `message` and `status`.
@@ -108,7 +112,7 @@ mod tests {
                 send.send_trailers(trailers).unwrap();
             }
         };
-        let probe = async { serving(TcpStream::connect(address).await.unwrap(), address, "svc").await };
+        let probe = async { check_serving(TcpStream::connect(address).await.unwrap(), address, "svc").await };
         tokio::select! { verdict = probe => verdict, () = server => panic!("the server ended first") }
     }
 
@@ -127,7 +131,7 @@ mod tests {
     async fn a_server_that_speaks_something_else_fails() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let probe = async { serving(TcpStream::connect(address).await.unwrap(), address, "").await };
+        let probe = async { check_serving(TcpStream::connect(address).await.unwrap(), address, "").await };
         let server = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 no\r\n\r\n").await.unwrap();

@@ -8,18 +8,18 @@ use dataplane::table::Protocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::limits::HTTP2_ASKED_MAX;
+use super::limits::HTTP2_PROBE_TIMEOUT;
 use super::probe::connect;
 
 /// What a client says first, and SETTINGS without any (RFC 9113 3.4).
-const OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+const CLIENT_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Of a frame, behind its length in three bytes.
 const SETTINGS: u8 = 4;
 
 /// What an instance speaks. The first that a server of HTTP/2 says are its own settings, which acknowledge nothing; whoever says
 /// anything else, or nothing, is spoken to in HTTP/1.
-pub(super) async fn spoken(address: SocketAddr) -> Protocol {
-    match timeout(HTTP2_ASKED_MAX, first_frame(address)).await {
+pub(super) async fn detect(address: SocketAddr) -> Protocol {
+    match timeout(HTTP2_PROBE_TIMEOUT, first_frame(address)).await {
         Ok(Ok([_, _, _, SETTINGS, 0, 0, 0, 0, 0])) => Protocol::H2c,
         Ok(Ok(_) | Err(_)) | Err(_) => Protocol::Http1,
     }
@@ -28,7 +28,7 @@ pub(super) async fn spoken(address: SocketAddr) -> Protocol {
 /// The head of the first frame.
 async fn first_frame(address: SocketAddr) -> io::Result<[u8; 9]> {
     let mut stream = connect(address).await?;
-    stream.write_all(OPENING).await?;
+    stream.write_all(CLIENT_PREFACE).await?;
     let mut head = [0; 9];
     stream.read_exact(&mut head).await?;
     Ok(head)
@@ -54,7 +54,7 @@ mod tests {
             }
         };
         tokio::select! {
-            protocol = spoken(address) => protocol,
+            protocol = detect(address) => protocol,
             () = async { server.await; std::future::pending().await } => unreachable!("it never ends"),
         }
     }
@@ -69,14 +69,14 @@ mod tests {
             (b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x01", Protocol::Http1),
             (b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", Protocol::Http1),
         ] {
-            for (reads, stays) in [(0, true), (OPENING.len(), true), (OPENING.len(), false)] {
+            for (reads, stays) in [(0, true), (CLIENT_PREFACE.len(), true), (CLIENT_PREFACE.len(), false)] {
                 assert_eq!(found(reads, says, stays).await, protocol, "{says:?} {reads} {stays}");
             }
         }
         for (says, stays) in [(b"\0\0\0\x04".as_slice(), false), (b"", false), (b"", true)] {
-            assert_eq!(found(OPENING.len(), says, stays).await, Protocol::Http1, "{says:?} {stays}");
+            assert_eq!(found(CLIENT_PREFACE.len(), says, stays).await, Protocol::Http1, "{says:?} {stays}");
         }
         let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        assert_eq!(spoken(closed).await, Protocol::Http1);
+        assert_eq!(detect(closed).await, Protocol::Http1);
     }
 }

@@ -19,22 +19,22 @@ static CONFIG: LazyLock<Option<Arc<ClientConfig>>> = LazyLock::new(|| {
     let provider = Arc::new(ring::default_provider());
     let versions =
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
-    let any = Arc::new(AnyCertificate(provider));
+    let any = Arc::new(AcceptAnyCertificate(provider));
     let config = versions.ok()?.dangerous().with_custom_certificate_verifier(any).with_no_client_auth();
     Some(Arc::new(config))
 });
 
 /// Shakes hands over `stream`.
-pub(super) async fn over(stream: TcpStream, address: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
+pub(super) async fn connect(stream: TcpStream, address: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
     let config = CONFIG.clone().ok_or_else(|| io::Error::other("TLS cannot be set up"))?;
     TlsConnector::from(config).connect(ServerName::from(address.ip()), stream).await
 }
 
 /// Takes any certificate, if only its owner signs with it.
 #[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for AnyCertificate {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -98,7 +98,7 @@ mod tests {
             stream.flush().await.unwrap();
         };
         let client = async {
-            let mut stream = over(TcpStream::connect(address).await.unwrap(), address).await.unwrap();
+            let mut stream = connect(TcpStream::connect(address).await.unwrap(), address).await.unwrap();
             stream.write_all(b"ping").await.unwrap();
             stream.flush().await.unwrap();
             let mut heard = [0; 4];

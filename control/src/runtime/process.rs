@@ -8,8 +8,8 @@
 //! unless the manifest names one. Its container port is its own where the kernel can be told so; else PORT is a free
 //! port on loopback (see [`super::room`]).
 
-mod attend;
-mod ground;
+mod sandbox;
+mod supervise;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
@@ -22,44 +22,44 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dataplane::heap;
+use dataplane::allocator;
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
 use tokio::time::Instant;
 
-use super::cgroups::{Cgroups, Group};
-use super::ending::{End, gone, not_started};
+use super::cgroup_reaper;
+use super::cgroups::{CgroupManager, InstanceCgroup};
+use super::commands::{InstanceCommand, ProcessHandle};
 use super::environment::command;
-use super::frost::Frost;
+use super::exit::{TerminationCause, exit_of, not_started};
+use super::freezer::Freezer;
 use super::generations::{self, Claims, Generation};
-use super::last_words::LastWords;
-use super::launch::{Launcher, pid, signal_group};
-use super::log::InstanceLog;
-use super::memory;
-use super::orders::{Handle, Order};
-use super::orphans::{Record, Records};
-use super::output::{drain, watch};
-use super::probe::Wrong;
-use super::room::{Room, Surroundings};
-use super::seats::{self, Underway, Waiting};
+use super::host_context::{HostConfig, HostContext};
+use super::instance_log::InstanceLog;
+use super::instance_records::{InstanceRecord, InstanceRecords};
+use super::launcher::{Launcher, pid, signal_group};
+use super::output_capture::{capture, drain};
+use super::prefork_pool::{self, PreforkProcess, StartGuard};
+use super::probe::LastProbeError;
 use super::sidecars::Sidecars;
-use super::strays;
-use super::volumes::{Shelf, Volume};
-use super::{Gone, Instance, InstanceSpec, Reporter, Runtime};
-use ground::Ground;
+use super::termination_message::TerminationMessage;
+use super::tmpfs;
+use super::volumes::{InstanceVolume, VolumeStore};
+use super::{InstanceExit, InstanceHandle, InstanceReporter, InstanceSpec, Runtime};
+use sandbox::Sandbox;
 
 /// The program that becomes an instance: one whose `main` hands [`super::init::VERB`] to
 /// [`super::init::run`].
 #[derive(Debug, Clone)]
-pub struct Init {
+pub struct InitProgram {
     pub program: PathBuf,
     /// Words before the verb.
     pub arguments: Vec<OsString>,
 }
 
-impl Init {
+impl InitProgram {
     /// This program itself, even if its file was replaced meanwhile.
     #[must_use]
     pub fn this_program() -> Self {
@@ -69,7 +69,7 @@ impl Init {
 
 /// Runs instances as processes.
 pub struct ProcessRuntime {
-    jobs: UnboundedSender<Job>,
+    commands: UnboundedSender<RuntimeCommand>,
     first_id: u64,
 }
 
@@ -79,34 +79,40 @@ impl ProcessRuntime {
     ///
     /// The caller holds the lock on `data`. Instances of an appliance that still runs, because it gave `data` away and has
     /// requests to end, are left alone until it has ended.
-    pub fn open(data: &Path, init: Init, around: Surroundings) -> io::Result<Self> {
+    pub fn open(data: &Path, init: InitProgram, around: HostConfig) -> io::Result<Self> {
         Self::open_with(data, init, around, Unclaimed::Ended)
     }
 
     /// The same beside an appliance that was just replaced. If that is an earlier version, no claim says that its instances
     /// are its own; [`end_leftovers`] is due when it has ended.
-    pub fn open_beside(data: &Path, init: Init, around: Surroundings) -> io::Result<Self> {
+    pub fn open_alongside(data: &Path, init: InitProgram, around: HostConfig) -> io::Result<Self> {
         Self::open_with(data, init, around, Unclaimed::Running)
     }
 
-    fn open_with(data: &Path, init: Init, around: Surroundings, unclaimed: Unclaimed) -> io::Result<Self> {
+    fn open_with(
+        data: &Path,
+        init: InitProgram,
+        around: HostConfig,
+        unclaimed: Unclaimed,
+    ) -> io::Result<Self> {
         let folder = data.join(FOLDER);
-        let records = Records::open(&folder)?;
+        let records = InstanceRecords::open(&folder)?;
         // Instances get ids that grow from start to start, so the newest logs are those with the highest.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let generation = Generation::claim(&folder, u64::try_from(now.as_millis()).unwrap_or(u64::MAX >> 1))?;
         let first_id = generation.first;
         clear_up(data, unclaimed)?;
         clear_up_after_others(data, first_id)?;
-        let cgroups = Cgroups::open(data).map_err(|why| why.to_string());
+        let cgroups = CgroupManager::open(data).map_err(|why| why.to_string());
         let (jobs, inbox) = mpsc::unbounded_channel();
         let reactor = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         std::thread::Builder::new().name("instances".into()).spawn(move || {
             LocalSet::new().block_on(&reactor, async {
-                work(Rc::new(Room::new((records, generation), init, cgroups, around)), inbox).await;
+                run_commands(Rc::new(HostContext::new((records, generation), init, cgroups, around)), inbox)
+                    .await;
             });
         })?;
-        Ok(Self { jobs, first_id })
+        Ok(Self { commands: jobs, first_id })
     }
 
     /// The first id that is this appliance's to give to an instance.
@@ -117,7 +123,7 @@ impl ProcessRuntime {
 }
 
 /// Instances that leave enough behind to be looked after when the last of them has ended.
-const MANY_LIVES: u32 = 64;
+const TRIM_AFTER_EXITS: u32 = 64;
 
 /// Below the data folder: logs and records of instances.
 const FOLDER: &str = "instances";
@@ -130,7 +136,7 @@ enum Unclaimed {
 }
 
 /// Ends what appliances left behind in `data` that have ended. Blocks for as long as the leftovers take to vanish.
-pub fn end_leftovers(data: &Path) -> io::Result<()> {
+pub fn kill_leftovers(data: &Path) -> io::Result<()> {
     clear_up(data, Unclaimed::Ended)
 }
 
@@ -138,10 +144,10 @@ fn clear_up(data: &Path, unclaimed: Unclaimed) -> io::Result<()> {
     let folder = data.join(FOLDER);
     let claims = Claims::read(&folder)?;
     let is_left = |id| claims.has_ended(id).unwrap_or(unclaimed == Unclaimed::Ended);
-    Records::open(&folder)?.end_leftovers(&is_left);
-    memory::dismount_leftovers(&folder, &is_left);
-    if let Ok(cgroups) = Cgroups::open(data) {
-        cgroups.end_leftovers(&is_left);
+    InstanceRecords::open(&folder)?.kill_leftovers(&is_left);
+    tmpfs::unmount_leftovers(&folder, &is_left);
+    if let Ok(cgroups) = CgroupManager::open(data) {
+        cgroups.kill_leftovers(&is_left);
     }
     claims.forget_ended();
     Ok(())
@@ -162,80 +168,96 @@ fn clear_up_after_others(data: &Path, own: u64) -> io::Result<()> {
 }
 
 impl Runtime for ProcessRuntime {
-    fn start(&self, id: u64, line: u64, spec: Arc<InstanceSpec>, reporter: Reporter) -> Box<dyn Instance> {
+    fn start(
+        &self,
+        id: u64,
+        line: u64,
+        spec: Arc<InstanceSpec>,
+        reporter: InstanceReporter,
+    ) -> Box<dyn InstanceHandle> {
         let (orders, inbox) = mpsc::unbounded_channel();
         let spawned = Arc::<OnceLock<Instant>>::default();
         let (reports, is_spawned, began) = (reporter.clone(), Arc::clone(&spawned), Instant::now());
-        let life = Life { id, line, spec, reporter: reports, orders: inbox, began, spawned: is_spawned };
-        if self.jobs.send(Job::Live(life)).is_err() {
-            reporter.gone(not_started(&io::Error::other("the thread that runs instances is gone")));
+        let life = InstanceRun {
+            id,
+            line,
+            spec,
+            reporter: reports,
+            commands: inbox,
+            began_at: began,
+            spawned: is_spawned,
+        };
+        if self.commands.send(RuntimeCommand::Run(life)).is_err() {
+            reporter.exited(not_started(&io::Error::other("the thread that runs instances is gone")));
         }
-        Box::new(Handle { orders, spawned })
+        Box::new(ProcessHandle { commands: orders, spawned })
     }
 
     fn refresh(&self, spec: Arc<InstanceSpec>) {
-        let _ = self.jobs.send(Job::Refresh(spec));
+        let _ = self.commands.send(RuntimeCommand::Refresh(spec));
     }
 
-    fn forget(&self, namespace: &str, revision: &str) {
-        let _ = self.jobs.send(Job::Forget { namespace: namespace.into(), revision: revision.into() });
+    fn remove_revision(&self, namespace: &str, revision: &str) {
+        let _ = self
+            .commands
+            .send(RuntimeCommand::Forget { namespace: namespace.into(), revision: revision.into() });
     }
 
-    fn rest(&self) {
-        let _ = self.jobs.send(Job::Rest);
+    fn idle(&self) {
+        let _ = self.commands.send(RuntimeCommand::Idle);
     }
 }
 
-enum Job {
-    Live(Life),
+enum RuntimeCommand {
+    Run(InstanceRun),
     Refresh(Arc<InstanceSpec>),
     Forget { namespace: String, revision: String },
-    Rest,
+    Idle,
 }
 
-struct Life {
+struct InstanceRun {
     id: u64,
     line: u64,
     spec: Arc<InstanceSpec>,
-    reporter: Reporter,
-    orders: UnboundedReceiver<Order>,
-    began: Instant,
+    reporter: InstanceReporter,
+    commands: UnboundedReceiver<InstanceCommand>,
+    began_at: Instant,
     spawned: Arc<OnceLock<Instant>>,
 }
 
-impl Life {
+impl InstanceRun {
     /// When its start has failed if it is not ready.
     fn deadline(&self) -> Instant {
-        self.began + self.spec.startup_max
+        self.began_at + self.spec.startup_timeout
     }
 }
 
-async fn work(room: Rc<Room>, mut jobs: UnboundedReceiver<Job>) {
+async fn run_commands(room: Rc<HostContext>, mut jobs: UnboundedReceiver<RuntimeCommand>) {
     let (mut lives, mut lived) = (JoinSet::new(), 0);
-    drop(spawn_local(seats::keep(Rc::clone(&room)))); // these end with this thread
-    room.cgroups.iter().for_each(|cgroups| drop(spawn_local(strays::clear(cgroups.clone()))));
+    drop(spawn_local(prefork_pool::run(Rc::clone(&room)))); // these end with this thread
+    room.cgroups.iter().for_each(|cgroups| drop(spawn_local(cgroup_reaper::run(cgroups.clone()))));
     loop {
         let job = tokio::select! {
             job = jobs.recv() => job,
             // A life that has ended holds 5.6 KB until it is asked how that went.
             Some(_) = lives.join_next() => {
-                if lives.is_empty() && lived >= MANY_LIVES {
+                if lives.is_empty() && lived >= TRIM_AFTER_EXITS {
                     lived = 0;
-                    heap::give_cache_back();
+                    allocator::give_cache_back();
                 }
                 continue;
             }
         };
         match job {
-            Some(Job::Live(life)) => {
+            Some(RuntimeCommand::Run(life)) => {
                 lived += 1;
-                drop(lives.spawn_local(live(Rc::clone(&room), life)));
+                drop(lives.spawn_local(run_instance(Rc::clone(&room), life)));
             }
-            Some(Job::Refresh(spec)) => refresh(&room, &spec),
-            Some(Job::Forget { namespace, revision }) => {
-                room.records.clear(&namespace, &revision, room.generation.first)
+            Some(RuntimeCommand::Refresh(spec)) => refresh(&room, &spec),
+            Some(RuntimeCommand::Forget { namespace, revision }) => {
+                room.records.remove_revision(&namespace, &revision, room.generation.first)
             }
-            Some(Job::Rest) => seats::dismiss(&room),
+            Some(RuntimeCommand::Idle) => prefork_pool::clear(&room),
             None => break,
         }
     }
@@ -244,87 +266,101 @@ async fn work(room: Rc<Room>, mut jobs: UnboundedReceiver<Job>) {
 }
 
 /// Running instances see the new files at their next look; one that cannot be given them keeps the old.
-fn refresh(room: &Room, spec: &InstanceSpec) {
-    let shelf = Shelf::new(&room.records.folder(&spec.namespace, &spec.revision), 0);
-    if let Err(why) = shelf.fill(&spec.volumes) {
+fn refresh(room: &HostContext, spec: &InstanceSpec) {
+    let shelf = VolumeStore::new(&room.records.folder(&spec.namespace, &spec.revision), 0);
+    if let Err(why) = shelf.write_files(&spec.volumes) {
         tracing::error!(revision = spec.revision, %why, "volumes keep their old files");
     }
 }
 
 /// One instance from start to end.
-async fn live(room: Rc<Room>, mut life: Life) {
+async fn run_instance(room: Rc<HostContext>, mut life: InstanceRun) {
     // Who waits has looked at the host's mounts already, and would not see what is mounted for it now; and it has given up
     // what instances do not keep.
     let spec = &life.spec;
     let is_usual = spec.init_containers.is_empty()
-        && !spec.volumes.iter().any(Volume::is_in_memory)
-        && spec.identity.capabilities.are_usual();
-    let waiting = if is_usual { seats::take(&room, life.id, life.spec.port) } else { None };
+        && !spec.volumes.iter().any(InstanceVolume::is_in_memory)
+        && spec.credentials.capabilities.within_defaults();
+    let waiting = if is_usual { prefork_pool::acquire(&room, life.id, life.spec.port) } else { None };
     let port = match &waiting {
-        Some(waiting) => Ok(waiting.real),
-        None => room.ports.borrow_mut().take(|below| fastrand::u16(..below)),
+        Some(waiting) => Ok(waiting.host_port),
+        None => room.ports.borrow_mut().allocate(|below| fastrand::u16(..below)),
     };
     let gone = match port {
         Ok(port) => {
-            let gone = lead(&room, &mut life, port, waiting).await.unwrap_or_else(|why| not_started(&why));
-            room.ports.borrow_mut().give_back(port);
+            let gone =
+                start_and_run(&room, &mut life, port, waiting).await.unwrap_or_else(|why| not_started(&why));
+            room.ports.borrow_mut().release(port);
             gone
         }
         Err(why) => not_started(&why),
     };
-    room.records.forget(&life.spec, life.id);
+    room.records.remove_record(&life.spec, life.id);
     let folder = room.records.folder(&life.spec.namespace, &life.spec.revision);
-    Shelf::new(&folder, life.id).close(&life.spec.volumes);
-    LastWords::new(&folder, life.id).forget();
-    life.reporter.gone(gone);
+    VolumeStore::new(&folder, life.id).remove_instance_dirs(&life.spec.volumes);
+    TerminationMessage::new(&folder, life.id).remove();
+    life.reporter.exited(gone);
 }
 
 /// Its life at the host's `port`.
-async fn lead(room: &Room, life: &mut Life, port: u16, mut waiting: Option<Waiting>) -> io::Result<Gone> {
-    let mut ground = Ground::lay(room, life, port, waiting.as_mut())?;
+async fn start_and_run(
+    room: &HostContext,
+    life: &mut InstanceRun,
+    port: u16,
+    mut waiting: Option<PreforkProcess>,
+) -> io::Result<InstanceExit> {
+    let mut ground = Sandbox::create(room, life, port, waiting.as_mut())?;
     // Boxed: few have somebody who runs before them.
     if ground.has_init_containers()
-        && let Err(gone) = Box::pin(ground.begin(room, life)).await
+        && let Err(gone) = Box::pin(ground.run_init_containers(room, life)).await
     {
-        ground.leave(room).await;
+        ground.tear_down(room).await;
         return Ok(gone);
     }
-    let process = Process::start(room, life, port, ground, waiting)?;
+    let process = InstanceProcess::start(room, life, port, ground, waiting)?;
     let _ = life.spawned.set(Instant::now()); // a life is started once
-    Ok(process.live(room, life).await)
+    Ok(process.run(room, life).await)
 }
 
 /// A started process with everything that hangs on it.
-struct Process {
+struct InstanceProcess {
     child: Child,
     pidfd: AsyncFd<OwnedFd>,
     address: SocketAddr,
-    record: Record,
+    record: InstanceRecord,
     environment: Vec<(String, String)>,
     launcher: Launcher,
     log: Rc<RefCell<InstanceLog>>,
-    pumps: Vec<JoinHandle<()>>,
-    frost: Frost,
+    output_tasks: Vec<JoinHandle<()>>,
+    freezer: Freezer,
     sidecars: Sidecars,
-    last_words: LastWords,
+    termination_message: TerminationMessage,
     /// Where it has its port, and is held to what its manifest allows.
-    group: Group,
+    group: InstanceCgroup,
     /// Until it was ready once.
-    underway: Cell<Option<Underway>>,
-    wrong: Wrong,
+    start_guard: Cell<Option<StartGuard>>,
+    last_probe_error: LastProbeError,
 }
 
-impl Process {
+impl InstanceProcess {
     fn start(
-        room: &Room,
-        life: &Life,
+        room: &HostContext,
+        life: &InstanceRun,
         port: u16,
-        ground: Ground,
-        mut waiting: Option<Waiting>,
+        ground: Sandbox,
+        mut waiting: Option<PreforkProcess>,
     ) -> io::Result<Self> {
-        let underway = Cell::new(Some(room.seats.underway()));
-        let Life { id, ref spec, ref reporter, .. } = *life;
-        let Ground { record, launcher, environment, last_words, group, posts, init_containers } = ground;
+        let underway = Cell::new(Some(room.prefork_pool.start_guard()));
+        let InstanceRun { id, ref spec, ref reporter, .. } = *life;
+        let Sandbox {
+            record,
+            launcher,
+            environment,
+            termination_message: last_words,
+            group,
+            sidecars: posts,
+            init_containers,
+        } = ground;
         // No instance is ever without a record; that of one that waited goes with it, at the end of this.
         let note = || room.records.write(spec, id, &record);
         let mut child = launcher.start(waiting.as_mut(), &command(spec, &environment), &environment, note)?;
@@ -336,7 +372,7 @@ impl Process {
         );
         let log = Rc::new(RefCell::new(log));
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        match watch(&mut child, &log) {
+        match capture(&mut child, &log) {
             Ok((pidfd, pumps)) => {
                 let record = record.with_leader(pid(&child));
                 room.records.write(spec, id, &record);
@@ -348,13 +384,13 @@ impl Process {
                     environment,
                     launcher,
                     log,
-                    pumps,
-                    frost: Frost::default(),
-                    sidecars: Sidecars::start(posts, init_containers.seen(), reporter),
+                    output_tasks: pumps,
+                    freezer: Freezer::default(),
+                    sidecars: Sidecars::start(posts, init_containers.statuses(), reporter),
                     group,
-                    last_words,
-                    underway,
-                    wrong: Wrong::default(),
+                    termination_message: last_words,
+                    start_guard: underway,
+                    last_probe_error: LastProbeError::default(),
                 })
             }
             Err(why) => {
@@ -365,24 +401,26 @@ impl Process {
         }
     }
 
-    async fn live(mut self, room: &Room, life: &mut Life) -> Gone {
+    async fn run(mut self, room: &HostContext, life: &mut InstanceRun) -> InstanceExit {
         let end = self.serve(life).await;
         let asked = async {
-            if !matches!(end, End::Itself) {
+            if !matches!(end, TerminationCause::Exited) {
                 self.terminate(&life.spec).await;
             }
         };
-        tokio::join!(asked, self.sidecars.end(life.spec.grace));
+        tokio::join!(asked, self.sidecars.stop(life.spec.termination_grace_period));
         // The leader is dead and not reaped, so its number still means this group: nobody survives it.
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();
-        room.sweeper.end(self.record).await;
-        drain(self.pumps, &self.log).await;
+        room.process_reaper.reap(self.record).await;
+        drain(self.output_tasks, &self.log).await;
         let starved = self.group.was_out_of_memory();
         self.group.remove().await;
         let log = self.log.borrow();
         match status {
-            Ok(status) => gone(&end, status, &life.spec, (&self.last_words.read(), &log.tail()), starved),
+            Ok(status) => {
+                exit_of(&end, status, &life.spec, (&self.termination_message.read(), &log.tail()), starved)
+            }
             Err(why) => not_started(&why), // not our child: cannot be, and is still worth a message
         }
     }

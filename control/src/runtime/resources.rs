@@ -2,37 +2,37 @@
 
 /// What an instance may use; 0 = as much as there is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Resources {
+pub struct ResourceLimits {
     pub memory_bytes_max: u64,
     pub cpu_milli_max: u64,
     /// Its weight against others, when processors are short.
-    pub cpu_milli_wanted: u64,
+    pub cpu_milli_request: u64,
 }
 
-impl Resources {
+impl ResourceLimits {
     /// What two containers may use together: of what one of them has no limit, both have none.
     #[must_use]
-    pub fn beside(self, other: Self) -> Self {
+    pub fn sum(self, other: Self) -> Self {
         let both = |one: u64, two: u64| if one == 0 || two == 0 { 0 } else { one.saturating_add(two) };
         Self {
             memory_bytes_max: both(self.memory_bytes_max, other.memory_bytes_max),
             cpu_milli_max: both(self.cpu_milli_max, other.cpu_milli_max),
-            cpu_milli_wanted: self.cpu_milli_wanted.saturating_add(other.cpu_milli_wanted),
+            cpu_milli_request: self.cpu_milli_request.saturating_add(other.cpu_milli_request),
         }
     }
 
     /// What is enough for either of two that do not run at the same time: of what one of them has no limit, there is none.
     #[must_use]
-    pub fn covering(self, other: Self) -> Self {
+    pub fn max(self, other: Self) -> Self {
         let larger = |one: u64, two: u64| if one == 0 || two == 0 { 0 } else { one.max(two) };
         Self {
             memory_bytes_max: larger(self.memory_bytes_max, other.memory_bytes_max),
             cpu_milli_max: larger(self.cpu_milli_max, other.cpu_milli_max),
-            cpu_milli_wanted: self.cpu_milli_wanted.max(other.cpu_milli_wanted),
+            cpu_milli_request: self.cpu_milli_request.max(other.cpu_milli_request),
         }
     }
 
-    pub(super) fn any(self) -> bool {
+    pub(super) fn is_limited(self) -> bool {
         self != Self::default()
     }
 }

@@ -19,87 +19,92 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::ending::{End, gone, not_started};
 use super::environment::command;
-use super::frost::Frost;
-use super::launch::{Launcher, exited, signal_group};
+use super::exit::{TerminationCause, exit_of, not_started};
+use super::freezer::Freezer;
+use super::instance_log::InstanceLog;
+use super::launcher::{Launcher, exited, signal_group};
 use super::limits::{
-    SIDECAR_FAILURES_MAX, SIDECAR_RESTART_MAX, SIDECAR_RESTART_MIN, SIDECAR_STEADY_AFTER, SIDECAR_WELL_AFTER,
+    SIDECAR_FAILURES_MAX, SIDECAR_HEALTHY_AFTER, SIDECAR_RESTART_MAX, SIDECAR_RESTART_MIN,
+    SIDECAR_STABLE_AFTER,
 };
-use super::log::InstanceLog;
-use super::output::{drain, watch};
-use super::probe::{Pace, Patient, Wrong};
-use super::{Beside, Gone, Reporter, Sidecar};
+use super::output_capture::{capture, drain};
+use super::probe::{LastProbeError, ProbePace, ProbeTarget};
+use super::{InstanceExit, InstanceReporter, Sidecar, SidecarStatus};
 
 /// All of one instance.
 pub(super) struct Sidecars {
-    team: Rc<Team>,
+    supervisor: Rc<SidecarSupervisor>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
-struct Team {
-    posts: Vec<Post>,
+struct SidecarSupervisor {
+    containers: Vec<SidecarContainer>,
     /// Who ran before them.
-    before: Vec<Beside>,
-    reporter: Reporter,
+    init_containers: Vec<SidecarStatus>,
+    reporter: InstanceReporter,
     stopping: Cell<bool>,
     /// Why the instance cannot go on.
-    failed: RefCell<Option<Gone>>,
+    failed: RefCell<Option<InstanceExit>>,
     /// Something about it has changed.
-    bell: Notify,
+    state_changed: Notify,
 }
 
 /// One of them, started as often as it takes.
-pub(super) struct Post {
+pub(super) struct SidecarContainer {
     pub(super) sidecar: Sidecar,
     pub(super) launcher: Launcher,
     pub(super) environment: Vec<(String, String)>,
     /// Where its probes ask.
     pub(super) address: SocketAddr,
     pub(super) log: Rc<RefCell<InstanceLog>>,
-    pub(super) state: State,
+    pub(super) state: SidecarState,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct SidecarState {
     /// While its process runs.
     child: RefCell<Option<Child>>,
-    frost: Frost,
+    freezer: Freezer,
     started: Cell<bool>,
     ready: Cell<bool>,
     restarts: Cell<u32>,
     /// In a row.
     failures: Cell<u32>,
-    wrong: Wrong,
+    last_probe_error: LastProbeError,
 }
 
 impl Sidecars {
     /// Starts all of them, after those `before`.
-    pub(super) fn start(posts: Vec<Post>, before: Vec<Beside>, reporter: &Reporter) -> Self {
-        let team = Rc::new(Team {
-            posts,
-            before,
+    pub(super) fn start(
+        posts: Vec<SidecarContainer>,
+        before: Vec<SidecarStatus>,
+        reporter: &InstanceReporter,
+    ) -> Self {
+        let team = Rc::new(SidecarSupervisor {
+            containers: posts,
+            init_containers: before,
             reporter: reporter.clone(),
             stopping: Cell::default(),
             failed: RefCell::default(),
-            bell: Notify::new(),
+            state_changed: Notify::new(),
         });
-        let tasks = (0..team.posts.len()).map(|at| {
+        let tasks = (0..team.containers.len()).map(|at| {
             let team = Rc::clone(&team);
-            spawn_local(async move { team.man(at).await })
+            spawn_local(async move { team.supervise(at).await })
         });
-        Self { tasks: RefCell::new(tasks.collect()), team }
+        Self { tasks: RefCell::new(tasks.collect()), supervisor: team }
     }
 
     /// Returns when all are ready.
     pub(super) async fn are_ready(&self) {
-        self.until(|| self.team.are_ready()).await;
+        self.wait_until(|| self.supervisor.are_ready()).await;
     }
 
     /// What is in the way of one that is not ready, as far as it is known.
-    pub(super) fn hindrance(&self) -> Option<String> {
-        let post = self.team.posts.iter().find(|post| !post.state.ready.get())?;
-        let (name, wrong) = (&post.sidecar.name, post.state.wrong.borrow());
+    pub(super) fn not_ready_reason(&self) -> Option<String> {
+        let post = self.supervisor.containers.iter().find(|post| !post.state.ready.get())?;
+        let (name, wrong) = (&post.sidecar.name, post.state.last_probe_error.borrow());
         Some(match wrong.as_str() {
             "" => format!("container {name} is not ready"),
             wrong => format!("container {name} is not ready: {wrong}"),
@@ -107,15 +112,15 @@ impl Sidecars {
     }
 
     /// Returns when one of them is not ready.
-    pub(super) async fn lose_readiness(&self) {
-        self.until(|| !self.team.are_ready()).await;
+    pub(super) async fn until_unready(&self) {
+        self.wait_until(|| !self.supervisor.are_ready()).await;
     }
 
     /// Returns why the instance cannot go on; never if it can.
-    pub(super) async fn fail(&self) -> Gone {
+    pub(super) async fn until_failed(&self) -> InstanceExit {
         loop {
-            let heard = self.team.bell.notified();
-            if let Some(gone) = self.team.failed.borrow().clone() {
+            let heard = self.supervisor.state_changed.notified();
+            if let Some(gone) = self.supervisor.failed.borrow().clone() {
                 return gone;
             }
             heard.await;
@@ -123,20 +128,20 @@ impl Sidecars {
     }
 
     pub(super) fn freeze(&self, frozen: bool) {
-        for post in &self.team.posts {
+        for post in &self.supervisor.containers {
             if let Some(child) = &*post.state.child.borrow() {
-                post.state.frost.set(child, frozen);
+                post.state.freezer.set(child, frozen);
             }
         }
     }
 
     /// SIGTERM, the grace period, SIGKILL.
-    pub(super) async fn end(&self, grace: Duration) {
-        self.team.stopping.set(true);
-        self.team.signal_all(Signal::TERM);
+    pub(super) async fn stop(&self, grace: Duration) {
+        self.supervisor.stopping.set(true);
+        self.supervisor.signal_all(Signal::TERM);
         self.freeze(false); // a frozen one hears nothing
         let mut tasks = self.tasks.take();
-        for (task, post) in tasks.iter().zip(&self.team.posts) {
+        for (task, post) in tasks.iter().zip(&self.supervisor.containers) {
             if post.state.child.borrow().is_none() {
                 task.abort(); // it waits for its next start
             }
@@ -147,16 +152,16 @@ impl Sidecars {
             }
         };
         if timeout(grace, all).await.is_err() {
-            self.team.signal_all(Signal::KILL);
+            self.supervisor.signal_all(Signal::KILL);
             for task in tasks.iter_mut().filter(|task| !task.is_finished()) {
                 let _ = task.await;
             }
         }
     }
 
-    async fn until(&self, holds: impl Fn() -> bool) {
+    async fn wait_until(&self, holds: impl Fn() -> bool) {
         loop {
-            let heard = self.team.bell.notified();
+            let heard = self.supervisor.state_changed.notified();
             if holds() {
                 return;
             }
@@ -169,8 +174,8 @@ impl Drop for Sidecars {
     /// The thread ends, or the instance could not be started: nobody waits for them any more.
     fn drop(&mut self) {
         self.tasks.borrow().iter().for_each(JoinHandle::abort);
-        self.team.signal_all(Signal::KILL);
-        for post in &self.team.posts {
+        self.supervisor.signal_all(Signal::KILL);
+        for post in &self.supervisor.containers {
             if let Some(mut child) = post.state.child.take() {
                 let _ = child.wait(); // at once: nothing survives SIGKILL
             }
@@ -178,10 +183,10 @@ impl Drop for Sidecars {
     }
 }
 
-impl Team {
+impl SidecarSupervisor {
     /// Starts one again and again, as long as the instance lives.
-    async fn man(&self, at: usize) {
-        let post = &self.posts[at];
+    async fn supervise(&self, at: usize) {
+        let post = &self.containers[at];
         let failures = &post.state.failures;
         loop {
             let began = Instant::now();
@@ -189,34 +194,34 @@ impl Team {
                 Ok(gone) => gone,
                 Err(why) => not_started(&why),
             };
-            self.say(post, false);
+            self.set_ready(post, false);
             if self.stopping.get() {
                 return;
             }
             let name = &post.sidecar.name;
             tracing::warn!(revision = post.sidecar.spec.revision, sidecar = name, reason = %gone.cause, "sidecar failed");
-            failures.set(if began.elapsed() >= SIDECAR_WELL_AFTER { 1 } else { failures.get() + 1 });
+            failures.set(if began.elapsed() >= SIDECAR_HEALTHY_AFTER { 1 } else { failures.get() + 1 });
             if failures.get() == SIDECAR_FAILURES_MAX {
                 let message = format!("container {name}: {}", gone.message);
-                self.failed.borrow_mut().get_or_insert(Gone { message, ..gone });
-                return self.bell.notify_waiters();
+                self.failed.borrow_mut().get_or_insert(InstanceExit { message, ..gone });
+                return self.state_changed.notify_waiters();
             }
-            sleep(delay(failures.get())).await;
+            sleep(restart_delay(failures.get())).await;
             post.state.restarts.update(|restarts| restarts.saturating_add(1));
         }
     }
 
     /// One process, from its start to its end.
-    async fn run(&self, post: &Post) -> io::Result<Gone> {
+    async fn run(&self, post: &SidecarContainer) -> io::Result<InstanceExit> {
         let spec = &post.sidecar.spec;
-        let (child, pidfd, pumps) = post.begin()?;
+        let (child, pidfd, pumps) = post.spawn()?;
         post.state.child.replace(Some(child));
         let end = tokio::select! {
             biased;
-            () = exited(&pidfd) => if self.stopping.get() { End::Asked } else { End::Itself },
-            end = self.attend(post) => {
+            () = exited(&pidfd) => if self.stopping.get() { TerminationCause::Stopped } else { TerminationCause::Exited },
+            end = self.watch_process(post) => {
                 post.signal(Signal::TERM);
-                let _ = timeout(spec.grace, exited(&pidfd)).await; // it had its time
+                let _ = timeout(spec.termination_grace_period, exited(&pidfd)).await; // it had its time
                 end
             }
         };
@@ -226,92 +231,92 @@ impl Team {
         signal_group(&child, Signal::KILL);
         let status = child.wait()?;
         drain(pumps, &post.log).await;
-        Ok(gone(&end, status, spec, ("", &post.log.borrow().tail()), false))
+        Ok(exit_of(&end, status, spec, ("", &post.log.borrow().tail()), false))
     }
 
     /// Asks, while the process runs; nobody is asked who stands still.
-    async fn attend(&self, post: &Post) -> End {
+    async fn watch_process(&self, post: &SidecarContainer) -> TerminationCause {
         post.state.started.set(false);
         loop {
             tokio::select! {
-                end = self.ask(post), if !post.state.frost.is_frozen() => return end,
-                () = post.state.frost.turned() => {}
+                end = self.probe(post), if !post.state.freezer.is_frozen() => return end,
+                () = post.state.freezer.changed() => {}
             }
         }
     }
 
-    async fn ask(&self, post: &Post) -> End {
+    async fn probe(&self, post: &SidecarContainer) -> TerminationCause {
         let spec = &post.sidecar.spec;
         if let Some(startup) = spec.startup.as_ref().filter(|_| !post.state.started.get()) {
-            if let Err(why) = post.patient().starts(startup).await {
-                return End::Unhealthy(format!("startup probe failed: {why}"));
+            if let Err(why) = post.probe_target().until_started(startup).await {
+                return TerminationCause::Unhealthy(format!("startup probe failed: {why}"));
             }
             post.state.started.set(true);
         }
         let lives = async {
             let Some(liveness) = &spec.liveness else { return std::future::pending().await };
-            sleep(liveness.delay).await;
-            post.patient().fails(liveness).await
+            sleep(liveness.initial_delay).await;
+            post.probe_target().until_failure(liveness).await
         };
         tokio::select! {
-            () = self.keep_ready(post) => End::Asked, // never
-            why = lives => End::Unhealthy(format!("liveness probe failed: {why}")),
+            () = self.watch_readiness(post) => TerminationCause::Stopped, // never
+            why = lives => TerminationCause::Unhealthy(format!("liveness probe failed: {why}")),
         }
     }
 
     /// Never returns.
-    async fn keep_ready(&self, post: &Post) {
+    async fn watch_readiness(&self, post: &SidecarContainer) {
         let probe = &post.sidecar.spec.readiness;
-        let mut pace = Pace::Fast;
-        match post.sidecar.is_probed {
+        let mut pace = ProbePace::Fast;
+        match post.sidecar.has_readiness_probe {
             _ if post.state.ready.get() => {}
-            true => sleep(probe.delay).await,
+            true => sleep(probe.initial_delay).await,
             // Nobody says that it is ready, and it was not the last time.
-            false if post.state.failures.get() > 0 => sleep(SIDECAR_STEADY_AFTER).await,
+            false if post.state.failures.get() > 0 => sleep(SIDECAR_STABLE_AFTER).await,
             false => {}
         }
         loop {
-            if post.sidecar.is_probed {
-                post.patient().passes(probe, pace).await;
+            if post.sidecar.has_readiness_probe {
+                post.probe_target().until_success(probe, pace).await;
             }
-            self.say(post, true);
-            let later = probe.later().filter(|_| post.sidecar.is_probed);
+            self.set_ready(post, true);
+            let later = probe.periodic().filter(|_| post.sidecar.has_readiness_probe);
             let Some(later) = later else { return std::future::pending().await };
             sleep(later.period).await;
-            let why = post.patient().fails(&later).await;
+            let why = post.probe_target().until_failure(&later).await;
             tracing::warn!(sidecar = post.sidecar.name, %why, "sidecar is not ready any more");
-            self.say(post, false);
-            pace = if probe.period.is_zero() { Pace::Fast } else { Pace::Period };
+            self.set_ready(post, false);
+            pace = if probe.period.is_zero() { ProbePace::Fast } else { ProbePace::Period };
         }
     }
 
-    fn say(&self, post: &Post, ready: bool) {
+    fn set_ready(&self, post: &SidecarContainer, ready: bool) {
         if post.state.ready.replace(ready) != ready {
-            self.bell.notify_waiters();
-            let posts = self.posts.iter().map(Post::seen);
-            self.reporter.beside(self.before.iter().cloned().chain(posts).collect());
+            self.state_changed.notify_waiters();
+            let posts = self.containers.iter().map(SidecarContainer::status);
+            self.reporter.sidecars(self.init_containers.iter().cloned().chain(posts).collect());
         }
     }
 
     fn are_ready(&self) -> bool {
-        self.posts.iter().all(|post| post.state.ready.get())
+        self.containers.iter().all(|post| post.state.ready.get())
     }
 
     fn signal_all(&self, signal: Signal) {
-        self.posts.iter().for_each(|post| post.signal(signal));
+        self.containers.iter().for_each(|post| post.signal(signal));
     }
 }
 
 /// A process, what tells its end, and those who read what it writes.
-type Begun = (Child, AsyncFd<OwnedFd>, Vec<JoinHandle<()>>);
+type SidecarProcess = (Child, AsyncFd<OwnedFd>, Vec<JoinHandle<()>>);
 
-impl Post {
+impl SidecarContainer {
     /// Starts its process.
-    pub(super) fn begin(&self) -> io::Result<Begun> {
+    pub(super) fn spawn(&self) -> io::Result<SidecarProcess> {
         let words = command(&self.sidecar.spec, &self.environment);
         let mut starting = self.launcher.command(&words, &self.environment);
         let mut child = starting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        match watch(&mut child, &self.log) {
+        match capture(&mut child, &self.log) {
             Ok((pidfd, pumps)) => Ok((child, pidfd, pumps)),
             Err(why) => {
                 signal_group(&child, Signal::KILL);
@@ -327,20 +332,26 @@ impl Post {
         }
     }
 
-    fn patient(&self) -> Patient<'_> {
+    fn probe_target(&self) -> ProbeTarget<'_> {
         let Self { address, launcher, environment, .. } = self;
-        Patient { address: *address, launcher, environment, wrong: &self.state.wrong }
+        ProbeTarget { address: *address, launcher, environment, last_error: &self.state.last_probe_error }
     }
 
-    fn seen(&self) -> Beside {
-        let State { ready, restarts, .. } = &self.state;
+    fn status(&self) -> SidecarStatus {
+        let SidecarState { ready, restarts, .. } = &self.state;
         let (ready, restarts) = (ready.get(), restarts.get());
-        Beside { name: self.sidecar.name.clone(), ready, restarts, began: None, ended: None }
+        SidecarStatus {
+            name: self.sidecar.name.clone(),
+            ready,
+            restarts,
+            started_at: None,
+            finished_at: None,
+        }
     }
 }
 
 /// Before the next start, after so many failures in a row.
-fn delay(failures: u32) -> Duration {
+fn restart_delay(failures: u32) -> Duration {
     SIDECAR_RESTART_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(SIDECAR_RESTART_MAX)
 }
 
@@ -350,7 +361,10 @@ mod tests {
 
     #[test]
     fn starts_again_come_later_and_later_up_to_a_bound() {
-        assert_eq!([0, 1, 2].map(delay), [SIDECAR_RESTART_MIN, SIDECAR_RESTART_MIN, SIDECAR_RESTART_MIN * 2]);
-        assert_eq!(delay(u32::MAX), SIDECAR_RESTART_MAX);
+        assert_eq!(
+            [0, 1, 2].map(restart_delay),
+            [SIDECAR_RESTART_MIN, SIDECAR_RESTART_MIN, SIDECAR_RESTART_MIN * 2]
+        );
+        assert_eq!(restart_delay(u32::MAX), SIDECAR_RESTART_MAX);
     }
 }

@@ -17,36 +17,36 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-use super::memory;
-use super::mounts::allowed;
+use super::mounts::can_mount;
+use super::tmpfs;
 
 /// The link that is swapped.
-const DATA: &str = "..data";
+const DATA_LINK: &str = "..data";
 /// The folder of all volumes holds secrets: nobody else's business.
 const FOLDER_MODE: u32 = 0o700;
 /// An instance's own folders are for whatever user it is, as the kubelet's are; they lie in one that nobody else enters.
 const OWN_MODE: u32 = 0o777;
 /// Of the folder that holds all of an instance's own; before it stands the instance's id.
-pub(super) const OWN_ENDING: &str = ".empty";
+pub(super) const EMPTY_DIR_SUFFIX: &str = ".empty";
 
 /// One folder of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Volume {
+pub struct InstanceVolume {
     pub name: String,
-    pub content: Content,
+    pub content: VolumeContent,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
+pub enum VolumeContent {
     /// The same for all instances of a revision.
-    Files(Vec<File>),
+    Files(Vec<VolumeFile>),
     /// Each instance has its own, empty at its start and gone with it (`emptyDir`).
-    Empty(Medium),
+    Empty(VolumeMedium),
 }
 
 /// Where an instance's own files lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Medium {
+pub enum VolumeMedium {
     Disk,
     /// RT-FS-03: nowhere else, where mounts are allowed; `None`: as much as the kernel lets it.
     Memory {
@@ -54,19 +54,19 @@ pub enum Medium {
     },
 }
 
-impl Volume {
-    fn is_own(&self) -> bool {
-        matches!(self.content, Content::Empty(_))
+impl InstanceVolume {
+    fn is_per_instance(&self) -> bool {
+        matches!(self.content, VolumeContent::Empty(_))
     }
 
     /// It is mounted for each instance.
     pub(super) fn is_in_memory(&self) -> bool {
-        allowed() && matches!(self.content, Content::Empty(Medium::Memory { .. }))
+        can_mount() && matches!(self.content, VolumeContent::Empty(VolumeMedium::Memory { .. }))
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct File {
+pub struct VolumeFile {
     /// Below the volume's folder; never leads out of it (see [`is_inside`]).
     pub path: String,
     pub bytes: Vec<u8>,
@@ -76,7 +76,7 @@ pub struct File {
 
 /// Where an instance sees a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
+pub struct InstanceMount {
     pub volume: String,
     pub path: PathBuf,
     /// Only this file or folder of the volume.
@@ -86,7 +86,7 @@ pub struct Mount {
 
 /// A relative path that stays below the folder it starts in.
 #[must_use]
-pub fn is_inside(path: &str) -> bool {
+pub fn is_contained_path(path: &str) -> bool {
     let mut parts = Path::new(path).components().peekable();
     // The links at the top begin with two dots, so a file there may not.
     let first_is_ours = matches!(parts.peek(), Some(Component::Normal(first)) if !first.as_encoded_bytes().starts_with(b".."));
@@ -95,61 +95,66 @@ pub fn is_inside(path: &str) -> bool {
 
 /// The volumes of one revision, and the empty ones of one instance.
 #[derive(Debug, Clone)]
-pub(super) struct Shelf {
-    shared: PathBuf,
-    own: PathBuf,
+pub(super) struct VolumeStore {
+    shared_dir: PathBuf,
+    instance_dir: PathBuf,
 }
 
-impl Shelf {
+impl VolumeStore {
     /// `folder` is the revision's.
     pub(super) fn new(folder: &Path, id: u64) -> Self {
-        Self { shared: folder.join("volumes"), own: folder.join(format!("{id}{OWN_ENDING}")) }
+        Self {
+            shared_dir: folder.join("volumes"),
+            instance_dir: folder.join(format!("{id}{EMPTY_DIR_SUFFIX}")),
+        }
     }
 
     /// Where the instance finds all volumes by their names.
-    pub(super) fn root(&self) -> &Path {
-        &self.shared
+    pub(super) fn volumes_dir(&self) -> &Path {
+        &self.shared_dir
     }
 
     /// Brings the files to what `volumes` say. What is right already is not touched.
-    pub(super) fn fill(&self, volumes: &[Volume]) -> io::Result<()> {
+    pub(super) fn write_files(&self, volumes: &[InstanceVolume]) -> io::Result<()> {
         for volume in volumes {
-            if let Content::Files(files) = &volume.content {
-                make_folder(&self.shared)?;
-                write(&self.shared.join(&volume.name), files)?;
+            if let VolumeContent::Files(files) = &volume.content {
+                create_dir(&self.shared_dir)?;
+                write(&self.shared_dir.join(&volume.name), files)?;
             }
         }
         Ok(())
     }
 
     /// Makes the instance's own folders, and in them those that `mounts` name.
-    pub(super) fn open<'a>(
+    pub(super) fn create_instance_dirs<'a>(
         &self,
-        volumes: &[Volume],
-        mounts: impl Iterator<Item = &'a Mount>,
+        volumes: &[InstanceVolume],
+        mounts: impl Iterator<Item = &'a InstanceMount>,
     ) -> io::Result<()> {
-        for volume in volumes.iter().filter(|volume| volume.is_own()) {
-            make_folder(&self.own)?;
-            let folder = self.own.join(&volume.name);
-            make_own(&folder)?;
-            if let Content::Empty(Medium::Memory { bytes_max }) = volume.content
+        for volume in volumes.iter().filter(|volume| volume.is_per_instance()) {
+            create_dir(&self.instance_dir)?;
+            let folder = self.instance_dir.join(&volume.name);
+            create_instance_dir(&folder)?;
+            if let VolumeContent::Empty(VolumeMedium::Memory { bytes_max }) = volume.content
                 && volume.is_in_memory()
             {
-                memory::mount(&folder, bytes_max)?;
+                tmpfs::mount(&folder, bytes_max)?;
             }
         }
-        for mount in mounts.filter(|mount| volumes.iter().any(|v| v.name == mount.volume && v.is_own())) {
-            if let Some(below) = mount.sub_path.as_deref().filter(|below| is_inside(below)) {
-                make_own(&self.own.join(&mount.volume).join(below))?;
+        for mount in
+            mounts.filter(|mount| volumes.iter().any(|v| v.name == mount.volume && v.is_per_instance()))
+        {
+            if let Some(below) = mount.sub_path.as_deref().filter(|below| is_contained_path(below)) {
+                create_instance_dir(&self.instance_dir.join(&mount.volume).join(below))?;
             }
         }
         Ok(())
     }
 
     /// Removes the instance's own folders; those of a crashed appliance go with their revision.
-    pub(super) fn close(&self, volumes: &[Volume]) {
+    pub(super) fn remove_instance_dirs(&self, volumes: &[InstanceVolume]) {
         let dismounted = volumes.iter().filter(|volume| volume.is_in_memory()).try_for_each(|volume| {
-            match memory::dismount(&self.own.join(&volume.name)) {
+            match tmpfs::unmount_tmpfs(&self.instance_dir.join(&volume.name)) {
                 // It was never mounted: its start failed before that.
                 Err(why) if [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput].contains(&why.kind()) => {
                     Ok(())
@@ -157,17 +162,17 @@ impl Shelf {
                 dismounted => dismounted,
             }
         });
-        if let Err(why) = dismounted.and_then(|()| fs::remove_dir_all(&self.own))
+        if let Err(why) = dismounted.and_then(|()| fs::remove_dir_all(&self.instance_dir))
             && why.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(folder = %self.own.display(), %why, "an instance's empty volumes stay behind");
+            tracing::warn!(folder = %self.instance_dir.display(), %why, "an instance's empty volumes stay behind");
         }
     }
 
     /// The folder or file behind a mount.
-    pub(super) fn source(&self, volumes: &[Volume], mount: &Mount) -> PathBuf {
-        let is_own = volumes.iter().any(|volume| volume.name == mount.volume && volume.is_own());
-        let folder = if is_own { &self.own } else { &self.shared }.join(&mount.volume);
+    pub(super) fn source(&self, volumes: &[InstanceVolume], mount: &InstanceMount) -> PathBuf {
+        let is_own = volumes.iter().any(|volume| volume.name == mount.volume && volume.is_per_instance());
+        let folder = if is_own { &self.instance_dir } else { &self.shared_dir }.join(&mount.volume);
         match &mount.sub_path {
             Some(below) => folder.join(below),
             None => folder,
@@ -175,20 +180,20 @@ impl Shelf {
     }
 }
 
-fn make_folder(path: &Path) -> io::Result<()> {
+fn create_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
 }
 
 /// With what leads to it.
-fn make_own(path: &Path) -> io::Result<()> {
+fn create_instance_dir(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     // Set afterwards, because the mode given at creation loses the bits of the umask.
     fs::set_permissions(path, fs::Permissions::from_mode(OWN_MODE))
 }
 
-fn write(folder: &Path, files: &[File]) -> io::Result<()> {
+fn write(folder: &Path, files: &[VolumeFile]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let before = fs::read_link(folder.join(DATA)).ok();
+    let before = fs::read_link(folder.join(DATA_LINK)).ok();
     let fresh = PathBuf::from(format!("..{:016x}", hash(files)));
     if before.as_ref() == Some(&fresh) {
         return Ok(());
@@ -196,14 +201,14 @@ fn write(folder: &Path, files: &[File]) -> io::Result<()> {
     let target = folder.join(&fresh);
     // Left over from a write that was cut short; nothing points to it.
     clear(&target)?;
-    for file in files.iter().filter(|file| is_inside(&file.path)) {
+    for file in files.iter().filter(|file| is_contained_path(&file.path)) {
         write_file(&target.join(&file.path), file)?;
     }
     fs::create_dir_all(&target)?;
     let link = folder.join("..data_new");
     let _ = fs::remove_file(&link); // the same
     symlink(&fresh, &link)?;
-    fs::rename(&link, folder.join(DATA))?;
+    fs::rename(&link, folder.join(DATA_LINK))?;
     relink(folder, files)?;
     match before {
         Some(old) => clear(&folder.join(old)),
@@ -211,7 +216,7 @@ fn write(folder: &Path, files: &[File]) -> io::Result<()> {
     }
 }
 
-fn write_file(path: &Path, file: &File) -> io::Result<()> {
+fn write_file(path: &Path, file: &VolumeFile) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
@@ -222,12 +227,12 @@ fn write_file(path: &Path, file: &File) -> io::Result<()> {
 }
 
 /// One link per name at the top, and none to what is gone.
-fn relink(folder: &Path, files: &[File]) -> io::Result<()> {
-    let top = |file: &File| file.path.split('/').next().map(str::to_owned);
+fn relink(folder: &Path, files: &[VolumeFile]) -> io::Result<()> {
+    let top = |file: &VolumeFile| file.path.split('/').next().map(str::to_owned);
     let wanted: std::collections::BTreeSet<String> =
-        files.iter().filter(|file| is_inside(&file.path)).filter_map(top).collect();
+        files.iter().filter(|file| is_contained_path(&file.path)).filter_map(top).collect();
     for name in &wanted {
-        match symlink(Path::new(DATA).join(name), folder.join(name)) {
+        match symlink(Path::new(DATA_LINK).join(name), folder.join(name)) {
             Err(why) if why.kind() != io::ErrorKind::AlreadyExists => return Err(why),
             _ => {}
         }
@@ -250,7 +255,7 @@ fn clear(folder: &Path) -> io::Result<()> {
 }
 
 /// Names a content; equal contents have equal names over restarts, because the keys are fixed.
-fn hash(files: &[File]) -> u64 {
+fn hash(files: &[VolumeFile]) -> u64 {
     let mut hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default().build_hasher();
     for file in files {
         for part in [file.path.as_bytes(), &file.bytes, &file.mode.to_le_bytes()] {
@@ -265,8 +270,8 @@ fn hash(files: &[File]) -> u64 {
 mod tests {
     use super::*;
 
-    fn files(list: &[(&str, &str)]) -> Vec<File> {
-        let file = |(path, text): &(&str, &str)| File {
+    fn files(list: &[(&str, &str)]) -> Vec<VolumeFile> {
+        let file = |(path, text): &(&str, &str)| VolumeFile {
             path: (*path).to_owned(),
             bytes: text.as_bytes().to_vec(),
             mode: 0o640,
@@ -294,11 +299,11 @@ mod tests {
         assert_eq!(fs::metadata(folder.join("colour")).unwrap().permissions().mode() & 0o777, 0o640);
 
         // Whoever has the old folder open reads on in it or finds it gone, and never a mixture.
-        let first = fs::read_link(folder.join(DATA)).unwrap();
+        let first = fs::read_link(folder.join(DATA_LINK)).unwrap();
         write(&folder, &files(&[("colour", "blue"), ("deep/er", "1")])).unwrap();
         assert_eq!(fs::read_to_string(folder.join("colour")).unwrap(), "blue");
         assert_eq!(names(&folder), ["colour", "deep"]);
-        assert_ne!(fs::read_link(folder.join(DATA)).unwrap(), first);
+        assert_ne!(fs::read_link(folder.join(DATA_LINK)).unwrap(), first);
         assert!(!folder.join(first).exists());
     }
 
@@ -308,7 +313,7 @@ mod tests {
         let folder = dir.path().join("settings");
         let content = files(&[("colour", "red")]);
         write(&folder, &content).unwrap();
-        let stamp = || fs::symlink_metadata(folder.join(DATA)).unwrap().modified().unwrap();
+        let stamp = || fs::symlink_metadata(folder.join(DATA_LINK)).unwrap().modified().unwrap();
         let before = stamp();
         write(&folder, &content).unwrap();
         assert_eq!(stamp(), before);
@@ -330,10 +335,10 @@ mod tests {
     #[test]
     fn no_file_leads_out_of_its_volume() {
         for bad in ["", "/etc/passwd", "../x", "a/../../x", "..data", "..data/x", "./a"] {
-            assert!(!is_inside(bad), "{bad}");
+            assert!(!is_contained_path(bad), "{bad}");
         }
         for good in ["a", "a/b", ".hidden", "a/..b", "a..b"] {
-            assert!(is_inside(good), "{good}");
+            assert!(is_contained_path(good), "{good}");
         }
     }
 }

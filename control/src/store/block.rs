@@ -9,33 +9,33 @@ use std::sync::Arc;
 use bytes::{Buf as _, BufMut as _, Bytes};
 use zstd::bulk::Compressor;
 
-use super::{Key, Stored};
+use super::{ObjectKey, StoredObject};
 
 /// Objects of a block: with twice as many a sleeping Service takes 0.1 KiB less, and reading one of them twice as long.
 pub(super) const BLOCK_OBJECTS_MAX: usize = 32;
 
 /// Longest text of an object that shares a block, in bytes, so that a block is 256 KiB of text at most. Nearly all are shorter.
-pub(super) const SHARING_BYTES_MAX: usize = 8 * 1024;
+pub(super) const BLOCK_OBJECT_BYTES_MAX: usize = 8 * 1024;
 
 /// A higher one takes five times as long and leaves a tenth less.
 const LEVEL: i32 = 3;
 
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct ObjectBlock {
     bytes: Box<[u8]>,
     text_bytes: u32,
 }
 
 /// Makes blocks, in room that it uses again.
-pub(super) struct Folder(Compressor<'static>);
+pub(super) struct BlockCompressor(Compressor<'static>);
 
 /// A block's objects, one after the other; none is made before it is asked for.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Rows(Bytes);
+pub(super) struct BlockRows(Bytes);
 
 /// One of them.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct BlockRow {
     resource: Bytes,
     namespace: Bytes,
     name: Bytes,
@@ -43,12 +43,12 @@ pub(super) struct Row {
     json: Bytes,
 }
 
-impl Folder {
+impl BlockCompressor {
     pub(super) fn new() -> Self {
         Self(Compressor::new(LEVEL).expect("there is such a level"))
     }
 
-    pub(super) fn fold(&mut self, objects: &[Arc<Stored>]) -> Block {
+    pub(super) fn compress(&mut self, objects: &[Arc<StoredObject>]) -> ObjectBlock {
         let mut text = Vec::new();
         for object in objects {
             let json = object.json();
@@ -61,31 +61,31 @@ impl Folder {
         }
         let text_bytes = u32::try_from(text.len()).expect("a block has so many objects of so many bytes");
         let bytes = self.0.compress(&text).expect("there is room for the longest");
-        Block { bytes: bytes.as_slice().into(), text_bytes }
+        ObjectBlock { bytes: bytes.as_slice().into(), text_bytes }
     }
 }
 
-impl Block {
-    pub(super) fn rows(&self) -> Rows {
+impl ObjectBlock {
+    pub(super) fn rows(&self) -> BlockRows {
         let text = zstd::bulk::decompress(&self.bytes, self.text_bytes as usize);
-        Rows(text.expect("what was compressed here comes back").into())
+        BlockRows(text.expect("what was compressed here comes back").into())
     }
 
     /// The object at this place, counted from none.
-    pub(super) fn nth(&self, place: usize) -> Option<Arc<Stored>> {
-        self.rows().nth(place).map(|row| row.stored(None))
+    pub(super) fn nth(&self, place: usize) -> Option<Arc<StoredObject>> {
+        self.rows().nth(place).map(|row| row.to_object(None))
     }
 
     /// Bytes that it takes here.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.bytes.len()
     }
 }
 
-impl Iterator for Rows {
-    type Item = Row;
+impl Iterator for BlockRows {
+    type Item = BlockRow;
 
-    fn next(&mut self) -> Option<Row> {
+    fn next(&mut self) -> Option<BlockRow> {
         if self.0.is_empty() {
             return None;
         }
@@ -94,12 +94,12 @@ impl Iterator for Rows {
             self.0.split_to(length)
         };
         let [resource, namespace, name, json] = [part(), part(), part(), part()];
-        Some(Row { resource, namespace, name, json, version: self.0.get_u64_le() })
+        Some(BlockRow { resource, namespace, name, json, version: self.0.get_u64_le() })
     }
 }
 
-impl Row {
-    pub(super) fn has(&self, key: &Key) -> bool {
+impl BlockRow {
+    pub(super) fn is_key(&self, key: &ObjectKey) -> bool {
         self.name == key.name.as_bytes()
             && self.namespace == key.namespace.as_bytes()
             && self.resource == key.resource.as_bytes()
@@ -111,17 +111,17 @@ impl Row {
     }
 
     /// The object. It shares the words of its key with the one before it, where they are the same.
-    pub(super) fn stored(&self, before: Option<&Key>) -> Arc<Stored> {
+    pub(super) fn to_object(&self, before: Option<&ObjectKey>) -> Arc<StoredObject> {
         let word = |bytes: &Bytes, known: Option<&Arc<str>>| match known {
             Some(known) if known.as_bytes() == bytes => Arc::clone(known),
             _ => String::from_utf8_lossy(bytes).into(),
         };
-        let key = Key {
+        let key = ObjectKey {
             resource: word(&self.resource, before.map(|key| &key.resource)),
             namespace: word(&self.namespace, before.map(|key| &key.namespace)),
             name: word(&self.name, before.map(|key| &key.name)),
         };
-        Arc::new(Stored::of_text(key, self.version, &self.json))
+        Arc::new(StoredObject::from_json(key, self.version, &self.json))
     }
 }
 
@@ -134,25 +134,25 @@ mod tests {
     #[test]
     fn neighbours_leave_a_twentieth_and_come_back_as_they_were() {
         let status = "and what a controller says of it, at length. ".repeat(40);
-        let objects: Vec<Arc<Stored>> = (0..BLOCK_OBJECTS_MAX)
+        let objects: Vec<Arc<StoredObject>> = (0..BLOCK_OBJECTS_MAX)
             .map(|n| {
-                let key = Key {
+                let key = ObjectKey {
                     resource: "/a".into(),
                     namespace: if n < 9 { "n" } else { "ü" }.into(),
                     name: format!("x{n}").into(),
                 };
                 let value = json!({ "metadata": { "uid": format!("u{n}"), "labels": { "l": n.to_string() },
                     "ownerReferences": [{ "uid": "o" }] }, "status": status });
-                Arc::new(Stored::new(key, 7 + n as u64, &value))
+                Arc::new(StoredObject::new(key, 7 + n as u64, &value))
             })
             .collect();
-        let block = Folder::new().fold(&objects);
+        let block = BlockCompressor::new().compress(&objects);
         let text: usize = objects.iter().map(|object| object.json_bytes()).sum();
-        assert!(block.held() < text / 20, "{} of {text}", block.held());
-        let mut last: Option<Key> = None;
+        assert!(block.memory_bytes() < text / 20, "{} of {text}", block.memory_bytes());
+        let mut last: Option<ObjectKey> = None;
         for (row, object) in block.rows().zip(&objects) {
-            let again = row.stored(last.as_ref());
-            assert!(row.has(&object.key) && !last.is_some_and(|key| row.has(&key)));
+            let again = row.to_object(last.as_ref());
+            assert!(row.is_key(&object.key) && !last.is_some_and(|key| row.is_key(&key)));
             assert_eq!(
                 (&again.key, again.resource_version, &again.head, again.json()),
                 (&object.key, object.resource_version, &object.head, object.json())
@@ -162,6 +162,6 @@ mod tests {
         assert_eq!(block.rows().count(), objects.len());
         assert_eq!(block.nth(20).unwrap().key, objects[20].key);
         assert!(block.nth(objects.len()).is_none());
-        assert_eq!(Folder::new().fold(&[]).rows().count(), 0);
+        assert_eq!(BlockCompressor::new().compress(&[]).rows().count(), 0);
     }
 }

@@ -12,63 +12,66 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::kind::Registry;
+use crate::kind_registry::KindRegistry;
 
-use super::lifecycle::{self, CLEANUP, DEFINITIONS, FOREGROUND, ORPHAN, Policy};
-use super::looks::Looks;
-use super::terminating::{self, Left};
-use super::upkeep::{self, Skip};
-use super::{Change, Event, Key, Memory, Opened, Store, StoreError, Stored, View};
+use super::gc_rate_limiter::GcRateLimiter;
+use super::lifecycle::{self, CUSTOM_RESOURCE_CLEANUP, DEFINITIONS, FOREGROUND, ORPHAN, PropagationPolicy};
+use super::maintenance::{self, SkipReason};
+use super::namespace_termination::{self, RemainingObjects};
+use super::{
+    ChangeEvent, DecodedObject, MemoryIndex, ObjectKey, ObjectStore, StagedView, StoreError, StoredObject,
+    WriteOperation,
+};
 
 /// Deletions asked for at a time, so that they share commits.
-const DELETIONS_AT_ONCE_MAX: usize = 64;
+const CONCURRENT_DELETES_MAX: usize = 64;
 /// Pause while the disk is full.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(2);
+const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Somewhere to look.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum GcTarget {
     /// An object that names owners.
-    Child(Key),
+    Child(ObjectKey),
     /// An object that waits for its dependents.
-    Owner(Key),
+    Owner(ObjectKey),
     /// A namespace that is being deleted.
-    Namespace(Key),
+    Namespace(ObjectKey),
     /// The definition of a client's kind that is being deleted.
-    Definition(Key),
+    Definition(ObjectKey),
 }
 
 /// Notes in a change of an object, which is given as it was before, who wrote its status and when.
-pub type Sign = fn(Change, &Opened, &str) -> Change;
+pub type TrackStatusWriterFn = fn(WriteOperation, &DecodedObject, &str) -> WriteOperation;
 /// Tells of an object in an Event, by its reason and a sentence.
-pub type Tell = fn(&View, &Stored, &str, &str) -> Result<Change, Skip>;
+pub type RecordEventFn = fn(&StagedView, &StoredObject, &str, &str) -> Result<WriteOperation, SkipReason>;
 
 /// What the collector writes for people.
 #[derive(Debug, Clone, Copy)]
-pub struct Words {
-    pub sign: Sign,
-    pub tell: Tell,
+pub struct GcCallbacks {
+    pub track_status_writer: TrackStatusWriterFn,
+    pub record_event: RecordEventFn,
 }
 
 /// Collects until the store is shut or fails. `registry` has the kinds that are not defined in the store.
-pub async fn run(store: Arc<Store>, registry: Arc<Registry>, words: Words) {
+pub async fn run(store: Arc<ObjectStore>, registry: Arc<KindRegistry>, words: GcCallbacks) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
     let (mut places, mut reached) = {
         let memory = store.read();
-        (everywhere(&memory), memory.revision())
+        (all_targets(&memory), memory.revision())
     };
     drop(store);
-    let mut looks = Looks::default();
+    let mut looks = GcRateLimiter::default();
     loop {
-        match visit(&weak, &registry, places, words).await {
+        match process(&weak, &registry, places, words).await {
             Ok(()) => {}
             Err(StoreError::Full { .. }) => {
-                tokio::time::sleep(TRY_AGAIN_AFTER).await;
+                tokio::time::sleep(RETRY_AFTER).await;
                 let Some(store) = weak.upgrade() else { return };
                 news.mark_unchanged();
                 let memory = store.read();
-                (places, reached) = (everywhere(&memory), memory.revision());
+                (places, reached) = (all_targets(&memory), memory.revision());
                 continue;
             }
             Err(why) => {
@@ -76,22 +79,22 @@ pub async fn run(store: Arc<Store>, registry: Arc<Registry>, words: Words) {
                 return;
             }
         }
-        if !wait(&mut news, looks.next_at()).await {
+        if !wait_for_change(&mut news, looks.next_at()).await {
             return;
         }
         let Some(store) = weak.upgrade() else { return };
         news.mark_unchanged();
         let memory = store.read();
         (places, reached) = match memory.changes(None, None, reached, usize::MAX) {
-            Ok((events, reached)) => (touched(&memory, &events), reached),
-            Err(_) => (everywhere(&memory), memory.revision()),
+            Ok((events, reached)) => (changed_targets(&memory, &events), reached),
+            Err(_) => (all_targets(&memory), memory.revision()),
         };
-        put_off(&mut places, &mut looks, &memory);
+        requeue(&mut places, &mut looks, &memory);
     }
 }
 
 /// Waits for news, or until `due`. `false`: there will be none.
-async fn wait(news: &mut watch::Receiver<u64>, due: Option<Instant>) -> bool {
+async fn wait_for_change(news: &mut watch::Receiver<u64>, due: Option<Instant>) -> bool {
     // A store that was shut may still be held by somebody: an error is the end, and no news.
     let changed = async {
         match news.has_changed() {
@@ -107,60 +110,61 @@ async fn wait(news: &mut watch::Receiver<u64>, due: Option<Instant>) -> bool {
 }
 
 /// Leaves out the namespaces and definitions that need not be looked at yet, and adds those whose time has come.
-fn put_off(places: &mut BTreeSet<Place>, looks: &mut Looks, memory: &Memory) {
+fn requeue(places: &mut BTreeSet<GcTarget>, looks: &mut GcRateLimiter, memory: &MemoryIndex) {
     let now = Instant::now();
-    let of = |key: Key| {
-        if lifecycle::is_namespace(&key) { Place::Namespace(key) } else { Place::Definition(key) }
+    let of = |key: ObjectKey| {
+        if lifecycle::is_namespace(&key) { GcTarget::Namespace(key) } else { GcTarget::Definition(key) }
     };
     places.extend(looks.take_due(now).into_iter().map(of));
     places.retain(|place| match place {
-        Place::Namespace(key) => looks.allow(key, memory.in_namespace(&key.name).next().is_none(), now),
-        Place::Definition(key) => {
+        GcTarget::Namespace(key) => looks.allow(key, memory.in_namespace(&key.name).next().is_none(), now),
+        GcTarget::Definition(key) => {
             let resource = lifecycle::resource_of_definition(&key.name);
             looks.allow(key, memory.list(&resource, None).into_iter().next().is_none(), now)
         }
-        Place::Child(_) | Place::Owner(_) => true,
+        GcTarget::Child(_) | GcTarget::Owner(_) => true,
     });
 }
 
 /// All places that may need a look, when nothing is known of what changed.
-fn everywhere(memory: &Memory) -> BTreeSet<Place> {
+fn all_targets(memory: &MemoryIndex) -> BTreeSet<GcTarget> {
     // To look each owner up would open a block for each object that sleeps.
     let there = memory.all().into_iter().filter(|object| !object.head.deleting);
     let staying: HashMap<String, Arc<str>> =
         there.map(|object| (object.head.uid().to_owned(), Arc::clone(&object.key.namespace))).collect();
-    let places = |object: Arc<Stored>| {
-        places_of(&object, |owner| staying.get(owner).is_some_and(|home| may_own(home, &object.key)))
+    let places = |object: Arc<StoredObject>| {
+        targets_of(&object, |owner| staying.get(owner).is_some_and(|home| may_own(home, &object.key)))
     };
     memory.all().into_iter().flat_map(places).collect()
 }
 
 /// The same of one object.
-fn places_in(memory: &Memory, object: &Stored) -> Vec<Place> {
-    let stays = |owner: &Stored| !owner.head.deleting && may_own(&owner.key.namespace, &object.key);
-    places_of(object, |owner| memory.by_uid(owner).is_some_and(|owner| stays(&owner)))
+fn targets_in(memory: &MemoryIndex, object: &StoredObject) -> Vec<GcTarget> {
+    let stays = |owner: &StoredObject| !owner.head.deleting && may_own(&owner.key.namespace, &object.key);
+    targets_of(object, |owner| memory.by_uid(owner).is_some_and(|owner| stays(&owner)))
 }
 
 /// A child whose owners are there and stay needs no look: when one of them goes, that leads here again.
-fn places_of(object: &Stored, stays: impl Fn(&str) -> bool) -> Vec<Place> {
+fn targets_of(object: &StoredObject, stays: impl Fn(&str) -> bool) -> Vec<GcTarget> {
     let head = &object.head;
     let waits = head.deleting && (head.has_finalizer(FOREGROUND) || head.has_finalizer(ORPHAN));
     let key = &object.key;
-    let child = (!head.owners().all(stays)).then(|| Place::Child(key.clone()));
-    let owner = waits.then(|| Place::Owner(key.clone()));
-    let namespace = (head.deleting && lifecycle::is_namespace(key)).then(|| Place::Namespace(key.clone()));
-    let definition = (head.deleting && head.has_finalizer(CLEANUP)).then(|| Place::Definition(key.clone()));
+    let child = (!head.owners().all(stays)).then(|| GcTarget::Child(key.clone()));
+    let owner = waits.then(|| GcTarget::Owner(key.clone()));
+    let namespace = (head.deleting && lifecycle::is_namespace(key)).then(|| GcTarget::Namespace(key.clone()));
+    let definition = (head.deleting && head.has_finalizer(CUSTOM_RESOURCE_CLEANUP))
+        .then(|| GcTarget::Definition(key.clone()));
     [child, owner, namespace, definition].into_iter().flatten().collect()
 }
 
 /// Where changes call for a look.
-fn touched(memory: &Memory, events: &[Event]) -> BTreeSet<Place> {
+fn changed_targets(memory: &MemoryIndex, events: &[ChangeEvent]) -> BTreeSet<GcTarget> {
     if events.iter().any(|event| &*event.object.key.resource == DEFINITIONS && event.before.is_none()) {
-        return everywhere(memory); // owners that nobody knew
+        return all_targets(memory); // owners that nobody knew
     }
     let (mut places, mut around) = (BTreeSet::new(), BTreeSet::new());
     for event in events {
-        places.extend(touched_by(memory, event));
+        places.extend(targets_of_event(memory, event));
         let object = &event.object;
         // What goes may be what its namespace waits for; what stays was brought there by a restore.
         if event.deleted || !object.head.deleting {
@@ -172,37 +176,37 @@ fn touched(memory: &Memory, events: &[Event]) -> BTreeSet<Place> {
     }
     // Each once: thousands that go together have one home, which sleeps perhaps.
     let around = around.iter().filter_map(|key| memory.get(key)).filter(|one| one.head.deleting);
-    places.extend(around.flat_map(|one| places_in(memory, &one)));
+    places.extend(around.flat_map(|one| targets_in(memory, &one)));
     places
 }
 
-fn touched_by(memory: &Memory, event: &Event) -> Vec<Place> {
+fn targets_of_event(memory: &MemoryIndex, event: &ChangeEvent) -> Vec<GcTarget> {
     let object = &event.object;
     let mut places = Vec::new();
     // A restore may put another object of the same name into its place.
     let replaced =
         event.before.as_ref().map(|before| before.head.uid()).filter(|uid| *uid != object.head.uid());
     if let Some(uid) = replaced {
-        places.extend(memory.dependents(uid).map(|child| Place::Child(child.key.clone())));
+        places.extend(memory.dependents(uid).map(|child| GcTarget::Child(child.key.clone())));
     }
     if event.deleted {
-        places.extend(memory.dependents(object.head.uid()).map(|child| Place::Child(child.key.clone())));
+        places.extend(memory.dependents(object.head.uid()).map(|child| GcTarget::Child(child.key.clone())));
     } else {
-        places.extend(places_in(memory, object));
+        places.extend(targets_in(memory, object));
     }
     // An owner may have waited for exactly this child to go or to let go.
     if let Some(before) = &event.before {
         let waiting = before.head.owners().filter_map(|uid| memory.by_uid(uid));
-        places.extend(waiting.flat_map(|owner| places_in(memory, &owner)));
+        places.extend(waiting.flat_map(|owner| targets_in(memory, &owner)));
     }
     places
 }
 
-async fn visit(
-    store: &Weak<Store>,
-    registry: &Arc<Registry>,
-    places: BTreeSet<Place>,
-    words: Words,
+async fn process(
+    store: &Weak<ObjectStore>,
+    registry: &Arc<KindRegistry>,
+    places: BTreeSet<GcTarget>,
+    words: GcCallbacks,
 ) -> Result<(), StoreError> {
     let now = now();
     let visits = stream::iter(places).map(|place| {
@@ -210,38 +214,40 @@ async fn visit(
         async move {
             let Some(store) = store.upgrade() else { return Ok(()) };
             match place {
-                Place::Child(key) => visit_child(&store, registry, key, now, words.tell).await,
-                Place::Owner(key) => visit_owner(&store, &registry, key, now).await,
-                Place::Namespace(key) => visit_namespace(&store, key, now, words.sign).await,
-                Place::Definition(key) => visit_definition(&store, key, now).await,
+                GcTarget::Child(key) => process_child(&store, registry, key, now, words.record_event).await,
+                GcTarget::Owner(key) => process_owner(&store, &registry, key, now).await,
+                GcTarget::Namespace(key) => {
+                    process_namespace(&store, key, now, words.track_status_writer).await
+                }
+                GcTarget::Definition(key) => process_definition(&store, key, now).await,
             }
         }
     });
-    let mut visits = std::pin::pin!(visits.buffer_unordered(DELETIONS_AT_ONCE_MAX));
+    let mut visits = std::pin::pin!(visits.buffer_unordered(CONCURRENT_DELETES_MAX));
     while let Some(outcome) = visits.next().await {
         outcome?;
     }
     Ok(())
 }
 
-async fn visit_child(
-    store: &Store,
-    registry: Arc<Registry>,
-    key: Key,
+async fn process_child(
+    store: &ObjectStore,
+    registry: Arc<KindRegistry>,
+    key: ObjectKey,
     now: String,
-    tell: Tell,
+    tell: RecordEventFn,
 ) -> Result<(), StoreError> {
-    let far = far_owner(&store.read(), &key);
+    let far = owner_in_other_namespace(&store.read(), &key);
     if let Some((child, owner)) = far {
         let place = format!("does not exist in namespace {:?}", &*key.namespace);
         let told = format!("ownerRef {owner} {place}");
-        upkeep::write(store, move |view| tell(view, &child, "OwnerRefInvalidNamespace", &told)).await?;
+        maintenance::write(store, move |view| tell(view, &child, "OwnerRefInvalidNamespace", &told)).await?;
     }
-    upkeep::write(store, move |view| judge_child(view, &registry, &key, &now)).await
+    maintenance::write(store, move |view| decide_child(view, &registry, &key, &now)).await
 }
 
 /// The child, and an owner that it names and that is in another namespace, as Kubernetes writes references.
-fn far_owner(memory: &Memory, key: &Key) -> Option<(Arc<Stored>, String)> {
+fn owner_in_other_namespace(memory: &MemoryIndex, key: &ObjectKey) -> Option<(Arc<StoredObject>, String)> {
     let child = memory.get(key)?;
     let is_far = |uid: &str| memory.by_uid(uid).is_some_and(|owner| !may_own(&owner.key.namespace, key));
     let uid = child.head.owners().find(|uid| is_far(uid))?.to_owned();
@@ -252,75 +258,84 @@ fn far_owner(memory: &Memory, key: &Key) -> Option<(Arc<Stored>, String)> {
     Some((child, format!("[{version}/{kind}, namespace: {home}, name: {name}, uid: {uid}]")))
 }
 
-async fn visit_owner(
-    store: &Store,
-    registry: &Arc<Registry>,
-    key: Key,
+async fn process_owner(
+    store: &ObjectStore,
+    registry: &Arc<KindRegistry>,
+    key: ObjectKey,
     now: String,
 ) -> Result<(), StoreError> {
-    let children: Vec<Arc<Stored>> = {
+    let children: Vec<Arc<StoredObject>> = {
         let memory = store.read();
         let Some(owner) = memory.get(&key) else { return Ok(()) };
         memory.dependents(owner.head.uid()).collect()
     };
     for child in children {
         let (now, key, registry) = (now.clone(), child.key.clone(), Arc::clone(registry));
-        upkeep::write(store, move |view| judge_child(view, &registry, &key, &now)).await?;
+        maintenance::write(store, move |view| decide_child(view, &registry, &key, &now)).await?;
     }
-    upkeep::write(store, move |view| judge_owner(view, &key)).await
+    maintenance::write(store, move |view| decide_owner(view, &key)).await
 }
 
-async fn visit_namespace(store: &Store, key: Key, now: String, sign: Sign) -> Result<(), StoreError> {
-    let inside: Vec<Key> = {
+async fn process_namespace(
+    store: &ObjectStore,
+    key: ObjectKey,
+    now: String,
+    sign: TrackStatusWriterFn,
+) -> Result<(), StoreError> {
+    let inside: Vec<ObjectKey> = {
         let memory = store.read();
         let stays = memory.in_namespace(&key.name).filter(|object| !object.head.deleting);
         stays.map(|object| object.key.clone()).collect()
     };
     delete_all(store, inside, &now).await?;
-    let left = Left::of(store.read().in_namespace(&key.name));
+    let left = RemainingObjects::of(store.read().in_namespace(&key.name));
     let now = now.clone();
-    upkeep::write(store, move |view| judge_namespace(view, &key, &left, &now, sign)).await
+    maintenance::write(store, move |view| decide_namespace(view, &key, &left, &now, sign)).await
 }
 
 /// Deletes what there is of the kind whose definition goes, and lets that go if nothing is left.
 ///
 /// # Errors
 /// The store's.
-pub async fn empty(store: &Store, definition: Key) -> Result<(), StoreError> {
-    visit_definition(store, definition, now()).await
+pub async fn delete_custom_objects(store: &ObjectStore, definition: ObjectKey) -> Result<(), StoreError> {
+    process_definition(store, definition, now()).await
 }
 
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-async fn visit_definition(store: &Store, key: Key, now: String) -> Result<(), StoreError> {
+async fn process_definition(store: &ObjectStore, key: ObjectKey, now: String) -> Result<(), StoreError> {
     let resource = lifecycle::resource_of_definition(&key.name);
-    let objects: Vec<Key> = {
+    let objects: Vec<ObjectKey> = {
         let memory = store.read();
         let stay = memory.list(&resource, None).into_iter().filter(|object| !object.head.deleting);
         stay.map(|object| object.key.clone()).collect()
     };
     delete_all(store, objects, &now).await?;
-    upkeep::write(store, move |view| {
-        let definition = view.get(&key).filter(|found| found.head.deleting).ok_or(Skip::Fine)?.open();
+    maintenance::write(store, move |view| {
+        let definition =
+            view.get(&key).filter(|found| found.head.deleting).ok_or(SkipReason::UpToDate)?.decode();
         if !view.kind_is_empty(&resource) {
-            return Err(Skip::Fine);
+            return Err(SkipReason::UpToDate);
         }
-        Ok(lifecycle::finish(&definition, lifecycle::without_finalizer(&definition.value, CLEANUP)))
+        Ok(lifecycle::finish_update(
+            &definition,
+            lifecycle::without_finalizer(&definition.value, CUSTOM_RESOURCE_CLEANUP),
+        ))
     })
     .await
 }
 
-async fn delete_all(store: &Store, keys: Vec<Key>, now: &str) -> Result<(), StoreError> {
+async fn delete_all(store: &ObjectStore, keys: Vec<ObjectKey>, now: &str) -> Result<(), StoreError> {
     let deletions = stream::iter(keys).map(|key| {
         let now = now.to_owned();
-        upkeep::write(store, move |view| {
-            let object = view.get(&key).ok_or(Skip::Fine)?.open();
-            Ok(lifecycle::begin_delete(&object, Policy::Background, &now))
+        maintenance::write(store, move |view| {
+            let object = view.get(&key).ok_or(SkipReason::UpToDate)?.decode();
+            Ok(lifecycle::start_delete(&object, PropagationPolicy::Background, &now))
         })
     });
-    let mut deletions = std::pin::pin!(deletions.buffer_unordered(DELETIONS_AT_ONCE_MAX));
+    let mut deletions = std::pin::pin!(deletions.buffer_unordered(CONCURRENT_DELETES_MAX));
     while let Some(outcome) = deletions.next().await {
         outcome?;
     }
@@ -328,24 +343,29 @@ async fn delete_all(store: &Store, keys: Vec<Key>, now: &str) -> Result<(), Stor
 }
 
 /// Whether who lives in `home` may own the child: who is in no namespace, or in the same.
-fn may_own(home: &str, child: &Key) -> bool {
+fn may_own(home: &str, child: &ObjectKey) -> bool {
     home.is_empty() || *home == *child.namespace
 }
 
 /// Whether objects of the owner's kind live in namespaces; `None`: none of them are kept here. Then nobody knows whether one
 /// is gone: what is brought along from a cluster, or made before its owner's definition, must not be lost for that.
-fn lives_in_namespace(view: &View, registry: &Registry, owner: &Value) -> Option<bool> {
+fn is_namespaced(view: &StagedView, registry: &KindRegistry, owner: &Value) -> Option<bool> {
     let (version, kind) = (owner["apiVersion"].as_str().unwrap_or(""), &owner["kind"]);
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let ours = registry.entries.iter().find(|entry| entry.meta.group == group && *kind == entry.meta.kind);
-    ours.map(|entry| entry.meta.namespaced).or_else(|| view.defines(DEFINITIONS, group, kind))
+    ours.map(|entry| entry.meta.namespaced).or_else(|| view.is_namespaced(DEFINITIONS, group, kind))
 }
 
 /// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone. One in another namespace counts
 /// as gone, as in Kubernetes, where a name means nothing there.
-fn judge_child(view: &View, registry: &Registry, key: &Key, now: &str) -> Result<Change, Skip> {
-    let child: Opened = view.get(key).ok_or(Skip::Fine)?.open();
-    let references = child.value["metadata"]["ownerReferences"].as_array().ok_or(Skip::Fine)?;
+fn decide_child(
+    view: &StagedView,
+    registry: &KindRegistry,
+    key: &ObjectKey,
+    now: &str,
+) -> Result<WriteOperation, SkipReason> {
+    let child: DecodedObject = view.get(key).ok_or(SkipReason::UpToDate)?.decode();
+    let references = child.value["metadata"]["ownerReferences"].as_array().ok_or(SkipReason::UpToDate)?;
     let owner = |reference: &Value| {
         let found = view.by_uid(reference["uid"].as_str().unwrap_or(""));
         found.filter(|owner| may_own(&owner.key.namespace, key))
@@ -354,14 +374,13 @@ fn judge_child(view: &View, registry: &Registry, key: &Key, now: &str) -> Result
     let unclear = |reference: &Value| {
         let is_nowhere = key.namespace.is_empty();
         owner(reference).is_none()
-            && lives_in_namespace(view, registry, reference)
-                .is_none_or(|lives_in_one| lives_in_one && is_nowhere)
+            && is_namespaced(view, registry, reference).is_none_or(|lives_in_one| lives_in_one && is_nowhere)
     };
     if references.iter().any(unclear) {
-        return Err(Skip::Fine);
+        return Err(SkipReason::UpToDate);
     }
-    let leaves_it = |owner: &Stored| owner.head.deleting && owner.head.has_finalizer(ORPHAN);
-    let goes_with_it = |owner: &Stored| owner.head.deleting && owner.head.has_finalizer(FOREGROUND);
+    let leaves_it = |owner: &StoredObject| owner.head.deleting && owner.head.has_finalizer(ORPHAN);
+    let goes_with_it = |owner: &StoredObject| owner.head.deleting && owner.head.has_finalizer(FOREGROUND);
     let kept: Vec<Value> = references
         .iter()
         .filter(|reference| owner(reference).is_some_and(|owner| !leaves_it(&owner)))
@@ -372,11 +391,11 @@ fn judge_child(view: &View, registry: &Registry, key: &Key, now: &str) -> Result
     if !stays && !orphaned && !references.is_empty() {
         // A child that is waited for waits for its own children.
         let in_order = !kept.is_empty() && !view.dependents(child.head.uid()).is_empty();
-        let policy = if in_order { Policy::Foreground } else { Policy::Background };
-        return Ok(lifecycle::begin_delete(&child, policy, now));
+        let policy = if in_order { PropagationPolicy::Foreground } else { PropagationPolicy::Background };
+        return Ok(lifecycle::start_delete(&child, policy, now));
     }
     if kept.len() == references.len() {
-        return Err(Skip::Fine);
+        return Err(SkipReason::UpToDate);
     }
     let mut object = child.value.clone();
     if kept.is_empty() {
@@ -384,16 +403,16 @@ fn judge_child(view: &View, registry: &Registry, key: &Key, now: &str) -> Result
     } else {
         object["metadata"]["ownerReferences"] = kept.into();
     }
-    Ok(lifecycle::finish(&child, object))
+    Ok(lifecycle::finish_update(&child, object))
 }
 
 /// Lets an owner go when no dependent holds it any more.
-fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
-    let owner = view.get(key).filter(|owner| owner.head.deleting).ok_or(Skip::Fine)?.open();
+fn decide_owner(view: &StagedView, key: &ObjectKey) -> Result<WriteOperation, SkipReason> {
+    let owner = view.get(key).filter(|owner| owner.head.deleting).ok_or(SkipReason::UpToDate)?.decode();
     let uid = owner.head.uid();
     let children = view.dependents(uid);
-    let above = above(view, &owner);
-    let blocks = |child: &Arc<Stored>| {
+    let above = ancestors(view, &owner);
+    let blocks = |child: &Arc<StoredObject>| {
         // In a circle each would wait for the next; nobody there comes first.
         let waits = child.head.deleting && child.head.has_finalizer(FOREGROUND);
         if waits && above.contains(child.head.uid()) {
@@ -404,16 +423,16 @@ fn judge_owner(view: &View, key: &Key) -> Result<Change, Skip> {
         references.any(|reference| reference["uid"] == uid && reference["blockOwnerDeletion"] == true)
     };
     if owner.head.has_finalizer(ORPHAN) && children.is_empty() {
-        return Ok(lifecycle::finish(&owner, lifecycle::without_finalizer(&owner.value, ORPHAN)));
+        return Ok(lifecycle::finish_update(&owner, lifecycle::without_finalizer(&owner.value, ORPHAN)));
     }
     if owner.head.has_finalizer(FOREGROUND) && !children.iter().any(blocks) {
-        return Ok(lifecycle::finish(&owner, lifecycle::without_finalizer(&owner.value, FOREGROUND)));
+        return Ok(lifecycle::finish_update(&owner, lifecycle::without_finalizer(&owner.value, FOREGROUND)));
     }
-    Err(Skip::Fine)
+    Err(SkipReason::UpToDate)
 }
 
 /// The uids of an object's owners, of theirs, and so on; as many as there are of them above each other.
-fn above(view: &View, object: &Stored) -> HashSet<String> {
+fn ancestors(view: &StagedView, object: &StoredObject) -> HashSet<String> {
     let mut found = HashSet::new();
     let mut next: Vec<String> = object.head.owners().map(str::to_owned).collect();
     while let Some(uid) = next.pop() {
@@ -429,14 +448,20 @@ fn above(view: &View, object: &Stored) -> HashSet<String> {
 
 /// Lets a namespace go when it is empty, as far as it is up to us: others may hold it too. Nothing new can come in: creation asks the same view.
 /// Until then it says what is `left` of it.
-fn judge_namespace(view: &View, key: &Key, left: &Left, now: &str, sign: Sign) -> Result<Change, Skip> {
-    let namespace = view.get(key).filter(|found| found.head.deleting).ok_or(Skip::Fine)?.open();
+fn decide_namespace(
+    view: &StagedView,
+    key: &ObjectKey,
+    left: &RemainingObjects,
+    now: &str,
+    sign: TrackStatusWriterFn,
+) -> Result<WriteOperation, SkipReason> {
+    let namespace = view.get(key).filter(|found| found.head.deleting).ok_or(SkipReason::UpToDate)?.decode();
     let mut object = namespace.value.clone();
     if view.namespace_is_empty(&key.name) {
-        object = lifecycle::without_our_finalizer(&object);
-        terminating::note(&mut object, &Left::default(), now);
+        object = lifecycle::without_namespace_finalizer(&object);
+        namespace_termination::set_conditions(&mut object, &RemainingObjects::default(), now);
     } else {
-        terminating::note(&mut object, left, now);
+        namespace_termination::set_conditions(&mut object, left, now);
     }
-    Ok(sign(lifecycle::finish(&namespace, object), &namespace, now))
+    Ok(sign(lifecycle::finish_update(&namespace, object), &namespace, now))
 }

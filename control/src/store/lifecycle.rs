@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Change, Key, Opened};
+use super::{DecodedObject, ObjectKey, WriteOperation};
 
 /// Held by the collector until the dependents that block are gone.
 pub const FOREGROUND: &str = "foregroundDeletion";
@@ -22,11 +22,11 @@ pub const NAMESPACE_FINALIZER: &str = "kubernetes";
 /// Under what definitions of kinds are stored.
 pub const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
 /// What the definition of a client's kind waits for, until all objects of the kind are gone.
-pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+pub const CUSTOM_RESOURCE_CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// What becomes of an owner's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
+pub enum PropagationPolicy {
     /// They go after it.
     Background,
     /// They go before it.
@@ -37,15 +37,15 @@ pub enum Policy {
 
 /// Deletes `before`, or marks it when something holds it. Asking twice changes nothing.
 #[must_use]
-pub fn begin_delete(before: &Opened, policy: Policy, now: &str) -> Change {
+pub fn start_delete(before: &DecodedObject, policy: PropagationPolicy, now: &str) -> WriteOperation {
     let mut object = before.value.clone();
     let metadata = &mut object["metadata"];
     let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
     match policy {
         // Someone already chose how the dependents go; a plain deletion does not take that back.
-        Policy::Background => {}
-        Policy::Foreground => choose(&mut finalizers, FOREGROUND, ORPHAN),
-        Policy::Orphan => choose(&mut finalizers, ORPHAN, FOREGROUND),
+        PropagationPolicy::Background => {}
+        PropagationPolicy::Foreground => replace_finalizer(&mut finalizers, FOREGROUND, ORPHAN),
+        PropagationPolicy::Orphan => replace_finalizer(&mut finalizers, ORPHAN, FOREGROUND),
     }
     if !finalizers.is_empty() {
         metadata["finalizers"] = finalizers.into();
@@ -62,22 +62,22 @@ pub fn begin_delete(before: &Opened, policy: Policy, now: &str) -> Change {
     if is_namespace(&before.key) {
         object["status"]["phase"] = "Terminating".into();
     }
-    if is_held(&before.key, &object) {
-        return finish(before, object);
+    if has_finalizers(&before.key, &object) {
+        return finish_update(before, object);
     }
-    Change::Delete(before.key.clone(), before.value.clone())
+    WriteOperation::Delete(before.key.clone(), before.value.clone())
 }
 
 /// Ends a change: what is as before stays untouched, and who only waited for its finalizers goes.
 #[must_use]
-pub fn finish(before: &Opened, object: Value) -> Change {
+pub fn finish_update(before: &DecodedObject, object: Value) -> WriteOperation {
     if object == before.value {
-        return Change::Keep(Arc::clone(&before.stored));
+        return WriteOperation::NoOp(Arc::clone(&before.stored));
     }
-    if is_deleting(&object) && !is_held(&before.key, &object) {
-        return Change::Delete(before.key.clone(), object);
+    if is_deleting(&object) && !has_finalizers(&before.key, &object) {
+        return WriteOperation::Delete(before.key.clone(), object);
     }
-    Change::Put(before.key.clone(), object)
+    WriteOperation::Put(before.key.clone(), object)
 }
 
 #[must_use]
@@ -87,7 +87,7 @@ pub fn is_deleting(object: &Value) -> bool {
 
 /// Whether something must still be done before the object may go. A namespace has a second list.
 #[must_use]
-pub fn is_held(key: &Key, object: &Value) -> bool {
+pub fn has_finalizers(key: &ObjectKey, object: &Value) -> bool {
     let some = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
     some(&object["metadata"]["finalizers"]) || (is_namespace(key) && some(&object["spec"]["finalizers"]))
 }
@@ -109,7 +109,7 @@ pub fn without_finalizer(object: &Value, name: &str) -> Value {
 
 /// A namespace without what it waits for until it is empty.
 #[must_use]
-pub fn without_our_finalizer(namespace: &Value) -> Value {
+pub fn without_namespace_finalizer(namespace: &Value) -> Value {
     let mut namespace = namespace.clone();
     if let Some(spec) = namespace.get_mut("spec").and_then(Value::as_object_mut)
         && let Some(list) = spec.get_mut("finalizers").and_then(Value::as_array_mut)
@@ -125,27 +125,32 @@ pub fn without_our_finalizer(namespace: &Value) -> Value {
 /// Deletes the definition `before` of a client's kind, or marks it while there are objects of the kind: who holds those
 /// has to reach them.
 #[must_use]
-pub fn begin_undefine(before: &Opened, has_objects: bool, policy: Policy, now: &str) -> Change {
+pub fn start_definition_delete(
+    before: &DecodedObject,
+    has_objects: bool,
+    policy: PropagationPolicy,
+    now: &str,
+) -> WriteOperation {
     if !has_objects || is_deleting(&before.value) {
-        return begin_delete(before, policy, now);
+        return start_delete(before, policy, now);
     }
-    let mut marked = Opened { value: before.value.clone(), stored: Arc::clone(&before.stored) };
+    let mut marked = DecodedObject { value: before.value.clone(), stored: Arc::clone(&before.stored) };
     let mut finalizers = marked.value["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
-    finalizers.push(CLEANUP.into());
+    finalizers.push(CUSTOM_RESOURCE_CLEANUP.into());
     marked.value["metadata"]["finalizers"] = finalizers.into();
     if let Some(conditions) = marked.value["status"]["conditions"].as_array_mut() {
         conditions.push(json!({ "type": "Terminating", "status": "True", "lastTransitionTime": now,
             "reason": "InstanceDeletionInProgress", "message": "CustomResource deletion is in progress" }));
     }
-    begin_delete(&marked, policy, now)
+    start_delete(&marked, policy, now)
 }
 
 /// Where the definition of a kind is stored whose objects are stored under `resource`.
 #[must_use]
-pub fn definition_key(resource: &str) -> Key {
+pub fn definition_key(resource: &str) -> ObjectKey {
     let (group, plural) = resource.split_once('/').unwrap_or_default();
     let name = format!("{plural}.{group}");
-    Key { resource: DEFINITIONS.into(), namespace: "".into(), name: name.as_str().into() }
+    ObjectKey { resource: DEFINITIONS.into(), namespace: "".into(), name: name.as_str().into() }
 }
 
 /// Under what objects of the kind are stored that the definition `name` defines.
@@ -157,12 +162,12 @@ pub fn resource_of_definition(name: &str) -> Arc<str> {
 
 /// Where the namespace `name` is stored.
 #[must_use]
-pub fn namespace_key(name: &str) -> Key {
-    Key { resource: Arc::from(NAMESPACES), namespace: "".into(), name: name.into() }
+pub fn namespace_key(name: &str) -> ObjectKey {
+    ObjectKey { resource: Arc::from(NAMESPACES), namespace: "".into(), name: name.into() }
 }
 
 #[must_use]
-pub fn is_namespace(key: &Key) -> bool {
+pub fn is_namespace(key: &ObjectKey) -> bool {
     &*key.resource == NAMESPACES
 }
 
@@ -178,11 +183,11 @@ const DATA: [&str; 5] = [
 /// Whether `metadata.generation` counts the changes of the spec. Kubernetes' own data kinds have none; those that clients
 /// define have one, in groups like `gateway.networking.k8s.io` too.
 #[must_use]
-pub fn has_generation(key: &Key) -> bool {
+pub fn has_generation(key: &ObjectKey) -> bool {
     !key.resource.starts_with('/') && !DATA.contains(&&*key.resource)
 }
 
-fn choose(finalizers: &mut Vec<Value>, chosen: &str, other: &str) {
+fn replace_finalizer(finalizers: &mut Vec<Value>, chosen: &str, other: &str) {
     finalizers.retain(|one| one != other);
     if !finalizers.iter().any(|one| one == chosen) {
         finalizers.push(chosen.into());

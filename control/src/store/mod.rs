@@ -7,31 +7,31 @@
 //!
 //! What nobody writes is folded ([`fold_settled`]): neighbours become one block, which a reader opens for as long as it looks.
 
-mod backend;
 mod block;
-mod chapter;
-mod cold;
-mod deaths;
-mod disk;
-pub mod events;
-mod fold;
+mod cold_objects;
+mod compaction;
+mod compaction_runs;
+mod database;
+pub mod event_retention;
+mod fault_tracking;
 pub mod gc;
-mod head;
+mod gc_rate_limiter;
 mod history;
+mod history_chunk;
 pub mod lifecycle;
-mod listing;
-mod looks;
-mod memory;
+pub mod maintenance;
+mod memory_index;
+mod namespace_termination;
+mod object_head;
+mod object_list;
 mod prepared;
-mod runs;
-mod stored;
-mod sums;
-mod terminating;
-pub mod upkeep;
+mod stored_object;
+mod tombstones;
+mod uid_index;
 mod writer;
 
 #[cfg(test)]
-mod fold_tests;
+mod compaction_tests;
 #[cfg(test)]
 mod tests;
 
@@ -39,29 +39,29 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 
-use dataplane::heap;
+use dataplane::allocator;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use deaths::Reader;
-pub use fold::fold_settled;
-pub use head::Head;
+pub use compaction::run_compaction;
 pub use history::{
-    Event, Expired, HISTORY_BURST_TIME_MIN, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX, HISTORY_OLD_MAX,
-    HISTORY_TIME_MIN, forget_old,
+    ChangeEvent, HISTORY_AGE_MIN, HISTORY_BURST_AGE_MIN, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX,
+    HISTORY_OLD_EVENTS_MAX, RevisionExpired, run_history_expiry,
 };
-pub use listing::{Items, Listing};
-pub use memory::Memory;
-pub use prepared::Prepared;
-pub use stored::{Opened, Stored};
-pub use writer::View;
+pub use memory_index::MemoryIndex;
+pub use object_head::ObjectHead;
+pub use object_list::{ObjectList, ObjectListIter};
+pub use prepared::PreparedObject;
+pub use stored_object::{DecodedObject, StoredObject};
+pub use tombstones::ChangeReader;
+pub use writer::StagedView;
 
-use disk::{Contents, Disk};
-use writer::{Failure, Job};
+use database::{DatabaseContents, ObjectDatabase};
+use writer::{WriteJob, WriterFailure};
 
 /// Writes that may wait for the writer; the next one waits for a place. At some 2,000 durable
 /// writes a second this is half a second of work.
-pub const WRITES_WAITING_MAX: usize = 1024;
+pub const QUEUED_WRITES_MAX: usize = 1024;
 
 /// Largest stored object as JSON, in bytes. What one request may carry, so that an object cannot be
 /// patched beyond what could be sent back.
@@ -73,7 +73,7 @@ pub const OBJECT_DEPTH_MAX: usize = 120;
 
 /// Names an object. The order is the order of lists: namespace, then name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct ObjectKey {
     /// `GROUP/PLURAL`; the core group is empty.
     pub resource: Arc<str>,
     /// Empty for cluster-wide kinds.
@@ -82,14 +82,14 @@ pub struct Key {
     pub name: Arc<str>,
 }
 
-impl Key {
+impl ObjectKey {
     /// Comes before all others.
     fn lowest() -> Self {
         Self { resource: "".into(), namespace: "".into(), name: "".into() }
     }
 
     /// The same in pieces of its own.
-    fn anew(&self) -> Self {
+    fn deep_clone(&self) -> Self {
         let [resource, namespace, name] =
             [&self.resource, &self.namespace, &self.name].map(|word| Arc::from(&**word));
         Self { resource, namespace, name }
@@ -98,29 +98,29 @@ impl Key {
 
 /// What a writer wants done.
 #[derive(Debug)]
-pub enum Change {
+pub enum WriteOperation {
     /// Nothing: the object already is as wanted, and nobody is told anything.
-    Keep(Arc<Stored>),
-    Put(Key, Value),
+    NoOp(Arc<StoredObject>),
+    Put(ObjectKey, Value),
     /// The same, of a long object that is written out already.
-    PutPrepared(Key, Box<Prepared>),
+    PutPrepared(ObjectKey, Box<PreparedObject>),
     /// The value is what watchers see as the object's last state.
-    Delete(Key, Value),
+    Delete(ObjectKey, Value),
 }
 
 /// What became of it, once durable.
 #[derive(Debug, Clone)]
-pub enum Written {
-    Kept(Arc<Stored>),
-    Put(Arc<Stored>),
-    Deleted(Arc<Stored>),
+pub enum WriteOutcome {
+    Unchanged(Arc<StoredObject>),
+    Put(Arc<StoredObject>),
+    Deleted(Arc<StoredObject>),
 }
 
-impl Written {
+impl WriteOutcome {
     #[must_use]
-    pub fn object(&self) -> &Arc<Stored> {
+    pub fn object(&self) -> &Arc<StoredObject> {
         match self {
-            Self::Kept(object) | Self::Put(object) | Self::Deleted(object) => object,
+            Self::Unchanged(object) | Self::Put(object) | Self::Deleted(object) => object,
         }
     }
 }
@@ -145,11 +145,11 @@ pub enum StoreError {
     Full { path: PathBuf, what: String },
     /// After a failed commit nobody knows what is on disk, so nothing more is taken.
     #[error("the object store failed and takes no writes until a restart: {0}")]
-    Failed(String),
+    WriterFailed(String),
     #[error("the object store is shut")]
-    Shut,
+    Closed,
     #[error("a write was abandoned: it broke a rule of the store")]
-    Abandoned,
+    Canceled,
     #[error("the object is {bytes} bytes, limit {OBJECT_BYTES_MAX}")]
     TooLarge { bytes: usize },
     #[error("the object nests more than {OBJECT_DEPTH_MAX} levels")]
@@ -158,72 +158,72 @@ pub enum StoreError {
 
 /// All objects.
 #[derive(Debug)]
-pub struct Store {
-    memory: Arc<RwLock<Memory>>,
+pub struct ObjectStore {
+    memory: Arc<RwLock<MemoryIndex>>,
     /// `None` once the store is shut.
-    jobs: RwLock<Option<mpsc::Sender<Job>>>,
+    jobs: RwLock<Option<mpsc::Sender<WriteJob>>>,
     revision: watch::Receiver<u64>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    failure: Arc<Failure>,
+    failure: Arc<WriterFailure>,
     /// Held by who folds: there is one at a time.
-    folding: Mutex<()>,
+    compaction_lock: Mutex<()>,
 }
 
-impl Store {
+impl ObjectStore {
     /// Whether the folder `dir` has one.
     #[must_use]
-    pub fn is_in(dir: &Path) -> bool {
-        Disk::file_in(dir).exists()
+    pub fn exists(dir: &Path) -> bool {
+        ObjectDatabase::file_in(dir).exists()
     }
 
     /// Opens the store of the folder `dir`, or makes an empty one. Only one process may have it open.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let (disk, contents) = Disk::open(dir)?;
+        let (disk, contents) = ObjectDatabase::open(dir)?;
         Self::start(disk, contents)
     }
 
-    fn start(disk: Disk, contents: Contents) -> Result<Self, StoreError> {
-        let Contents { revision, objects, rows, sums, common } = contents;
-        let memory = Arc::new(RwLock::new(Memory::new(revision, objects, rows, sums)));
-        let (jobs, waiting) = mpsc::channel(WRITES_WAITING_MAX);
-        let view = View::new(Arc::clone(&memory), revision, common);
+    fn start(disk: ObjectDatabase, contents: DatabaseContents) -> Result<Self, StoreError> {
+        let DatabaseContents { revision, objects, rows, hasher: sums, shared: common } = contents;
+        let memory = Arc::new(RwLock::new(MemoryIndex::new(revision, objects, rows, sums)));
+        let (jobs, waiting) = mpsc::channel(QUEUED_WRITES_MAX);
+        let view = StagedView::new(Arc::clone(&memory), revision, common);
         let (announce, revision) = watch::channel(revision);
-        let failure = Arc::new(Failure::default());
+        let failure = Arc::new(WriterFailure::default());
         let told = Arc::clone(&failure);
         let writer = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || writer::run(disk, view, waiting, &announce, &told))
-            .map_err(|why| StoreError::Failed(format!("no thread for it: {why}")))?;
+            .map_err(|why| StoreError::WriterFailed(format!("no thread for it: {why}")))?;
         Ok(Self {
             memory,
             jobs: RwLock::new(Some(jobs)),
             revision,
             writer: Mutex::new(Some(writer)),
             failure,
-            folding: Mutex::default(),
+            compaction_lock: Mutex::default(),
         })
     }
 
     /// Everything as of one moment: hold it briefly, commits wait for it.
-    pub fn read(&self) -> RwLockReadGuard<'_, Memory> {
+    pub fn read(&self) -> RwLockReadGuard<'_, MemoryIndex> {
         read(&self.memory)
     }
 
     /// Nobody can go on from before `revision` any more, nor from before the last `kept` changes if those reach further back; and the
     /// old versions go. Returns how many changes that were.
-    pub fn forget(&self, revision: u64, kept: usize) -> usize {
+    pub fn trim_history(&self, revision: u64, kept: usize) -> usize {
         let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
-        let forgotten = memory.forget(revision, kept);
+        let forgotten = memory.trim_history(revision, kept);
         drop(memory); // those go after it, because there may be thousands
         forgotten.count
     }
 
     /// Somebody who goes on from change to change, from the beginning.
     #[must_use]
-    pub fn reader(&self) -> Reader {
-        let reader = Reader::default();
+    pub fn new_reader(&self) -> ChangeReader {
+        let reader = ChangeReader::default();
         let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
-        memory.history.deaths.listen(&reader);
+        memory.history.tombstones.add_reader(&reader);
         reader
     }
 
@@ -235,16 +235,16 @@ impl Store {
 
     /// Why no writes are taken at the moment, if so.
     pub fn health(&self) -> Result<(), StoreError> {
-        self.failure.now().map_or(Ok(()), Err)
+        self.failure.current().map_or(Ok(()), Err)
     }
 
     /// What the writer's thread has of freed pieces.
-    pub(super) async fn cached(&self) -> heap::Cached {
+    pub(super) async fn cached(&self) -> allocator::CachedChunks {
         let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(jobs) = jobs else { return heap::Cached::default() };
+        let Some(jobs) = jobs else { return allocator::CachedChunks::default() };
         let (answer, answered) = oneshot::channel();
-        let job: Job = Box::new(|_| {
-            let _ = answer.send(heap::cached()); // whoever asked may have gone
+        let job: WriteJob = Box::new(|_| {
+            let _ = answer.send(allocator::cached()); // whoever asked may have gone
             None
         });
         let _ = jobs.send(job).await; // a writer that has ended has no cache
@@ -256,28 +256,28 @@ impl Store {
     /// when the change is durable. `decide` must be quick: every other write waits for it.
     pub async fn write<E>(
         &self,
-        decide: impl FnOnce(&View) -> Result<Change, E> + Send + 'static,
-    ) -> Result<Written, E>
+        decide: impl FnOnce(&StagedView) -> Result<WriteOperation, E> + Send + 'static,
+    ) -> Result<WriteOutcome, E>
     where
         E: From<StoreError> + Send + 'static,
     {
         let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(jobs) = jobs else { return Err(StoreError::Shut.into()) };
+        let Some(jobs) = jobs else { return Err(StoreError::Closed.into()) };
         let (answer, answered) = oneshot::channel();
-        let job = writer::job(decide, answer);
-        jobs.send(job).await.map_err(|_| StoreError::Shut)?;
+        let job = writer::write_job(decide, answer);
+        jobs.send(job).await.map_err(|_| StoreError::Closed)?;
         drop(jobs); // the writer ends with the last of them
         match answered.await {
             Ok(outcome) => outcome,
-            Err(_) => Err(StoreError::Abandoned.into()),
+            Err(_) => Err(StoreError::Canceled.into()),
         }
     }
 }
 
-impl Store {
+impl ObjectStore {
     /// Ends the writer after the writes that it has, so that the folder is free when this returns; every watch ends
     /// too. Reads go on from memory, writes are refused. Blocks.
-    pub fn shut(&self) {
+    pub fn close(&self) {
         *self.jobs.write().unwrap_or_else(PoisonError::into_inner) = None;
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer
@@ -288,13 +288,13 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl Drop for ObjectStore {
     fn drop(&mut self) {
-        self.shut();
+        self.close();
     }
 }
 
 /// A reader that panicked has changed nothing, so its poison says nothing.
-fn read(memory: &RwLock<Memory>) -> RwLockReadGuard<'_, Memory> {
+fn read(memory: &RwLock<MemoryIndex>) -> RwLockReadGuard<'_, MemoryIndex> {
     memory.read().unwrap_or_else(PoisonError::into_inner)
 }

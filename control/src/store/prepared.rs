@@ -2,19 +2,19 @@
 
 use serde_json::Value;
 
-use super::{Head, OBJECT_BYTES_MAX, OBJECT_DEPTH_MAX, StoreError};
+use super::{OBJECT_BYTES_MAX, OBJECT_DEPTH_MAX, ObjectHead, StoreError};
 
 /// The text of an object around its version.
 #[derive(Debug)]
-pub struct Prepared {
-    pub(super) head: Head,
+pub struct PreparedObject {
+    pub(super) head: ObjectHead,
     /// Without the version.
     text: String,
     /// Where the version goes.
     at: usize,
 }
 
-impl Prepared {
+impl PreparedObject {
     /// # Errors
     /// The object is too long, nests too deep, or has no metadata.
     pub fn of(mut value: Value) -> Result<Self, StoreError> {
@@ -25,8 +25,8 @@ impl Prepared {
             return Err(StoreError::TooDeep);
         }
         let mut text = value.to_string();
-        let head = Head::of(&value);
-        let at = text.find(&mark).ok_or(StoreError::Abandoned)?;
+        let head = ObjectHead::from_object(&value);
+        let at = text.find(&mark).ok_or(StoreError::Canceled)?;
         text.replace_range(at..at + mark.len(), "");
         if text.len() > OBJECT_BYTES_MAX {
             return Err(StoreError::TooLarge { bytes: text.len() });
@@ -35,7 +35,7 @@ impl Prepared {
     }
 
     /// The whole text.
-    pub(super) fn with_version(self, version: u64) -> (Head, Vec<u8>) {
+    pub(super) fn with_version(self, version: u64) -> (ObjectHead, Vec<u8>) {
         let mut text = self.text;
         text.insert_str(self.at, &version.to_string());
         (self.head, text.into_bytes())
@@ -60,10 +60,10 @@ mod tests {
     #[test]
     fn version_stands_where_the_object_has_it() {
         let value = json!({ "kind": "A", "metadata": { "name": "a", "uid": "u", "resourceVersion": "3" }, "spec": { "a": [1] } });
-        let (head, text) = Prepared::of(value.clone()).unwrap().with_version(42);
+        let (head, text) = PreparedObject::of(value.clone()).unwrap().with_version(42);
         let mut expected = value;
         expected["metadata"]["resourceVersion"] = "42".into();
         assert_eq!(text, expected.to_string().into_bytes());
-        assert_eq!(head, Head::of(&expected));
+        assert_eq!(head, ObjectHead::from_object(&expected));
     }
 }

@@ -8,29 +8,29 @@ use std::time::Duration;
 use redb::{Database, StorageBackend};
 use serde_json::json;
 
-use super::backend::{Faults, Noted};
-use super::disk::Disk;
+use super::database::ObjectDatabase;
+use super::fault_tracking::{DiskFaults, FaultTrackingBackend};
 use super::{
-    Change, HISTORY_BURST_TIME_MIN, HISTORY_BYTES_MAX, HISTORY_OLD_MAX, HISTORY_TIME_MIN, Key, Store,
-    StoreError, Written, gc, upkeep,
+    HISTORY_AGE_MIN, HISTORY_BURST_AGE_MIN, HISTORY_BYTES_MAX, HISTORY_OLD_EVENTS_MAX, ObjectKey,
+    ObjectStore, StoreError, WriteOperation, WriteOutcome, gc, maintenance,
 };
 
 /// A disk in memory whose syncs fail from some moment on, and that may be full.
 #[derive(Debug, Clone)]
-struct FrailDisk {
+struct FaultyDisk {
     bytes: Arc<Mutex<Vec<u8>>>,
     broken: Arc<AtomicBool>,
     /// Writes that still find room.
     room: Arc<AtomicI64>,
 }
 
-impl Default for FrailDisk {
+impl Default for FaultyDisk {
     fn default() -> Self {
         Self { bytes: Arc::default(), broken: Arc::default(), room: Arc::new(AtomicI64::new(i64::MAX)) }
     }
 }
 
-impl StorageBackend for FrailDisk {
+impl StorageBackend for FaultyDisk {
     fn len(&self) -> io::Result<u64> {
         Ok(self.bytes.lock().unwrap().len() as u64)
     }
@@ -60,39 +60,39 @@ impl StorageBackend for FrailDisk {
     }
 }
 
-fn open(disk: &FrailDisk) -> Store {
+fn open(disk: &FaultyDisk) -> ObjectStore {
     let disk = disk.clone();
-    let database = move |faults: &Faults| {
-        let disk = Noted::over(disk.clone(), faults);
-        Database::builder().create_with_backend(disk).map_err(|why| StoreError::Failed(why.to_string()))
+    let database = move |faults: &DiskFaults| {
+        let disk = FaultTrackingBackend::wrap(disk.clone(), faults);
+        Database::builder().create_with_backend(disk).map_err(|why| StoreError::WriterFailed(why.to_string()))
     };
-    let (disk, contents) = Disk::over(Box::new(database), "memory".into()).unwrap();
-    Store::start(disk, contents).unwrap()
+    let (disk, contents) = ObjectDatabase::load_from(Box::new(database), "memory".into()).unwrap();
+    ObjectStore::start(disk, contents).unwrap()
 }
 
-fn key(name: &str) -> Key {
-    Key { resource: "example.com/things".into(), namespace: "n".into(), name: name.into() }
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { resource: "example.com/things".into(), namespace: "n".into(), name: name.into() }
 }
 
-async fn put(store: &Store, name: &str, bytes: usize) -> Result<Written, StoreError> {
+async fn put(store: &ObjectStore, name: &str, bytes: usize) -> Result<WriteOutcome, StoreError> {
     let key = key(name);
     let value = json!({ "metadata": { "name": name }, "data": "x".repeat(bytes) });
-    store.write(move |_| Ok(Change::Put(key, value))).await
+    store.write(move |_| Ok(WriteOperation::Put(key, value))).await
 }
 
 #[tokio::test]
 async fn after_a_failed_commit_nothing_is_shown_and_nothing_more_is_taken() {
-    let disk = FrailDisk::default();
+    let disk = FaultyDisk::default();
     let store = open(&disk);
     put(&store, "before", 1).await.unwrap();
     let revision = store.read().revision();
     assert!(store.health().is_ok());
 
     disk.broken.store(true, SeqCst);
-    assert!(matches!(put(&store, "lost", 1).await, Err(StoreError::Failed(_))));
+    assert!(matches!(put(&store, "lost", 1).await, Err(StoreError::WriterFailed(_))));
     disk.broken.store(false, SeqCst);
     assert!(
-        matches!(put(&store, "late", 1).await, Err(StoreError::Failed(_))),
+        matches!(put(&store, "late", 1).await, Err(StoreError::WriterFailed(_))),
         "even if the disk is well again"
     );
     assert!(store.health().is_err());
@@ -102,7 +102,7 @@ async fn after_a_failed_commit_nothing_is_shown_and_nothing_more_is_taken() {
 }
 
 /// Writes until it is taken; answers the version it got.
-async fn insist(store: &Store, name: &str) -> u64 {
+async fn insist(store: &ObjectStore, name: &str) -> u64 {
     for _ in 0..1000 {
         match put(store, name, 1).await {
             Ok(written) => return written.object().resource_version,
@@ -119,7 +119,7 @@ async fn insist(store: &Store, name: &str) -> u64 {
 async fn a_full_disk_refuses_and_recovers_by_itself() {
     let mut refused = 0;
     for room in 0..12 {
-        let disk = FrailDisk::default();
+        let disk = FaultyDisk::default();
         let store = open(&disk);
         let mut versions = vec![insist(&store, "before").await];
         disk.room.store(room, SeqCst);
@@ -153,12 +153,12 @@ async fn a_full_disk_refuses_and_recovers_by_itself() {
 /// What is written can be read again, also by the next start: deeper objects are refused.
 #[tokio::test]
 async fn an_object_that_nests_too_deep_is_refused() {
-    let disk = FrailDisk::default();
+    let disk = FaultyDisk::default();
     let store = open(&disk);
     let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
     let put = |levels: usize| {
         let value = json!({ "metadata": { "name": "deep" }, "spec": nested(levels) });
-        store.write::<StoreError>(move |_| Ok(Change::Put(key("deep"), value)))
+        store.write::<StoreError>(move |_| Ok(WriteOperation::Put(key("deep"), value)))
     };
     let deepest = super::OBJECT_DEPTH_MAX - 1; // around it is the object itself
     put(deepest).await.unwrap();
@@ -170,7 +170,7 @@ async fn an_object_that_nests_too_deep_is_refused() {
 
 #[tokio::test]
 async fn history_lets_go_of_its_oldest_changes_when_they_are_too_many_bytes() {
-    let store = open(&FrailDisk::default());
+    let store = open(&FaultyDisk::default());
     let first = put(&store, "first", 1).await.unwrap().object().resource_version;
     let half = 2 * 1024 * 1024;
     for _ in 0..=HISTORY_BYTES_MAX / half {
@@ -178,27 +178,27 @@ async fn history_lets_go_of_its_oldest_changes_when_they_are_too_many_bytes() {
     }
     let memory = store.read();
     let expired = memory.changes(None, None, first, 10).unwrap_err();
-    assert_eq!(expired.asked, first);
+    assert_eq!(expired.requested, first);
     assert!(expired.oldest > first);
     assert!(memory.changes(None, None, expired.oldest, 10).is_ok());
 }
 
 #[tokio::test]
 async fn history_forgets_what_it_is_told_to_and_nothing_else() {
-    let store = open(&FrailDisk::default());
+    let store = open(&FaultyDisk::default());
     let versions = [put(&store, "a", 1).await, put(&store, "a", 2).await, put(&store, "b", 3).await];
     let [first, second, third] = versions.map(|written| written.unwrap().object().resource_version);
-    assert_eq!(store.forget(third, 2), 1, "the last two are kept");
-    assert_eq!((store.forget(third, 2), store.forget(second, 0)), (0, 1));
+    assert_eq!(store.trim_history(third, 2), 1, "the last two are kept");
+    assert_eq!((store.trim_history(third, 2), store.trim_history(second, 0)), (0, 1));
     let changes = |after: u64| {
         let found = store.read().changes(None, None, after, 10)?.0;
-        Ok(found.iter().map(super::Event::revision).collect::<Vec<_>>())
+        Ok(found.iter().map(super::ChangeEvent::revision).collect::<Vec<_>>())
     };
     assert_eq!(changes(second), Ok(vec![third]));
-    assert_eq!(changes(first), Err(super::Expired { asked: first, oldest: second }));
-    store.forget(first, 0);
+    assert_eq!(changes(first), Err(super::RevisionExpired { requested: first, oldest: second }));
+    store.trim_history(first, 0);
     assert_eq!(changes(second), Ok(vec![third]), "what is gone is gone once");
-    store.forget(u64::MAX, 0);
+    store.trim_history(u64::MAX, 0);
     assert_eq!((changes(third), changes(second).is_err()), (Ok(Vec::new()), true));
     assert_eq!(store.read().list(&key("").resource, None).items().len(), 2);
     let next = put(&store, "b", 4).await.unwrap().object().resource_version;
@@ -207,12 +207,12 @@ async fn history_forgets_what_it_is_told_to_and_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn changes_are_forgotten_when_they_are_old() {
-    let store = Arc::new(open(&FrailDisk::default()));
+    let store = Arc::new(open(&FaultyDisk::default()));
     let first = put(&store, "a", 1).await.unwrap().object().resource_version;
     let second = put(&store, "a", 2).await.unwrap().object().resource_version;
-    tokio::spawn(super::forget_old(Arc::clone(&store)));
+    tokio::spawn(super::run_history_expiry(Arc::clone(&store)));
     let is_there = || store.read().changes(None, None, first, 10).is_ok();
-    tokio::time::sleep(HISTORY_TIME_MIN - Duration::from_secs(1)).await;
+    tokio::time::sleep(HISTORY_AGE_MIN - Duration::from_secs(1)).await;
     assert!(is_there());
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!is_there() && store.read().changes(None, None, second, 10).is_ok());
@@ -220,30 +220,30 @@ async fn changes_are_forgotten_when_they_are_old() {
 
 #[tokio::test(start_paused = true)]
 async fn many_changes_are_forgotten_sooner_but_for_the_last() {
-    let store = Arc::new(open(&FrailDisk::default()));
+    let store = Arc::new(open(&FaultyDisk::default()));
     let mut versions = Vec::new();
-    for n in 0..HISTORY_OLD_MAX + 2 {
+    for n in 0..HISTORY_OLD_EVENTS_MAX + 2 {
         versions.push(put(&store, "a", n).await.unwrap().object().resource_version);
     }
-    tokio::spawn(super::forget_old(Arc::clone(&store)));
+    tokio::spawn(super::run_history_expiry(Arc::clone(&store)));
     let is_there = |at: usize| store.read().changes(None, None, versions[at], 1).is_ok();
-    tokio::time::sleep(HISTORY_BURST_TIME_MIN - Duration::from_secs(1)).await;
+    tokio::time::sleep(HISTORY_BURST_AGE_MIN - Duration::from_secs(1)).await;
     assert!(is_there(0));
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!([0, 1, HISTORY_OLD_MAX].map(is_there), [false, true, true]);
-    tokio::time::sleep(HISTORY_TIME_MIN).await;
-    assert!(!is_there(HISTORY_OLD_MAX) && is_there(HISTORY_OLD_MAX + 1));
+    assert_eq!([0, 1, HISTORY_OLD_EVENTS_MAX].map(is_there), [false, true, true]);
+    tokio::time::sleep(HISTORY_AGE_MIN).await;
+    assert!(!is_there(HISTORY_OLD_EVENTS_MAX) && is_there(HISTORY_OLD_EVENTS_MAX + 1));
 }
 
 /// Who folds waits for the next change with nothing in hand, whether there was little to fold or much.
 #[tokio::test(start_paused = true)]
 async fn who_folds_keeps_no_store_open() {
     for objects in [1, 100] {
-        let store = Arc::new(open(&FrailDisk::default()));
+        let store = Arc::new(open(&FaultyDisk::default()));
         for n in 0..objects {
             put(&store, &format!("a{n}"), n).await.unwrap();
         }
-        let folding = tokio::spawn(super::fold_settled(Arc::clone(&store)));
+        let folding = tokio::spawn(super::run_compaction(Arc::clone(&store)));
         tokio::time::sleep(Duration::from_secs(60)).await;
         // The writer's thread may be asked just now, and the clock that stands still passes no time for it.
         let begun = std::time::Instant::now();
@@ -258,18 +258,19 @@ async fn who_folds_keeps_no_store_open() {
 
 #[tokio::test]
 async fn a_list_of_a_past_moment_undoes_what_came_after() {
-    let store = open(&FrailDisk::default());
+    let store = open(&FaultyDisk::default());
     put(&store, "kept", 1).await.unwrap();
     let then = put(&store, "gone", 1).await.unwrap().object().resource_version;
     put(&store, "kept", 2).await.unwrap();
     put(&store, "new", 1).await.unwrap();
     let gone = key("gone");
-    let removed: Result<Written, StoreError> =
-        store.write(move |view| Ok(Change::Delete(gone.clone(), view.get(&gone).unwrap().value()))).await;
+    let removed: Result<WriteOutcome, StoreError> = store
+        .write(move |view| Ok(WriteOperation::Delete(gone.clone(), view.get(&gone).unwrap().value())))
+        .await;
     removed.unwrap();
     let memory = store.read();
     let resource = key("").resource;
-    let sizes = |listing: super::Listing| -> Vec<(String, usize)> {
+    let sizes = |listing: super::ObjectList| -> Vec<(String, usize)> {
         let items = listing.iter();
         items.map(|o| (o.key.name.to_string(), o.value()["data"].as_str().unwrap().len())).collect()
     };
@@ -282,11 +283,11 @@ async fn a_list_of_a_past_moment_undoes_what_came_after() {
 /// Many writers, one commit: each sees what those before it in the same batch decided.
 #[tokio::test]
 async fn decisions_of_one_batch_see_each_other() {
-    let store = open(&FrailDisk::default());
+    let store = open(&FaultyDisk::default());
     let add = || {
         store.write::<StoreError>(|view| {
             let count = view.get(&key("count")).map_or(0, |found| found.value()["count"].as_u64().unwrap());
-            Ok(Change::Put(key("count"), json!({ "metadata": {}, "count": count + 1 })))
+            Ok(WriteOperation::Put(key("count"), json!({ "metadata": {}, "count": count + 1 })))
         })
     };
     futures_util::future::join_all((0..500).map(|_| add())).await;
@@ -298,11 +299,11 @@ async fn decisions_of_one_batch_see_each_other() {
 #[tokio::test]
 async fn what_a_disk_made_of_the_objects_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = ObjectStore::open(folder.path()).unwrap();
     for (nth, bytes) in [10, 100, 1000, 5000, 300].into_iter().enumerate() {
         put(&store, &format!("object-{nth}"), bytes).await.unwrap();
     }
-    let all = |store: &Store| -> Vec<bytes::Bytes> {
+    let all = |store: &ObjectStore| -> Vec<bytes::Bytes> {
         store.read().all().into_iter().map(|object| object.json()).collect()
     };
     let written = all(&store);
@@ -332,7 +333,7 @@ async fn what_a_disk_made_of_the_objects_is_told() {
             }
         }
         std::fs::write(&file, &bytes).unwrap();
-        match Store::open(folder.path()) {
+        match ObjectStore::open(folder.path()) {
             Ok(store) => {
                 silent += 1;
                 assert_eq!(all(&store), written, "round {round}");
@@ -356,24 +357,24 @@ async fn an_empty_file_is_damaged_and_a_start_that_was_cut_short_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let (file, begun) = (folder.path().join("objects.redb"), folder.path().join("objects.begun"));
     std::fs::write(&begun, "half of a").unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = ObjectStore::open(folder.path()).unwrap();
     put(&store, "kept", 10).await.unwrap();
     drop(store);
     assert!(!begun.exists());
     let whole = std::fs::read(&file).unwrap();
     for left in [0, 100, 4096, whole.len() / 2] {
         std::fs::write(&file, &whole[..left]).unwrap();
-        let why = Store::open(folder.path()).unwrap_err();
+        let why = ObjectStore::open(folder.path()).unwrap_err();
         assert!(matches!(why, StoreError::Damaged { .. }), "{left} bytes: {why}");
     }
     std::fs::write(&file, &whole).unwrap();
-    assert!(Store::open(folder.path()).unwrap().read().get(&key("kept")).is_some());
+    assert!(ObjectStore::open(folder.path()).unwrap().read().get(&key("kept")).is_some());
 }
 
 #[tokio::test]
 async fn a_file_of_the_first_format_gets_its_print() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let store = ObjectStore::open(folder.path()).unwrap();
     put(&store, "kept", 10).await.unwrap();
     drop(store);
     let facts: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("facts");
@@ -389,7 +390,7 @@ async fn a_file_of_the_first_format_gets_its_print() {
         transaction.commit().unwrap();
     }
     for _ in 0..2 {
-        let store = Store::open(folder.path()).unwrap();
+        let store = ObjectStore::open(folder.path()).unwrap();
         assert!(store.read().get(&key("kept")).is_some());
         put(&store, "more", 10).await.unwrap();
     }
@@ -399,13 +400,16 @@ async fn a_file_of_the_first_format_gets_its_print() {
 #[test]
 fn the_collector_ends_with_its_store_though_somebody_holds_that() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Arc::new(Store::open(folder.path()).unwrap());
-    store.shut();
+    let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
+    store.close();
     let (tell, ended) = std::sync::mpsc::channel();
     let held = Arc::clone(&store);
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let silent = gc::Words { sign: |change, _, _| change, tell: |_, _, _, _| Err(upkeep::Skip::Fine) };
+        let silent = gc::GcCallbacks {
+            track_status_writer: |change, _, _| change,
+            record_event: |_, _, _, _| Err(maintenance::SkipReason::UpToDate),
+        };
         runtime.block_on(gc::run(held, Arc::default(), silent));
         tell.send(()).unwrap();
     });

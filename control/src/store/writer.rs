@@ -8,46 +8,48 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::disk::Disk;
-use super::history::Event;
-use super::stored::Common;
+use super::database::ObjectDatabase;
+use super::history::ChangeEvent;
+use super::stored_object::SharedStrings;
 
-use super::{Change, Key, Memory, Prepared, StoreError, Stored, Written, read};
+use super::{
+    MemoryIndex, ObjectKey, PreparedObject, StoreError, StoredObject, WriteOperation, WriteOutcome, read,
+};
 
 /// Requests that share one commit. More would not make a commit cheaper, only its callers slower.
 const BATCH_WRITES_MAX: usize = 256;
 
 /// After a commit that found no room the file is tried again after this; opening it reads it.
-const TRY_AGAIN_MIN: Duration = Duration::from_millis(250);
+const REOPEN_DELAY_MIN: Duration = Duration::from_millis(250);
 /// ... and each time after twice as long, up to this.
-const TRY_AGAIN_MAX: Duration = Duration::from_secs(4);
+const REOPEN_DELAY_MAX: Duration = Duration::from_secs(4);
 /// How often requests are refused meanwhile.
-const REFUSE_EVERY: Duration = Duration::from_millis(20);
+const REJECT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Decides against the view, and returns how to answer once the outcome of the commit is known; or, told why
 /// there is no deciding, answers that.
-pub(super) type Job = Box<dyn FnOnce(Result<&mut View, StoreError>) -> Option<Answer> + Send>;
-type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+pub(super) type WriteJob = Box<dyn FnOnce(Result<&mut StagedView, StoreError>) -> Option<WriteReply> + Send>;
+type WriteReply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The newest state, changes that are about to be committed included.
 #[derive(Debug)]
-pub struct View {
-    memory: Arc<RwLock<Memory>>,
+pub struct StagedView {
+    memory: Arc<RwLock<MemoryIndex>>,
     /// Changes of this batch by key; `None` = deleted.
-    staged: HashMap<Key, Option<Arc<Stored>>>,
-    events: Vec<Event>,
+    staged: HashMap<ObjectKey, Option<Arc<StoredObject>>>,
+    events: Vec<ChangeEvent>,
     /// The last resourceVersion given out.
     revision: u64,
-    common: Common,
+    shared: SharedStrings,
 }
 
-impl View {
-    pub(super) fn new(memory: Arc<RwLock<Memory>>, revision: u64, common: Common) -> Self {
-        Self { memory, staged: HashMap::new(), events: Vec::new(), revision, common }
+impl StagedView {
+    pub(super) fn new(memory: Arc<RwLock<MemoryIndex>>, revision: u64, common: SharedStrings) -> Self {
+        Self { memory, staged: HashMap::new(), events: Vec::new(), revision, shared: common }
     }
 
     #[must_use]
-    pub fn get(&self, key: &Key) -> Option<Arc<Stored>> {
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<StoredObject>> {
         match self.staged.get(key) {
             Some(staged) => staged.clone(),
             None => read(&self.memory).get(key),
@@ -56,7 +58,7 @@ impl View {
 
     /// The object that carries this uid.
     #[must_use]
-    pub fn by_uid(&self, uid: &str) -> Option<Arc<Stored>> {
+    pub fn by_uid(&self, uid: &str) -> Option<Arc<StoredObject>> {
         let staged = self.staged.values().flatten().find(|object| object.head.uid() == uid);
         if staged.is_some() {
             return staged.cloned();
@@ -67,8 +69,9 @@ impl View {
     /// Whether any object lives in `namespace`.
     #[must_use]
     pub fn namespace_is_empty(&self, namespace: &str) -> bool {
-        let staged_in =
-            |(key, object): (&Key, &Option<Arc<Stored>>)| &*key.namespace == namespace && object.is_some();
+        let staged_in = |(key, object): (&ObjectKey, &Option<Arc<StoredObject>>)| {
+            &*key.namespace == namespace && object.is_some()
+        };
         !self.staged.iter().any(staged_in)
             && read(&self.memory).in_namespace(namespace).all(|o| self.staged.contains_key(&o.key))
     }
@@ -76,27 +79,28 @@ impl View {
     /// Whether there is no object under `resource`.
     #[must_use]
     pub fn kind_is_empty(&self, resource: &Arc<str>) -> bool {
-        let staged_of =
-            |(key, object): (&Key, &Option<Arc<Stored>>)| key.resource == *resource && object.is_some();
+        let staged_of = |(key, object): (&ObjectKey, &Option<Arc<StoredObject>>)| {
+            key.resource == *resource && object.is_some()
+        };
         !self.staged.iter().any(staged_of)
             && read(&self.memory).list(resource, None).into_iter().all(|o| self.staged.contains_key(&o.key))
     }
 
     /// The objects whose ownerReferences name `owner`.
     #[must_use]
-    pub fn dependents(&self, owner: &str) -> Vec<Arc<Stored>> {
+    pub fn dependents(&self, owner: &str) -> Vec<Arc<StoredObject>> {
         let mut found: Vec<_> = read(&self.memory)
             .dependents(owner)
             .filter(|object| !self.staged.contains_key(&object.key))
             .collect();
-        let owned = |object: &&Arc<Stored>| object.head.owners().any(|uid| uid == owner);
+        let owned = |object: &&Arc<StoredObject>| object.head.owners().any(|uid| uid == owner);
         found.extend(self.staged.values().flatten().filter(owned).cloned());
         found
     }
 
     /// All objects under `resource`.
     #[must_use]
-    pub fn all(&self, resource: &Arc<str>) -> Vec<Arc<Stored>> {
+    pub fn list(&self, resource: &Arc<str>) -> Vec<Arc<StoredObject>> {
         let stored = read(&self.memory).list(resource, None).into_iter();
         let stored = stored.filter(|object| !self.staged.contains_key(&object.key));
         let staged = self.staged.values().flatten().filter(|object| object.key.resource == *resource);
@@ -104,9 +108,9 @@ impl View {
     }
 
     /// Whether objects of this kind live in namespaces, if one of the definitions that are stored under `resource` is of it.
-    pub(super) fn defines(&self, resource: &str, group: &str, kind: &Value) -> Option<bool> {
-        let of_group = |key: &Key| key.name.split_once('.').is_some_and(|(_, rest)| rest == group);
-        let scope = |object: &Stored| {
+    pub(super) fn is_namespaced(&self, resource: &str, group: &str, kind: &Value) -> Option<bool> {
+        let of_group = |key: &ObjectKey| key.name.split_once('.').is_some_and(|(_, rest)| rest == group);
+        let scope = |object: &StoredObject| {
             let spec = of_group(&object.key).then(|| object.value()["spec"].take())?;
             (spec["names"]["kind"] == *kind).then(|| spec["scope"] == "Namespaced")
         };
@@ -116,30 +120,30 @@ impl View {
         })
     }
 
-    fn stage(&mut self, change: Change) -> Result<Written, StoreError> {
+    fn stage(&mut self, change: WriteOperation) -> Result<WriteOutcome, StoreError> {
         let (key, prepared, deleted) = match change {
-            Change::Keep(object) => return Ok(Written::Kept(object)),
-            Change::Put(key, value) => (key, Prepared::of(value)?, false),
-            Change::PutPrepared(key, prepared) => (key, *prepared, false),
-            Change::Delete(key, value) => (key, Prepared::of(value)?, true),
+            WriteOperation::NoOp(object) => return Ok(WriteOutcome::Unchanged(object)),
+            WriteOperation::Put(key, value) => (key, PreparedObject::of(value)?, false),
+            WriteOperation::PutPrepared(key, prepared) => (key, *prepared, false),
+            WriteOperation::Delete(key, value) => (key, PreparedObject::of(value)?, true),
         };
         let revision = self.revision + 1;
         let (head, json) = prepared.with_version(revision);
         // The history keeps it.
-        let before = self.get(&key).map(|before| before.packed(&self.common));
+        let before = self.get(&key).map(|before| before.compress(&self.shared));
         // Versions of an object share its name.
         let key = match &before {
             Some(before) => before.key.clone(),
-            None => read(&self.memory).shared(key),
+            None => read(&self.memory).share_key(key),
         };
-        let object = Stored::kept(key, revision, head, &json, &self.common, before.as_deref());
+        let object = StoredObject::compressed(key, revision, head, &json, &self.shared, before.as_deref());
         let object = Arc::new(object);
 
         self.revision = revision;
         let after = (!deleted).then(|| Arc::clone(&object));
         self.staged.insert(object.key.clone(), after);
-        self.events.push(Event { before, object: Arc::clone(&object), deleted });
-        Ok(if deleted { Written::Deleted(object) } else { Written::Put(object) })
+        self.events.push(ChangeEvent { before, object: Arc::clone(&object), deleted });
+        Ok(if deleted { WriteOutcome::Deleted(object) } else { WriteOutcome::Put(object) })
     }
 
     /// Forgets what was staged; numbers given out are not given out again.
@@ -148,7 +152,7 @@ impl View {
         self.events.clear();
     }
 
-    fn show(&mut self, announce: &watch::Sender<u64>) {
+    fn publish(&mut self, announce: &watch::Sender<u64>) {
         let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
         for event in self.events.drain(..) {
             memory.apply(event);
@@ -160,10 +164,10 @@ impl View {
 }
 
 /// Wraps a decision and the channel of its answer.
-pub(super) fn job<E>(
-    decide: impl FnOnce(&View) -> Result<Change, E> + Send + 'static,
-    answer: oneshot::Sender<Result<Written, E>>,
-) -> Job
+pub(super) fn write_job<E>(
+    decide: impl FnOnce(&StagedView) -> Result<WriteOperation, E> + Send + 'static,
+    answer: oneshot::Sender<Result<WriteOutcome, E>>,
+) -> WriteJob
 where
     E: From<StoreError> + Send + 'static,
 {
@@ -189,10 +193,10 @@ where
 
 /// Why no writes are taken, for everybody to see.
 #[derive(Debug, Default)]
-pub(super) struct Failure(RwLock<Option<StoreError>>);
+pub(super) struct WriterFailure(RwLock<Option<StoreError>>);
 
-impl Failure {
-    pub(super) fn now(&self) -> Option<StoreError> {
+impl WriterFailure {
+    pub(super) fn current(&self) -> Option<StoreError> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -202,39 +206,39 @@ impl Failure {
 }
 
 /// What the thread works with.
-struct Writer<'a> {
-    disk: Disk,
-    view: View,
-    jobs: mpsc::Receiver<Job>,
-    announce: &'a watch::Sender<u64>,
-    failure: &'a Failure,
+struct StoreWriter<'a> {
+    disk: ObjectDatabase,
+    view: StagedView,
+    jobs: mpsc::Receiver<WriteJob>,
+    committed_revision: &'a watch::Sender<u64>,
+    failure: &'a WriterFailure,
     /// What the file holds, as far as is known.
     committed: u64,
 }
 
 /// The thread's life: until the last [`super::Store`] is gone.
 pub(super) fn run(
-    disk: Disk,
-    view: View,
-    jobs: mpsc::Receiver<Job>,
+    disk: ObjectDatabase,
+    view: StagedView,
+    jobs: mpsc::Receiver<WriteJob>,
     announce: &watch::Sender<u64>,
-    failure: &Failure,
+    failure: &WriterFailure,
 ) {
     let committed = view.revision;
-    let mut writer = Writer { disk, view, jobs, announce, failure, committed };
+    let mut writer = StoreWriter { disk, view, jobs, committed_revision: announce, failure, committed };
     while let Some(first) = writer.jobs.blocking_recv() {
-        match failure.now() {
+        match failure.current() {
             None => writer.batch(first),
             Some(why) => drop(first(Err(why))),
         }
-        if let Some(StoreError::Full { .. }) = failure.now() {
-            writer.wait_for_room();
+        if let Some(StoreError::Full { .. }) = failure.current() {
+            writer.wait_for_disk_space();
         }
     }
 }
 
-impl Writer<'_> {
-    fn batch(&mut self, first: Job) {
+impl StoreWriter<'_> {
+    fn batch(&mut self, first: WriteJob) {
         let mut answers = Vec::new();
         let mut next = Some(first);
         // Refused ones count too, so that they cannot put the others' commit off for ever.
@@ -251,7 +255,7 @@ impl Writer<'_> {
         let outcome = if self.view.events.is_empty() { Ok(()) } else { self.commit() };
         match &outcome {
             Ok(()) if self.view.events.is_empty() => {}
-            Ok(()) => self.view.show(self.announce),
+            Ok(()) => self.view.publish(self.committed_revision),
             Err(why) => {
                 tracing::error!(error = %why, "the object store takes no writes");
                 self.failure.set(Some(why.clone()));
@@ -270,19 +274,19 @@ impl Writer<'_> {
 
     /// Refuses what is asked and tries the file from time to time, until it takes a commit or nobody asks
     /// any more.
-    fn wait_for_room(&mut self) {
-        let mut pause = TRY_AGAIN_MIN;
-        while let Some(why @ StoreError::Full { .. }) = self.failure.now() {
+    fn wait_for_disk_space(&mut self) {
+        let mut pause = REOPEN_DELAY_MIN;
+        while let Some(why @ StoreError::Full { .. }) = self.failure.current() {
             let until = Instant::now() + pause;
             while Instant::now() < until {
                 match self.jobs.try_recv() {
                     Ok(job) => drop(job(Err(why.clone()))),
                     Err(mpsc::error::TryRecvError::Disconnected) => return,
                     #[allow(clippy::disallowed_methods, reason = "this thread has nothing else to do")]
-                    Err(mpsc::error::TryRecvError::Empty) => std::thread::sleep(REFUSE_EVERY),
+                    Err(mpsc::error::TryRecvError::Empty) => std::thread::sleep(REJECT_INTERVAL),
                 }
             }
-            pause = (pause * 2).min(TRY_AGAIN_MAX);
+            pause = (pause * 2).min(REOPEN_DELAY_MAX);
             let outcome = self.recover();
             match &outcome {
                 Ok(()) => tracing::info!("the object store has room again and takes writes"),
@@ -298,13 +302,13 @@ impl Writer<'_> {
     fn recover(&mut self) -> Result<(), StoreError> {
         let found = self.disk.reopen()?;
         if found == self.view.revision {
-            self.view.show(self.announce);
+            self.view.publish(self.committed_revision);
         } else if found == self.committed {
             self.view.discard();
         } else {
             let (committed, asked) = (self.committed, self.view.revision);
             let why = format!("it holds version {found}, neither {committed} nor {asked}");
-            return Err(StoreError::Failed(why));
+            return Err(StoreError::WriterFailed(why));
         }
         self.committed = found;
         // Tells whether there is room again.

@@ -8,11 +8,13 @@ use http::{Method, Request};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use sluicegate_control::access::CONTROLLER_USER;
-use sluicegate_control::access::tokens::Tokens;
-use sluicegate_control::api::{self, Audit, Believed, Peer, Signer, Surroundings};
+use sluicegate_control::access::static_tokens::StaticTokens;
+use sluicegate_control::api::{
+    self, ApiServerConfig, AuditLog, AuthenticationSources, PeerIdentity, TokenSigner,
+};
 use tower::ServiceExt as _;
 
-use crate::support::{House, MAPS};
+use crate::support::{MAPS, TestApiServer};
 
 const SERVICES: &str = "/apis/serving.knative.dev/v1/namespaces/default/services";
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
@@ -20,7 +22,7 @@ const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 
 /// Who asks, in a test.
 #[derive(Clone, Copy)]
-enum As<'a> {
+enum RequestUser<'a> {
     /// kubectl's `--as`, by the administrator on this host.
     User(&'a str),
     Token(&'a str),
@@ -28,27 +30,35 @@ enum As<'a> {
     Stranger,
 }
 
-async fn ask(house: &House, who: As<'_>, method: Method, path: &str, body: &Value) -> (u16, Value) {
+async fn ask(
+    house: &TestApiServer,
+    who: RequestUser<'_>,
+    method: Method,
+    path: &str,
+    body: &Value,
+) -> (u16, Value) {
     let tokens = house.dir.path().join("tokens.csv");
     std::fs::write(&tokens, "secret,alice,1,\"crew\"\n").unwrap();
-    let around = Surroundings {
-        believed: Believed {
-            tokens: Tokens::read(&tokens).unwrap(),
-            own: Some("mine".into()),
-            signer: Some(Arc::new(Signer::open(&house.dir.path().join("key")).unwrap())),
+    let around = ApiServerConfig {
+        authentication: AuthenticationSources {
+            static_tokens: StaticTokens::read(&tokens).unwrap(),
+            host_token: Some("mine".into()),
+            service_accounts: Some(Arc::new(TokenSigner::open(&house.dir.path().join("key")).unwrap())),
         },
-        audit: Some(Audit::open(&house.dir.path().join("audit.log")).unwrap()),
-        ..Surroundings::default()
+        audit_log: Some(AuditLog::open(&house.dir.path().join("audit.log")).unwrap()),
+        ..ApiServerConfig::default()
     };
-    let router = api::router_in(house.store.clone(), house.registry.clone(), around);
+    let router = api::router_with(house.store.clone(), house.registry.clone(), around);
     let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
     let mut request = Request::builder().method(method).uri(path).header("content-type", media);
     request = match who {
-        As::User(name) => request.header("impersonate-user", name),
-        As::Token(token) => request
+        RequestUser::User(name) => request.header("impersonate-user", name),
+        RequestUser::Token(token) => request
             .header("authorization", format!("Bearer {token}"))
-            .extension(ConnectInfo(Peer { is_local: false, certificate: None })),
-        As::Stranger => request.extension(ConnectInfo(Peer { is_local: false, certificate: None })),
+            .extension(ConnectInfo(PeerIdentity { is_local: false, certificate: None })),
+        RequestUser::Stranger => {
+            request.extension(ConnectInfo(PeerIdentity { is_local: false, certificate: None }))
+        }
     };
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let response = router.oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
@@ -57,13 +67,13 @@ async fn ask(house: &House, who: As<'_>, method: Method, path: &str, body: &Valu
     (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
-async fn grant(house: &House, user: &str, rules: &Value) {
+async fn grant(house: &TestApiServer, user: &str, rules: &Value) {
     let role = json!({ "metadata": { "name": format!("of-{user}") }, "rules": rules });
     assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
     bind(house, user, &format!("of-{user}")).await;
 }
 
-async fn bind(house: &House, user: &str, role: &str) {
+async fn bind(house: &TestApiServer, user: &str, role: &str) {
     let binding = json!({ "metadata": { "name": format!("{user}-{role}") },
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }] });
@@ -80,7 +90,7 @@ fn service(name: &str) -> Value {
 /// wait` and informers of one object do.
 #[tokio::test]
 async fn who_may_see_one_object_may_list_and_watch_it_by_name() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mine"],
         "verbs": ["list", "watch"] }]);
     grant(&house, "ann", &rules).await;
@@ -95,7 +105,7 @@ async fn who_may_see_one_object_may_list_and_watch_it_by_name() {
         (watch.to_owned(), 403),
     ] {
         let path = format!("{MAPS}?{query}");
-        let (code, said) = ask(&house, As::User("ann"), Method::GET, &path, &Value::Null).await;
+        let (code, said) = ask(&house, RequestUser::User("ann"), Method::GET, &path, &Value::Null).await;
         assert_eq!(code, expected, "{query}: {said}");
     }
 }
@@ -103,14 +113,14 @@ async fn who_may_see_one_object_may_list_and_watch_it_by_name() {
 /// SRV-API-36: the illustrative developer role is enough for its verbs, and nothing more is allowed.
 #[tokio::test]
 async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let group = "serving.knative.dev";
     let rules = json!([
         { "apiGroups": [group], "resources": ["services"], "verbs": ["get", "list", "create", "update", "delete"] },
         { "apiGroups": [group], "resources": ["routes", "revisions", "configurations"], "verbs": ["get", "list"] },
     ]);
     grant(&house, "dev", &rules).await;
-    let dev = As::User("dev");
+    let dev = RequestUser::User("dev");
     let one = format!("{SERVICES}/a");
     let (code, made) = ask(&house, dev, Method::POST, SERVICES, &service("a")).await;
     assert_eq!(
@@ -152,18 +162,19 @@ async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
 /// SRV-REV-17: the log of a Revision is for those who may read its Pods' logs, and whoever may not is not told what there is.
 #[tokio::test]
 async fn who_may_read_logs_of_pods_may_read_those_of_revisions() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     grant(&house, "ann", &json!([{ "apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"] }])).await;
     grant(&house, "bob", &json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }])).await;
     let mut revision = service("a-00001");
     revision["spec"] = revision["spec"]["template"]["spec"].take();
     let revisions = SERVICES.replace("services", "revisions");
-    let (code, made) = ask(&house, As::User(CONTROLLER_USER), Method::POST, &revisions, &revision).await;
+    let (code, made) =
+        ask(&house, RequestUser::User(CONTROLLER_USER), Method::POST, &revisions, &revision).await;
     assert_eq!(code, 201, "{made}");
     let known = format!("/sluicegate/logs/{}", made["metadata"]["uid"].as_str().unwrap());
     let unknown = "/sluicegate/logs/0";
     let follow = format!("{known}?follow=true");
-    let (ann, bob) = (As::User("ann"), As::User("bob"));
+    let (ann, bob) = (RequestUser::User("ann"), RequestUser::User("bob"));
     for (who, method, path, expected) in [
         (ann, Method::GET, &*known, 200),
         (ann, Method::POST, &known, 405),
@@ -171,7 +182,7 @@ async fn who_may_read_logs_of_pods_may_read_those_of_revisions() {
         (ann, Method::GET, unknown, 403),
         (bob, Method::GET, &known, 403),
         (bob, Method::GET, unknown, 403),
-        (As::Stranger, Method::GET, &known, 401),
+        (RequestUser::Stranger, Method::GET, &known, 401),
     ] {
         let (code, said) = ask(&house, who, method.clone(), path, &Value::Null).await;
         assert_eq!(code, expected, "{method} {path}: {said}");
@@ -182,24 +193,29 @@ async fn who_may_read_logs_of_pods_may_read_those_of_revisions() {
 /// APP-38: from another host one is somebody, or nobody gets in.
 #[tokio::test]
 async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     for (path, expected) in [(MAPS, 401), ("/apis", 401), ("/healthz", 200), ("/version", 200)] {
-        assert_eq!(ask(&house, As::Stranger, Method::GET, path, &Value::Null).await.0, expected, "{path}");
+        assert_eq!(
+            ask(&house, RequestUser::Stranger, Method::GET, path, &Value::Null).await.0,
+            expected,
+            "{path}"
+        );
     }
-    assert_eq!(ask(&house, As::Token("wrong"), Method::GET, MAPS, &Value::Null).await.0, 401);
-    assert_eq!(ask(&house, As::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 403);
+    assert_eq!(ask(&house, RequestUser::Token("wrong"), Method::GET, MAPS, &Value::Null).await.0, 401);
+    assert_eq!(ask(&house, RequestUser::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 403);
     bind(&house, "alice", "view").await;
-    assert_eq!(ask(&house, As::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 200);
+    assert_eq!(ask(&house, RequestUser::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 200);
     let map = json!({ "metadata": { "name": "m" } });
-    assert_eq!(ask(&house, As::Token("secret"), Method::POST, MAPS, &map).await.0, 403);
+    assert_eq!(ask(&house, RequestUser::Token("secret"), Method::POST, MAPS, &map).await.0, 403);
     bind(&house, "alice", "edit").await;
-    assert_eq!(ask(&house, As::Token("secret"), Method::POST, MAPS, &map).await.0, 201);
+    assert_eq!(ask(&house, RequestUser::Token("secret"), Method::POST, MAPS, &map).await.0, 201);
 
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     // The second token is the appliance's own, for who can read its folder.
-    for (who, user, group) in
-        [(As::Token("mine"), "sluicegate-admin", "system:masters"), (As::Token("secret"), "alice", "crew")]
-    {
+    for (who, user, group) in [
+        (RequestUser::Token("mine"), "sluicegate-admin", "system:masters"),
+        (RequestUser::Token("secret"), "alice", "crew"),
+    ] {
         let (_, review) = ask(&house, who, Method::POST, path, &json!({})).await;
         let told = &review["status"]["userInfo"];
         assert_eq!((&told["username"], &told["groups"][0]), (&json!(user), &json!(group)), "{review}");
@@ -211,7 +227,11 @@ async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
 
     // Who counts as nobody may not even ask who he is: that is for who said so.
     for (user, expected) in [("zoe", 201), ("system:anonymous", 403)] {
-        assert_eq!(ask(&house, As::User(user), Method::POST, path, &json!({})).await.0, expected, "{user}");
+        assert_eq!(
+            ask(&house, RequestUser::User(user), Method::POST, path, &json!({})).await.0,
+            expected,
+            "{user}"
+        );
     }
     let told = std::fs::read_to_string(house.dir.path().join("audit.log")).unwrap();
     let mut lines = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -222,11 +242,11 @@ async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
 /// A service account's token works until its account is gone, even if another takes the name.
 #[tokio::test]
 async fn a_service_account_acts_by_its_token_while_it_lives() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let robot = json!({ "metadata": { "name": "robot" } });
     assert_eq!(house.ask(Method::POST, accounts, &robot).await.0, 201);
-    let admin = As::User("root");
+    let admin = RequestUser::User("root");
     bind(&house, "root", "cluster-admin").await;
     let path = format!("{accounts}/robot/token");
     let (code, answer) = ask(&house, admin, Method::POST, &path, &json!({ "spec": {} })).await;
@@ -240,21 +260,21 @@ async fn a_service_account_acts_by_its_token_while_it_lives() {
     }
 
     bind(&house, "system:serviceaccount:default:robot", "view").await;
-    assert_eq!(ask(&house, As::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 200);
+    assert_eq!(ask(&house, RequestUser::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 200);
     assert_eq!(house.delete(&format!("{accounts}/robot")).await.0, 200);
     assert_eq!(house.ask(Method::POST, accounts, &robot).await.0, 201);
-    assert_eq!(ask(&house, As::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 401);
+    assert_eq!(ask(&house, RequestUser::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 401);
 }
 
 #[tokio::test]
 async fn dry_run_of_token_and_backup_has_no_effect() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let robot = json!({ "metadata": { "name": "robot" } });
     assert_eq!(house.ask(Method::POST, accounts, &robot).await.0, 201);
     let path = format!("{accounts}/robot/token?dryRun=");
     bind(&house, "root", "cluster-admin").await;
-    let admin = As::User("root");
+    let admin = RequestUser::User("root");
     let (code, answer) =
         ask(&house, admin, Method::POST, &format!("{path}All"), &json!({ "spec": {} })).await;
     assert_eq!((code, &answer["status"]["token"]), (201, &json!("")), "{answer}");
@@ -276,12 +296,12 @@ async fn dry_run_of_token_and_backup_has_no_effect() {
 /// Nobody gives away, or takes, what he does not have.
 #[tokio::test]
 async fn rights_cannot_be_made_out_of_nothing() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let all = json!([{ "apiGroups": ["rbac.authorization.k8s.io"], "verbs": ["create", "update", "patch", "get"],
         "resources": ["clusterroles", "clusterrolebindings"] },
         { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] }]);
     grant(&house, "mallory", &all).await;
-    let mallory = As::User("mallory");
+    let mallory = RequestUser::User("mallory");
     let bound = |role: &str| {
         json!({ "metadata": { "name": format!("m-{role}") },
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
@@ -317,7 +337,7 @@ async fn rights_cannot_be_made_out_of_nothing() {
 /// APP-38: who changes the subjects of a binding gives what its role gives, whether the change names that or not.
 #[tokio::test]
 async fn a_change_of_a_binding_is_judged_by_the_role_that_it_has() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let rbac = "rbac.authorization.k8s.io";
     let bindings = format!("/apis/{rbac}/v1/namespaces/default/rolebindings");
     let binds = json!([{ "apiGroups": [rbac], "verbs": ["create", "patch"], "resources": ["rolebindings"] },
@@ -330,7 +350,7 @@ async fn a_change_of_a_binding_is_judged_by_the_role_that_it_has() {
     };
     let of_boss = bound("of-the-boss", "ClusterRole", "admin");
     assert_eq!(house.ask(Method::POST, &bindings, &of_boss).await.0, 201);
-    let mallory = As::User("mallory");
+    let mallory = RequestUser::User("mallory");
     let to_her = json!({ "subjects": [{ "kind": "User", "name": "mallory" }] });
     for (method, path, body, expected) in [
         (Method::PATCH, format!("{bindings}/of-the-boss"), to_her, 403),
@@ -348,7 +368,7 @@ async fn a_change_of_a_binding_is_judged_by_the_role_that_it_has() {
 /// APP-38: operations on a role are judged by what they make of it.
 #[tokio::test]
 async fn operations_on_a_role_give_what_their_author_has() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let rules = json!([{ "apiGroups": ["rbac.authorization.k8s.io"], "verbs": ["patch"], "resources": ["clusterroles"] },
         { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] }]);
     grant(&house, "mallory", &rules).await;
@@ -370,7 +390,12 @@ async fn operations_on_a_role_give_what_their_author_has() {
     }
 }
 
-async fn patch_by_operations(house: &House, user: &str, path: &str, operations: &Value) -> (u16, String) {
+async fn patch_by_operations(
+    house: &TestApiServer,
+    user: &str,
+    path: &str,
+    operations: &Value,
+) -> (u16, String) {
     let request = Request::patch(path).header("impersonate-user", user);
     let request = request.header("content-type", "application/json-patch+json");
     let response = house.send(request.body(Body::from(operations.to_string())).unwrap()).await;
@@ -382,7 +407,7 @@ async fn patch_by_operations(house: &House, user: &str, path: &str, operations: 
 /// `kubectl auth can-i` tells what would happen.
 #[tokio::test]
 async fn a_review_answers_as_the_request_would_be() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     bind(&house, "eve", "view").await;
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     for (who, verb, resource, allowed) in [
@@ -393,7 +418,7 @@ async fn a_review_answers_as_the_request_would_be() {
     ] {
         let attributes = json!({ "verb": verb, "resource": resource, "namespace": "default" });
         let question = json!({ "spec": { "resourceAttributes": attributes } });
-        let (code, review) = ask(&house, As::User(who), Method::POST, path, &question).await;
+        let (code, review) = ask(&house, RequestUser::User(who), Method::POST, path, &question).await;
         assert_eq!(
             (code, &review["status"]["allowed"]),
             (201, &json!(allowed)),
@@ -402,7 +427,7 @@ async fn a_review_answers_as_the_request_would_be() {
     }
     let (_, rules) = ask(
         &house,
-        As::User("eve"),
+        RequestUser::User("eve"),
         Method::POST,
         "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
         &json!({ "spec": { "namespace": "default" } }),
@@ -414,10 +439,10 @@ async fn a_review_answers_as_the_request_would_be() {
 /// AMB-62: whom followers act as may create Revisions; the same rights are what a cluster is told to give.
 #[tokio::test]
 async fn the_account_of_followers_may_what_controllers_may_and_no_more() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let revisions = "/apis/serving.knative.dev/v1/namespaces/default/revisions";
     let revision = json!({ "metadata": { "name": "r" }, "spec": { "containers": [{ "image": "a/b" }] } });
-    let follower = As::User(CONTROLLER_USER);
+    let follower = RequestUser::User(CONTROLLER_USER);
     let (code, said) = ask(&house, follower, Method::POST, revisions, &revision).await;
     assert_eq!(code, 201, "{said}");
     let (code, said) = house.ask(Method::POST, revisions, &revision).await;

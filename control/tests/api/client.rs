@@ -7,7 +7,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::json;
 
-use crate::support::House;
+use crate::support::TestApiServer;
 
 fn map(name: &str) -> ConfigMap {
     serde_json::from_value(json!({ "metadata": { "name": name }, "data": { "a": "1" } })).unwrap()
@@ -15,7 +15,7 @@ fn map(name: &str) -> ConfigMap {
 
 #[tokio::test]
 async fn kubes_own_client_creates_reads_patches_and_deletes() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let maps: Api<ConfigMap> = Api::default_namespaced(house.client());
     let made = maps.create(&PostParams::default(), &map("one")).await.unwrap();
     assert!(made.metadata.uid.is_some());
@@ -31,7 +31,7 @@ async fn kubes_own_client_creates_reads_patches_and_deletes() {
 #[tokio::test]
 async fn kubes_watcher_lists_and_then_follows() {
     for config in [watcher::Config::default(), watcher::Config::default().streaming_lists()] {
-        let house = House::open().await;
+        let house = TestApiServer::open().await;
         let maps: Api<ConfigMap> = Api::default_namespaced(house.client());
         maps.create(&PostParams::default(), &map("before")).await.unwrap();
         let mut seen = watcher(maps.clone(), config).applied_objects().boxed();
@@ -44,7 +44,7 @@ async fn kubes_watcher_lists_and_then_follows() {
 /// APP-17
 #[tokio::test]
 async fn kubes_discovery_finds_every_kind() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let discovery = kube::Discovery::new(house.client()).run().await.unwrap();
     let found =
         |group: &str, kind: &str| discovery.get(group).is_some_and(|g| g.recommended_kind(kind).is_some());
@@ -56,7 +56,7 @@ async fn kubes_discovery_finds_every_kind() {
 /// SRV-API-09 and AMB-62: what only controllers create, a controller can create.
 #[tokio::test]
 async fn a_controller_may_create_what_developers_may_not() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let kind = GroupVersionKind::gvk("test.sluicegate.dev", "v1", "Gadget");
     let resource = ApiResource::from_gvk_with_plural(&kind, "gadgets");
     let gadgets: Api<DynamicObject> = Api::default_namespaced_with(house.client(), &resource);

@@ -7,14 +7,20 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::custom::{CRONS, DEFINITIONS};
-use crate::support::{House, MAPS};
+use crate::support::{MAPS, TestApiServer};
 
 const SERVICES: &str = "/apis/serving.knative.dev/v1/namespaces/default/services";
 const CORE_SERVICES: &str = "/api/v1/namespaces/default/services";
 /// A thing that costs the square of its length takes minutes in a test; others take part of a second.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-async fn ask(house: &House, method: Method, path: &str, media: &'static str, body: String) -> (u16, Value) {
+async fn ask(
+    house: &TestApiServer,
+    method: Method,
+    path: &str,
+    media: &'static str,
+    body: String,
+) -> (u16, Value) {
     let started = Instant::now();
     let (code, answer) = house.ask_as(method, path, media, body).await;
     assert!(started.elapsed() < TIME_MAX, "{path}: {:?}: {code}", started.elapsed());
@@ -28,7 +34,7 @@ fn list(before: &str, item: &str, count: usize, after: &str) -> String {
 /// Too many containers and ports are refused before they are read as such.
 #[tokio::test]
 async fn list_that_is_too_long_is_refused() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let before = r#"{"metadata":{"name":"a"},"spec":{"template":{"spec":{"containers":"#;
     let containers = list(before, "{}", 40_000, "}}}}");
     let (code, status) = ask(&house, Method::POST, SERVICES, "application/json", containers).await;
@@ -51,7 +57,7 @@ async fn list_that_is_too_long_is_refused() {
 /// Defaults of a list's items, a key as long as the body, an enum held against a list of its length.
 #[tokio::test]
 async fn definition_cannot_make_a_short_object_costly() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let mut definition = crate::custom::definition();
     let defaults: serde_json::Map<String, Value> =
         (0..50).map(|n| (format!("p{n}"), json!({ "type": "string", "default": "d".repeat(100) }))).collect();
@@ -85,7 +91,7 @@ async fn definition_cannot_make_a_short_object_costly() {
 /// Strings of a merged set are as long as the body, and there are many others.
 #[tokio::test]
 async fn strategic_patch_of_a_long_element_is_linear() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "a" } })).await;
     let long = format!("{}/x", "x".repeat(200));
     let mut finalizers: Vec<String> = (0..20_000).map(|n| format!("a.io/{n}")).collect();
@@ -100,7 +106,7 @@ async fn strategic_patch_of_a_long_element_is_linear() {
 /// Writes are judged before the store's thread has them: when many meet at one object, none is lost and none refused.
 #[tokio::test]
 async fn concurrent_patches_of_one_object_all_come_through() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "a" } })).await;
     let path = format!("{MAPS}/a");
     let patches = (0..100).map(|n| {
@@ -117,7 +123,7 @@ async fn concurrent_patches_of_one_object_all_come_through() {
 /// Names that the server makes are free when the object is stored, however many are made at a time.
 #[tokio::test]
 async fn concurrent_generated_names_differ() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let object = json!({ "metadata": { "generateName": "a-" } });
     for (code, made) in future::join_all((0..100).map(|_| house.ask(Method::POST, MAPS, &object))).await {
         assert_eq!(code, 201, "{made}");

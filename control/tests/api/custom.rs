@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::House;
+use crate::support::TestApiServer;
 
 pub(crate) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 pub(crate) const CRONS: &str = "/apis/example.com/v1/namespaces/default/crons";
@@ -27,7 +27,7 @@ pub(crate) fn definition() -> Value {
 
 /// Definition and table of a kind with these columns, of one object.
 async fn table_of(columns: Value, object: Value) -> Value {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let mut definition = definition();
     let version = &mut definition["spec"]["versions"][0];
     version["additionalPrinterColumns"] = columns;
@@ -82,7 +82,7 @@ async fn columns_of_a_clients_kind_are_those_of_its_definition() {
 /// APP-36: what Kubernetes refuses of a column is refused with the field and its words.
 #[tokio::test]
 async fn a_column_that_kubernetes_refuses_is_refused() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     for (column, field, told) in [
         (
             json!({ "name": "A", "type": "string", "jsonPath": "spec.a" }),
@@ -115,7 +115,7 @@ pub(crate) fn cron(name: &str, spec: Value) -> Value {
 /// own and its columns; and it survives as its definition does.
 #[tokio::test]
 async fn a_kind_that_a_client_defines_is_served_like_any_other() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     assert_eq!(house.get(CRONS).await.0, 404);
     let (code, made) = house.ask(Method::POST, DEFINITIONS, &definition()).await;
     assert_eq!(code, 201, "{made}");
@@ -158,7 +158,7 @@ async fn a_kind_that_a_client_defines_is_served_like_any_other() {
 /// A change of the definition holds at once, and what was stored goes with it.
 #[tokio::test]
 async fn a_definition_changes_and_goes_with_its_objects() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     house.ask(Method::POST, DEFINITIONS, &definition()).await;
     house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x" }))).await;
     let path = format!("{DEFINITIONS}/crons.example.com");
@@ -183,7 +183,7 @@ async fn a_definition_changes_and_goes_with_its_objects() {
 /// What the appliance is made of is not redefined, and a definition that makes no sense is refused.
 #[tokio::test]
 async fn our_own_kinds_are_not_redefined() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let own = format!("{DEFINITIONS}/brokers.eventing.knative.dev");
     assert_eq!(house.delete(&own).await.0, 403);
     assert_eq!(house.ask(Method::PATCH, &own, &json!({ "spec": { "scope": "Cluster" } })).await.0, 403);
@@ -196,7 +196,7 @@ async fn our_own_kinds_are_not_redefined() {
 /// APP-36: a schema is the status' schema too: what it does not name is dropped, what it forbids is refused.
 #[tokio::test]
 async fn a_status_keeps_to_the_schema() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let mut definition = definition();
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"] =
         json!({ "type": "object", "properties": { "phase": { "type": "string" } } });
@@ -231,7 +231,7 @@ fn wide_definition() -> Value {
 /// APP-36: `kubectl scale` and autoscalers work on a kind whose definition says where it keeps its number.
 #[tokio::test]
 async fn a_kind_that_says_how_is_scaled() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let (code, made) = house.ask(Method::POST, DEFINITIONS, &wide_definition()).await;
     assert_eq!(code, 201, "{made}");
     let (_, list) = house.get("/apis/example.com/v1").await;
@@ -271,7 +271,7 @@ async fn a_kind_that_says_how_is_scaled() {
 /// APP-36: the definition's own rules, the fields that objects are selected by, and the keys of its lists hold.
 #[tokio::test]
 async fn rules_selectable_fields_and_keys_of_a_definition_hold() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     house.ask(Method::POST, DEFINITIONS, &wide_definition()).await;
     let (code, refusal) =
         house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x", "replicas": 4 }))).await;
@@ -322,7 +322,7 @@ async fn rules_selectable_fields_and_keys_of_a_definition_hold() {
 /// stand it has no type: Terraform's provider makes types of it, and can make one of no other.
 #[tokio::test]
 async fn a_schema_in_a_definition_is_described_by_reference() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     const NAME: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
     for (path, at, schemas) in [
         ("/openapi/v2", "#/definitions/", "/definitions"),
@@ -349,7 +349,7 @@ async fn a_schema_in_a_definition_is_described_by_reference() {
 /// definition; on one that belongs to another namespace it is refused.
 #[tokio::test]
 async fn a_namespace_that_means_nothing_is_dropped() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let mut wanted = definition();
     wanted["metadata"]["namespace"] = "default".into();
     let (code, mut made) = house.ask(Method::POST, DEFINITIONS, &wanted).await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sluicegate_control::api;
 
 use crate::custom::{CRONS, DEFINITIONS, cron, definition};
-use crate::support::House;
+use crate::support::TestApiServer;
 
 /// A definition with the versions `v1alpha1` and `v1`, of which the one is stored.
 fn versioned(stored: &str, changes: &[(&str, Value)]) -> Value {
@@ -31,7 +31,7 @@ fn versioned(stored: &str, changes: &[(&str, Value)]) -> Value {
 /// the definition named another one is still there: an operator brings its new version that way.
 #[tokio::test]
 async fn a_kind_is_served_in_all_its_versions_and_moves_from_one_to_the_next() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let olds = CRONS.replace("/v1/", "/v1alpha1/");
     let deprecated = json!({ "name": "v1alpha1", "served": true, "storage": true, "deprecated": true,
         "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } });
@@ -104,7 +104,7 @@ async fn a_kind_is_served_in_all_its_versions_and_moves_from_one_to_the_next() {
 /// seen in what was there before; and what is forbidden later stays as long as nobody touches it.
 #[tokio::test]
 async fn a_definition_that_changes_leaves_what_is_there_usable() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     assert_eq!(house.ask(Method::POST, DEFINITIONS, &definition()).await.0, 201);
     let object = cron("a", json!({ "cron": "long enough", "replicas": null, "typo": null }));
     let (code, made) = house.ask(Method::POST, CRONS, &object).await;
@@ -130,7 +130,7 @@ async fn a_definition_that_changes_leaves_what_is_there_usable() {
 /// A definition whose objects somebody holds waits for them: he can still reach them, and nothing new comes in.
 #[tokio::test]
 async fn a_definition_waits_for_what_holds_its_objects() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     assert_eq!(house.ask(Method::POST, DEFINITIONS, &definition()).await.0, 201);
     for (name, finalizers) in [("free", json!([])), ("held", json!(["example.com/a"]))] {
         let mut object = cron(name, json!({ "cron": "x" }));
@@ -154,7 +154,7 @@ async fn a_definition_waits_for_what_holds_its_objects() {
     let why = "create not allowed while custom resource definition is terminating";
     assert!(code == 403 && refusal["message"].as_str().unwrap().contains(why), "{refusal}");
 
-    tokio::spawn(api::collect(Arc::clone(&house.store), Arc::clone(&house.registry)));
+    tokio::spawn(api::run_garbage_collector(Arc::clone(&house.store), Arc::clone(&house.registry)));
     let free = json!({ "metadata": { "finalizers": null } });
     assert_eq!(house.ask(Method::PATCH, &format!("{CRONS}/held"), &free).await.0, 200);
     definitions.until("DELETED", "crons.example.com").await;
@@ -165,7 +165,7 @@ async fn a_definition_waits_for_what_holds_its_objects() {
 /// defined again is another, and a version that is served no more has nothing to tell.
 #[tokio::test]
 async fn a_watch_ends_with_its_definition() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let (path, watch) = (format!("{DEFINITIONS}/crons.example.com"), format!("{CRONS}?watch=1"));
     let wanted = versioned("v1", &[]);
     assert_eq!(house.ask(Method::POST, DEFINITIONS, &wanted).await.0, 201);
@@ -183,7 +183,7 @@ async fn a_watch_ends_with_its_definition() {
     assert_eq!(watched.next_told().await, ("ADDED".to_owned(), "a".to_owned()));
     assert_eq!(house.delete(&path).await.0, 200);
     assert_eq!(watched.next_told().await, ("DELETED".to_owned(), "a".to_owned()));
-    tokio::spawn(api::collect(Arc::clone(&house.store), Arc::clone(&house.registry)));
+    tokio::spawn(api::run_garbage_collector(Arc::clone(&house.store), Arc::clone(&house.registry)));
     assert_eq!(watched.next().await, None);
 }
 
@@ -191,7 +191,7 @@ async fn a_watch_ends_with_its_definition() {
 /// Cluster API are: such a kind is a client's own all the same.
 #[tokio::test]
 async fn a_clients_kind_in_a_group_of_kubernetes_is_a_clients_kind() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let group = "gateway.networking.k8s.io";
     let mut gateways = definition();
     gateways["metadata"]["name"] = format!("gateways.{group}").into();
@@ -212,7 +212,7 @@ async fn a_clients_kind_in_a_group_of_kubernetes_is_a_clients_kind() {
 /// APP-21: where the status is no subresource it is a field like any other.
 #[tokio::test]
 async fn a_status_that_is_a_plain_field_counts_as_one() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let mut plain = definition();
     plain["spec"]["versions"][0]["subresources"] = Value::Null;
     assert_eq!(house.ask(Method::POST, DEFINITIONS, &plain).await.0, 201);
@@ -229,8 +229,8 @@ async fn a_status_that_is_a_plain_field_counts_as_one() {
 /// APP-17: of two kinds that would be one to every client, the second waits until the first is gone.
 #[tokio::test]
 async fn a_kind_whose_name_another_has_is_not_served_before_it_is_free() {
-    let house = House::real().await;
-    tokio::spawn(api::accept_names(Arc::clone(&house.store)));
+    let house = TestApiServer::real().await;
+    tokio::spawn(api::run_crd_names(Arc::clone(&house.store)));
     assert_eq!(house.ask(Method::POST, DEFINITIONS, &definition()).await.0, 201);
     let mut second = definition();
     second["metadata"]["name"] = "cronz.example.com".into();

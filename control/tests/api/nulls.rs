@@ -4,13 +4,13 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::custom::{CRONS, DEFINITIONS};
-use crate::support::House;
+use crate::support::TestApiServer;
 
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 
-async fn house(spec: Value) -> House {
-    let house = House::real().await;
+async fn house(spec: Value) -> TestApiServer {
+    let house = TestApiServer::real().await;
     let mut definition = crate::custom::definition();
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = spec;
     let (code, made) = house.ask(Method::POST, DEFINITIONS, &definition).await;
@@ -18,7 +18,7 @@ async fn house(spec: Value) -> House {
     house
 }
 
-async fn apply(house: &House, spec: Value) -> (u16, Value) {
+async fn apply(house: &TestApiServer, spec: Value) -> (u16, Value) {
     let object =
         json!({ "apiVersion": "example.com/v1", "kind": "Cron", "metadata": { "name": "a" }, "spec": spec });
     let path = format!("{CRONS}/a?fieldManager=one&force=true");

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use http::{Method, Request};
 use serde_json::{Value, json};
-use sluicegate_control::api::{self, Believed, Signer, Surroundings};
-use sluicegate_control::store::{OBJECT_BYTES_MAX, Store};
+use sluicegate_control::api::{self, ApiServerConfig, AuthenticationSources, TokenSigner};
+use sluicegate_control::store::{OBJECT_BYTES_MAX, ObjectStore};
 use tower::ServiceExt as _;
 
-use crate::support::House;
+use crate::support::TestApiServer;
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
@@ -17,11 +17,16 @@ const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 const LOOKS_MAX: usize = 1_000;
 
 /// An API that signs tokens.
-fn signing(house: &House) -> axum::Router {
-    let signer = Some(Arc::new(Signer::open(&house.dir.path().join("key")).unwrap()));
-    let around =
-        Surroundings { believed: Believed { signer, ..Believed::default() }, ..Surroundings::default() };
-    api::router_in(house.store.clone(), house.registry.clone(), around)
+fn signing(house: &TestApiServer) -> axum::Router {
+    let signer = Some(Arc::new(TokenSigner::open(&house.dir.path().join("key")).unwrap()));
+    let around = ApiServerConfig {
+        authentication: AuthenticationSources {
+            service_accounts: signer,
+            ..AuthenticationSources::default()
+        },
+        ..ApiServerConfig::default()
+    };
+    api::router_with(house.store.clone(), house.registry.clone(), around)
 }
 
 async fn post(router: &axum::Router, path: &str, body: &Value) -> Value {
@@ -42,7 +47,7 @@ async fn review(router: &axum::Router, token: &Value, audiences: Value) -> Value
 /// APP-34: whoever is shown a service account's token can ask whose it is, and whether it was meant for him.
 #[tokio::test]
 async fn a_token_is_reviewed_for_whom_it_was_made() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     house.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": "default" } })).await;
     let (_, account) = house.ask(Method::POST, ACCOUNTS, &json!({ "metadata": { "name": "robot" } })).await;
     let router = signing(&house);
@@ -76,7 +81,7 @@ async fn a_token_is_reviewed_for_whom_it_was_made() {
 }
 
 /// The rules of a role, once they are as many.
-async fn rules(house: &House, name: &str, count: usize) -> Value {
+async fn rules(house: &TestApiServer, name: &str, count: usize) -> Value {
     for _ in 0..LOOKS_MAX {
         let (_, role) = house.get(&format!("{ROLES}/{name}")).await;
         if role["rules"].as_array().is_some_and(|rules| rules.len() == count) {
@@ -102,7 +107,7 @@ fn whole(name: &str, labels: Value, of: &str) -> Value {
 /// those that were there before the start.
 #[tokio::test]
 async fn an_aggregated_role_says_what_it_adds_up_to() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     for role in [
         whole("outer", json!({}), "outer"),
         whole("inner", json!({ "to": "outer" }), "inner"),
@@ -112,9 +117,9 @@ async fn an_aggregated_role_says_what_it_adds_up_to() {
     ] {
         assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
     }
-    let House { store, registry, dir } = house;
+    let TestApiServer { store, registry, dir } = house;
     drop(store);
-    let house = House { store: Arc::new(Store::open(dir.path()).unwrap()), registry, dir };
+    let house = TestApiServer { store: Arc::new(ObjectStore::open(dir.path()).unwrap()), registry, dir };
     tokio::spawn(api::aggregate(house.store.clone()));
     let both = rules(&house, "inner", 2).await;
     assert_eq!(both[0]["resources"], json!(["pods"]));
@@ -126,7 +131,7 @@ async fn an_aggregated_role_says_what_it_adds_up_to() {
 /// One role that adds up to more than an object may be is told of in the log; the others go on.
 #[tokio::test]
 async fn a_role_that_would_be_too_large_does_not_keep_others_from_theirs() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let half = "p".repeat(OBJECT_BYTES_MAX / 2);
     for role in [
         whole("all-too-much", json!({}), "large"),
@@ -146,7 +151,7 @@ async fn a_role_that_would_be_too_large_does_not_keep_others_from_theirs() {
 /// APP-33: `kubectl auth whoami` of older clients asks by an older name.
 #[tokio::test]
 async fn who_asks_is_told_by_the_older_version_too() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     for version in ["v1", "v1beta1"] {
         let path = format!("/apis/authentication.k8s.io/{version}/selfsubjectreviews");
         let body =

@@ -4,14 +4,14 @@ use http::Method;
 use serde_json::{Value, json};
 use sluicegate_control::kinds::settings;
 
-use crate::support::House;
+use crate::support::TestApiServer;
 
 /// Every map of upstream's that something reads is there from the start, with its keys shown; one that was
 /// changed stays as it is over a restart.
 #[tokio::test]
 async fn the_operators_maps_exist_and_are_theirs_from_then_on() {
-    let house = House::real().await;
-    for row in settings::rows() {
+    let house = TestApiServer::real().await;
+    for row in settings::config_maps() {
         let path = format!("/api/v1/namespaces/{}/configmaps/{}", row.namespace, row.name);
         let (code, map) = house.get(&path).await;
         assert_eq!((code, &map["data"]["_example"]), (200, &json!(row.example)), "{}", row.name);
@@ -27,7 +27,7 @@ async fn the_operators_maps_exist_and_are_theirs_from_then_on() {
 /// A value that makes no sense is refused by every verb, with its key named.
 #[tokio::test]
 async fn a_bad_value_is_refused_with_its_key() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     for (namespace, name, key, value) in [
         ("knative-serving", "config-autoscaler", "stable-window", "soon"),
         ("knative-serving", "config-gc", "min-non-active-revisions", "-1"),
@@ -54,7 +54,7 @@ const SERVICES: &str = "/apis/serving.knative.dev/v1/namespaces/default/services
 /// A feature that there is no use for here may be set, and whoever sets it is told.
 #[tokio::test]
 async fn a_feature_that_changes_nothing_is_warned_of() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let affinity = "kubernetes.podspec-affinity";
     for (data, told) in [
         (json!({ affinity: "enabled" }), Some(affinity)),
@@ -72,7 +72,7 @@ async fn a_feature_that_changes_nothing_is_warned_of() {
 /// What the operator's features say of containers holds from then on: secure defaults are filled in, and empty folders refused.
 #[tokio::test]
 async fn features_about_containers_are_heeded() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let service = |name: &str| {
         json!({ "metadata": { "name": name }, "spec": { "template": { "spec": { "containers": [{ "image": "a/b",
             "volumeMounts": [{ "name": "v", "mountPath": "/v" }] }], "volumes": [{ "name": "v", "emptyDir": {} }] } } } })

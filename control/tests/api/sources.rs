@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::House;
+use crate::support::TestApiServer;
 
 const SOURCES: &str = "labelSelector=duck.knative.dev%2Fsource%3Dtrue";
 
@@ -13,7 +13,7 @@ const SOURCES: &str = "labelSelector=duck.knative.dev%2Fsource%3Dtrue";
 /// columns and the schema that all sources share, and says in its registry which events come.
 #[tokio::test]
 async fn each_definition_says_what_sources_have_in_common() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let (_, all) =
         house.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
     let all = all["items"].as_array().unwrap();
@@ -60,7 +60,7 @@ async fn each_definition_says_what_sources_have_in_common() {
 /// SRC-26, SRC-27: who may look at all sources gets each kind's rights by their label.
 #[tokio::test]
 async fn source_kinds_are_readable_by_the_role_that_gathers_them() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
     let (_, gathers) = house.get(&format!("{roles}/source-observer")).await;
     let selectors = &gathers["aggregationRule"]["clusterRoleSelectors"];
@@ -82,7 +82,7 @@ async fn source_kinds_are_readable_by_the_role_that_gathers_them() {
 /// What every source has, and all that a reader of the duck type knows.
 #[derive(Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Duck {
+struct DuckSource {
     spec: DuckSpec,
     status: DuckStatus,
 }
@@ -90,17 +90,17 @@ struct Duck {
 #[derive(Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct DuckSpec {
-    sink: Sink,
-    ce_overrides: Overrides,
+    sink: DuckSink,
+    ce_overrides: DuckOverrides,
 }
 
 #[derive(Debug, serde::Deserialize)]
-struct Sink {
+struct DuckSink {
     uri: String,
 }
 
 #[derive(Debug, serde::Deserialize)]
-struct Overrides {
+struct DuckOverrides {
     extensions: BTreeMap<String, String>,
 }
 
@@ -116,7 +116,7 @@ struct DuckStatus {
 /// SRC-28: objects of each kind are read as sources, whatever else they have.
 #[tokio::test]
 async fn a_reader_of_the_duck_type_understands_each_kind() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let owner = json!({ "apiVersion": "v1", "kind": "Service", "name": "a" });
     let pod = json!({ "spec": { "containers": [{ "image": "hello", "name": "c" }] } });
     for (plural, own) in [
@@ -142,7 +142,7 @@ async fn a_reader_of_the_duck_type_understands_each_kind() {
         assert_eq!(code, 200, "{told}");
 
         let (_, read) = house.get(&format!("{path}/a")).await;
-        let Duck { spec, status } = serde_json::from_value(read).unwrap();
+        let DuckSource { spec, status } = serde_json::from_value(read).unwrap();
         assert_eq!((&*spec.sink.uri, &*status.sink_uri), ("http://sink.example.com/", &*spec.sink.uri));
         assert_eq!(spec.ce_overrides.extensions["shop"], "two", "{plural}");
         assert_eq!(status.observed_generation, 1, "{plural}");

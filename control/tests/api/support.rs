@@ -9,10 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sluicegate_control::kind::{
-    Column, Entry, KindMeta, Problems, Registry, Requester, Resource, UnknownFields,
+use sluicegate_control::kind_registry::{
+    FieldErrors, KindEntry, KindMeta, KindRegistry, PrinterColumn, RequestContext, ResourceStrategy,
+    UnknownFieldPolicy,
 };
-use sluicegate_control::store::Store;
+use sluicegate_control::store::ObjectStore;
 use sluicegate_control::{api, kinds};
 use tempfile::TempDir;
 use tower::ServiceExt as _;
@@ -47,18 +48,18 @@ pub(crate) struct WidgetStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) observed_generation: Option<i64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) conditions: Vec<Condition>,
+    pub(crate) conditions: Vec<WidgetCondition>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Condition {
+pub(crate) struct WidgetCondition {
     pub r#type: String,
     pub(crate) status: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
 }
 
-impl Resource for Widget {
+impl ResourceStrategy for Widget {
     const META: KindMeta = KindMeta {
         group: "test.sluicegate.dev",
         version: "v1",
@@ -69,24 +70,24 @@ impl Resource for Widget {
         categories: &["all"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: true,
         columns: &[
-            Column { name: "Size", path: ".spec.size", format: "integer", priority: 0, client: None },
-            Column {
+            PrinterColumn { name: "Size", path: ".spec.size", format: "integer", priority: 0, custom: None },
+            PrinterColumn {
                 name: "Ready",
                 path: r#".status.conditions[?(@.type=="Ready")].status"#,
                 format: "string",
                 priority: 0,
-                client: None,
+                custom: None,
             },
-            Column { name: "Color", path: ".spec.color", format: "string", priority: 1, client: None },
-            Column {
+            PrinterColumn { name: "Color", path: ".spec.color", format: "string", priority: 1, custom: None },
+            PrinterColumn {
                 name: "Age",
                 path: ".metadata.creationTimestamp",
                 format: "date",
                 priority: 0,
-                client: None,
+                custom: None,
             },
         ],
     };
@@ -95,11 +96,11 @@ impl Resource for Widget {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         self.spec.size.get_or_insert(1);
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         if self.spec.size.is_some_and(|size| size > 100) {
             problems.add("spec.size", "expected at most 100");
         }
@@ -118,15 +119,15 @@ pub(crate) struct Gadget {
     pub(crate) spec: WidgetSpec,
 }
 
-impl Resource for Gadget {
+impl ResourceStrategy for Gadget {
     const META: KindMeta = KindMeta {
         kind: "Gadget",
         plural: "gadgets",
         singular: "gadget",
         short_names: &[],
         has_status: false,
-        unknown_fields: UnknownFields::Refuse,
-        developers_create: false,
+        unknown_fields: UnknownFieldPolicy::Reject,
+        user_creatable: false,
         ..Widget::META
     };
 
@@ -134,25 +135,25 @@ impl Resource for Gadget {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
-    fn validate(&self, _: Option<&Self>, _: &mut Problems) {}
+    fn validate(&self, _: Option<&Self>, _: &mut FieldErrors) {}
 }
 
-pub(crate) struct House {
-    pub(crate) store: Arc<Store>,
-    pub(crate) registry: Arc<Registry>,
+pub(crate) struct TestApiServer {
+    pub(crate) store: Arc<ObjectStore>,
+    pub(crate) registry: Arc<KindRegistry>,
     pub(crate) dir: TempDir,
 }
 
-pub(crate) fn registry() -> Arc<Registry> {
-    let mut entries = kinds::core::entries();
-    entries.push(Entry::of::<Widget>());
-    entries.push(Entry::of::<Gadget>());
-    Arc::new(Registry { entries })
+pub(crate) fn registry() -> Arc<KindRegistry> {
+    let mut entries = kinds::core_kinds::core_entries();
+    entries.push(KindEntry::of::<Widget>());
+    entries.push(KindEntry::of::<Gadget>());
+    Arc::new(KindRegistry { entries })
 }
 
-impl House {
+impl TestApiServer {
     pub(crate) async fn open() -> Self {
         Self::of(registry()).await
     }
@@ -162,9 +163,9 @@ impl House {
         Self::of(Arc::new(kinds::registry())).await
     }
 
-    async fn of(registry: Arc<Registry>) -> Self {
+    async fn of(registry: Arc<KindRegistry>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(Store::open(dir.path()).unwrap());
+        let store = Arc::new(ObjectStore::open(dir.path()).unwrap());
         api::seed(&store, &registry).await.unwrap();
         Self { store, registry, dir }
     }
@@ -227,20 +228,20 @@ async fn read(response: Response<Body>) -> (u16, Value) {
 }
 
 /// A watch's lines, one at a time.
-pub(crate) struct Lines {
+pub(crate) struct WatchLines {
     body: axum::body::BodyDataStream,
     buffer: Vec<u8>,
 }
 
-impl House {
-    pub(crate) async fn watch(&self, path: &str) -> Lines {
+impl TestApiServer {
+    pub(crate) async fn watch(&self, path: &str) -> WatchLines {
         let response = self.send(Request::get(path).body(Body::empty()).unwrap()).await;
         assert_eq!(response.status(), 200);
-        Lines { body: response.into_body().into_data_stream(), buffer: Vec::new() }
+        WatchLines { body: response.into_body().into_data_stream(), buffer: Vec::new() }
     }
 }
 
-impl Lines {
+impl WatchLines {
     /// The next event; `None` when the stream has ended.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {

@@ -2,14 +2,14 @@
 
 use http::Method;
 use serde_json::{Value, json};
-use sluicegate_control::store::{Change, Key, StoreError};
+use sluicegate_control::store::{ObjectKey, StoreError, WriteOperation};
 
-use crate::support::{GADGETS, House, MAPS, WIDGETS};
+use crate::support::{GADGETS, MAPS, TestApiServer, WIDGETS};
 
 /// SRV-API-01, APP-37: system metadata is filled in, defaults are visible, a second POST conflicts.
 #[tokio::test]
 async fn a_created_object_has_its_identity_and_its_defaults() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "one", "uid": "mine", "generation": 7, "managedFields": [],
         "creationTimestamp": "2001-01-01T00:00:00Z", "deletionTimestamp": "2001-01-01T00:00:00Z" } });
     let (code, made) = house.ask(Method::POST, WIDGETS, &body).await;
@@ -34,7 +34,7 @@ async fn a_created_object_has_its_identity_and_its_defaults() {
 /// A manifest with `spec:` and nothing below it, and a client that writes what it does not set as null.
 #[tokio::test]
 async fn a_field_that_is_null_was_left_out() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let brokers = "/apis/eventing.knative.dev/v1/namespaces/default/brokers";
     let (code, made) = house
         .ask(Method::POST, brokers, &json!({ "metadata": { "name": "a", "labels": null }, "spec": null }))
@@ -51,7 +51,7 @@ async fn a_field_that_is_null_was_left_out() {
 /// APP-32
 #[tokio::test]
 async fn generated_names_share_their_prefix_and_differ() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let body = json!({ "metadata": { "generateName": "gen-" } });
     let (_, one) = house.ask(Method::POST, WIDGETS, &body).await;
     let (_, other) = house.ask(Method::POST, WIDGETS, &body).await;
@@ -63,7 +63,7 @@ async fn generated_names_share_their_prefix_and_differ() {
 /// APP-32: what is kept as the beginning of a name is one.
 #[tokio::test]
 async fn what_a_name_is_generated_from_is_checked_like_a_name() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     for (base, code) in
         [("gen-", 201), (&*"a".repeat(80), 201), (&*"a".repeat(300), 422), ("A", 422), ("a.", 422)]
     {
@@ -80,7 +80,7 @@ async fn what_a_name_is_generated_from_is_checked_like_a_name() {
 /// what is told, because Go's types read nothing else.
 #[tokio::test]
 async fn a_whole_number_is_whole_however_it_is_written() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let brokers = "/apis/eventing.knative.dev/v1/namespaces/default/brokers";
     let broker = json!({ "metadata": { "name": "b" }, "spec": { "delivery": { "retry": 3.0 } } });
     let (code, made) = house.ask(Method::POST, brokers, &broker).await;
@@ -103,7 +103,7 @@ async fn a_whole_number_is_whole_however_it_is_written() {
 /// APP-20, SRV-API-03
 #[tokio::test]
 async fn a_put_with_an_old_version_conflicts_and_with_the_current_one_replaces() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let first = house.widget("one", &json!({})).await;
     let path = format!("{WIDGETS}/one");
     let mut changed = first.clone();
@@ -123,7 +123,7 @@ async fn a_put_with_an_old_version_conflicts_and_with_the_current_one_replaces()
 /// APP-21
 #[tokio::test]
 async fn generation_counts_changes_of_the_spec_only() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     house.widget("one", &json!({})).await;
     let path = format!("{WIDGETS}/one");
     for (patch, generation) in [
@@ -142,7 +142,7 @@ async fn generation_counts_changes_of_the_spec_only() {
 /// APP-22, EV-API-11: neither door writes what is behind the other.
 #[tokio::test]
 async fn status_and_spec_are_written_through_their_own_doors() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "one" }, "status": { "observedGeneration": 9 } });
     let (_, made) = house.ask(Method::POST, WIDGETS, &body).await;
     assert!(made.get("status").is_none(), "{made}");
@@ -172,7 +172,7 @@ async fn status_and_spec_are_written_through_their_own_doors() {
 /// APP-28, SRV-API-35: merge patch, JSON patch, and 415 for the rest.
 #[tokio::test]
 async fn patches_are_merged_applied_or_refused_by_their_type() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     house.widget("one", &json!({ "a": "1", "b": "2" })).await;
     let path = format!("{WIDGETS}/one");
     let merge = json!({ "metadata": { "labels": { "a": null } } });
@@ -199,7 +199,7 @@ async fn patches_are_merged_applied_or_refused_by_their_type() {
 /// APP-40, SRV-API-37: what changes nothing is not a change.
 #[tokio::test]
 async fn writes_that_change_nothing_leave_the_version_alone() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let made = house.widget("one", &json!({})).await;
     let path = format!("{WIDGETS}/one");
     for (method, path, body) in [
@@ -218,7 +218,7 @@ async fn writes_that_change_nothing_leave_the_version_alone() {
 /// APP-33
 #[tokio::test]
 async fn a_dry_run_answers_as_if_and_stores_nothing() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "dry" } });
     let (code, made) = house.ask(Method::POST, &format!("{WIDGETS}?dryRun=All"), &body).await;
     assert_eq!((code, &made["spec"]["size"]), (201, &json!(1)));
@@ -235,7 +235,7 @@ async fn a_dry_run_answers_as_if_and_stores_nothing() {
 /// APP-19: 422 names every field.
 #[tokio::test]
 async fn an_invalid_object_is_refused_with_its_fields_as_causes() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "one" }, "spec": { "size": 101 } });
     let (code, refusal) = house.ask(Method::POST, WIDGETS, &body).await;
     assert_eq!(code, 422);
@@ -257,7 +257,7 @@ async fn an_invalid_object_is_refused_with_its_fields_as_causes() {
 /// AMB-01: pruned or refused, as the kind says. AMB-62: some kinds are for controllers.
 #[tokio::test]
 async fn unknown_fields_and_kinds_for_controllers_are_treated_as_the_row_says() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "one" }, "spec": { "extra": true, "size": 2 } });
     let (code, made) = house.ask(Method::POST, WIDGETS, &body).await;
     assert_eq!((code, &made["spec"]), (201, &json!({ "size": 2 })));
@@ -269,7 +269,7 @@ async fn unknown_fields_and_kinds_for_controllers_are_treated_as_the_row_says() 
 /// APP-34
 #[tokio::test]
 async fn core_kinds_hold_their_data() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     let secret = json!({ "metadata": { "name": "s" }, "stringData": { "a": "b" } });
     let (code, made) = house.ask(Method::POST, "/api/v1/namespaces/default/secrets", &secret).await;
     assert_eq!((code, &made["data"], &made["type"]), (201, &json!({ "a": "Yg==" }), &json!("Opaque")));
@@ -290,7 +290,7 @@ async fn core_kinds_hold_their_data() {
 /// APP-28: kubectl shows the message of a refused patch only if the refusal names no object.
 #[tokio::test]
 async fn an_operation_that_does_not_fit_is_named() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     house.widget("w", &json!({})).await;
     let path = format!("{WIDGETS}/w");
     let test = json!([{ "op": "test", "path": "/metadata/name", "value": "x" }]);
@@ -308,14 +308,14 @@ async fn an_operation_that_does_not_fit_is_named() {
 /// There is no node that would carry them out: whoever asks is told what to do instead.
 #[tokio::test]
 async fn what_needs_a_node_is_refused_with_a_reason() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let pods = "/api/v1/namespaces/default/pods";
     let (code, refusal) = house.get(&format!("{pods}/none/exec?command=ls")).await;
     assert_eq!((code, &refusal["message"]), (404, &json!("pods \"none\" not found")));
-    let key = Key { resource: "/pods".into(), namespace: "default".into(), name: "one".into() };
+    let key = ObjectKey { resource: "/pods".into(), namespace: "default".into(), name: "one".into() };
     let pod =
         json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "one", "namespace": "default" } });
-    house.store.write(move |_| Ok::<_, StoreError>(Change::Put(key, pod))).await.unwrap();
+    house.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, pod))).await.unwrap();
     for (method, part, word) in [
         (Method::POST, "exec?command=ls", "kubectl logs"),
         (Method::GET, "attach", "kubectl logs"),
@@ -331,10 +331,10 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
     }
     let (key, scale) = ("apps/deployments", "/apis/apps/v1/namespaces/default/deployments/one/scale");
     assert_eq!(house.get(scale).await.0, 404);
-    let key = Key { resource: key.into(), namespace: "default".into(), name: "one".into() };
+    let key = ObjectKey { resource: key.into(), namespace: "default".into(), name: "one".into() };
     let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": { "name": "one", "namespace": "default" } });
-    house.store.write(move |_| Ok::<_, StoreError>(Change::Put(key, deployment))).await.unwrap();
+    house.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, deployment))).await.unwrap();
     let (code, refusal) = house.get(scale).await;
     assert_eq!((code, &refusal["reason"]), (405, &json!("MethodNotAllowed")));
     assert!(refusal["message"].as_str().unwrap().contains("min-scale"), "{refusal}");
@@ -351,7 +351,7 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
 /// EV-API-09, APP-28: a value of the wrong type is told with its field, in the form that Kubernetes has for the kind.
 #[tokio::test]
 async fn a_value_of_the_wrong_type_is_told_with_its_field() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let spec = json!({ "template": { "spec": { "containers": [{ "image": 1 }], "timeoutSeconds": "x" } } });
     let object = json!({ "metadata": { "name": "s" }, "spec": spec });
     let (code, refusal) =
@@ -374,7 +374,7 @@ async fn a_value_of_the_wrong_type_is_told_with_its_field() {
 /// APP-28: templates write the core group as `- {{ .group }}`, which is a `null` to whoever reads YAML.
 #[tokio::test]
 async fn a_null_in_a_list_of_texts_is_an_empty_text() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let rules = |group: Value| json!([{ "apiGroups": [group], "resources": ["events"], "verbs": ["get"] }]);
     let role = json!({ "metadata": { "name": "r" }, "rules": rules(Value::Null) });
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
@@ -391,7 +391,7 @@ async fn a_null_in_a_list_of_texts_is_an_empty_text() {
 /// EV-API-09: a status of the wrong type is refused too: it would blind whoever lists the kind.
 #[tokio::test]
 async fn a_status_of_the_wrong_type_is_refused() {
-    let house = House::real().await;
+    let house = TestApiServer::real().await;
     let path = "/apis/messaging.knative.dev/v1/namespaces/default/channels";
     let made = house.ask(Method::POST, path, &json!({ "metadata": { "name": "c" } })).await;
     assert_eq!(made.0, 201, "{}", made.1);
@@ -407,7 +407,7 @@ async fn a_status_of_the_wrong_type_is_refused() {
 /// APP-17: a name that a client escaped, as Python's and JavaScript's do, is the same name; authorization sees it so.
 #[tokio::test]
 async fn an_escaped_name_is_the_same_name() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "a.b" } })).await;
     assert_eq!(house.get(&format!("{MAPS}/%61%2Eb")).await.1["metadata"]["name"], "a.b");
     assert_eq!(house.get("/api%2Fv1/namespaces/default/configmaps/a.b").await.0, 200);
@@ -417,7 +417,7 @@ async fn an_escaped_name_is_the_same_name() {
 /// APP-28: what stands twice in a merge patch is told or refused as in a whole object.
 #[tokio::test]
 async fn a_field_that_stands_twice_in_a_patch_is_refused_by_who_wants_that() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "m" } })).await;
     let twice = r#"{"data":{"a":"1","a":"2"}}"#;
     let media = "application/merge-patch+json";
@@ -432,7 +432,7 @@ async fn a_field_that_stands_twice_in_a_patch_is_refused_by_who_wants_that() {
 /// APP-28: when an object began to go, and how often it changed, is not for clients to say.
 #[tokio::test]
 async fn what_the_server_counts_cannot_be_set() {
-    let house = House::open().await;
+    let house = TestApiServer::open().await;
     house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "m" } })).await;
     let leaving = json!({ "metadata": { "deletionTimestamp": "2001-01-01T00:00:00Z" } });
     let (code, refusal) = house.ask(Method::PATCH, &format!("{MAPS}/m"), &leaving).await;

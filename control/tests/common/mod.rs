@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sluicegate_control::runtime::{Check, Identity, Init, InstanceSpec, Probe};
+use sluicegate_control::runtime::{InitProgram, InstanceCredentials, InstanceSpec, ProbeCheck, ProbeSpec};
 
 /// Far longer than anything here takes; a test that hangs should say so.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,8 +17,8 @@ pub(crate) fn example() -> PathBuf {
     path
 }
 
-pub(crate) fn init() -> Init {
-    Init { program: example(), arguments: Vec::new() }
+pub(crate) fn init() -> InitProgram {
+    InitProgram { program: example(), arguments: Vec::new() }
 }
 
 pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
@@ -33,16 +33,16 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         working_dir: None,
         volumes: Vec::new(),
         mounts: Vec::new(),
-        identity: Identity::default(),
+        credentials: InstanceCredentials::default(),
         read_only_root: false,
-        resources: sluicegate_control::runtime::Resources::default(),
-        last_words: None,
+        resources: sluicegate_control::runtime::ResourceLimits::default(),
+        termination_message: None,
         startup: None,
-        readiness: Probe::once(Check::Tcp),
+        readiness: ProbeSpec::single(ProbeCheck::Tcp),
         liveness: None,
-        detects_http2: false,
-        startup_max: PATIENCE,
-        grace: PATIENCE,
+        detect_http2: false,
+        startup_timeout: PATIENCE,
+        termination_grace_period: PATIENCE,
         init_containers: Vec::new(),
         sidecars: Vec::new(),
     }

@@ -1,7 +1,7 @@
 //! Broker and Trigger: from a manifest to a stream with its readers.
 
-use dataplane::events::left_behind::Left;
-use dataplane::table::{Backoff, Filter, Hold, Reply};
+use dataplane::events::abandoned::AbandonedEvents;
+use dataplane::table::{BackoffPolicy, EventFilter, HoldReason, ReplyTarget};
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
@@ -11,7 +11,7 @@ use sluicegate_control::kinds::eventing::trigger::Trigger;
 use sluicegate_control::kinds::serving::service::Service;
 use sluicegate_control::kinds::shared::HasConditions;
 
-use crate::house::{House, NS, eventually, in_a_house, turn_over};
+use crate::control_plane::{NS, TestControlPlane, eventually, in_a_house, turn_over};
 use crate::serving::hello;
 
 pub(crate) fn broker(spec: Value) -> Value {
@@ -32,7 +32,7 @@ const PATH: &str = "/brokers/default/b";
 /// with its filter and the Broker's delivery.
 #[test]
 fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let made = house.create::<Broker>(broker(json!({}))).await;
         house.create::<Trigger>(trigger(json!({"filter": {"attributes": {"type": "order"}}}))).await;
         let ready = house.until_ready::<Trigger>("t").await;
@@ -41,13 +41,13 @@ fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
             assert_eq!(&*stream.name, format!("broker/default/b/{}", made.metadata.uid.as_ref().unwrap()));
             let subscriber = &stream.subscribers[0];
             assert_eq!(&*subscriber.name, ready.metadata.uid.as_deref().unwrap());
-            assert_eq!(subscriber.filter, Filter::Exact(vec![("type".into(), "order".into())]));
+            assert_eq!(subscriber.filter, EventFilter::Exact(vec![("type".into(), "order".into())]));
             assert_eq!(&*subscriber.target.url, "http://127.0.0.1:9/in");
-            assert_eq!(subscriber.reply, Reply::Reenter);
+            assert_eq!(subscriber.reply, ReplyTarget::Reenter);
             assert_eq!(subscriber.delivery.retries_max, 10);
             assert_eq!(
                 subscriber.delivery.backoff,
-                Backoff::Exponential(std::time::Duration::from_millis(200))
+                BackoffPolicy::Exponential(std::time::Duration::from_millis(200))
             );
         });
         let broker = house.until_ready::<Broker>("b").await;
@@ -60,7 +60,7 @@ fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
 /// What is given up while the sink is not known to them yet waits.
 #[test]
 fn a_broker_that_is_ready_has_told_its_triggers() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Broker>(broker(json!({}))).await;
         house.create::<Trigger>(trigger(json!({}))).await;
         house.until_ready::<Trigger>("t").await;
@@ -76,7 +76,7 @@ fn a_broker_that_is_ready_has_told_its_triggers() {
                 assert_eq!(subscriber.delivery.retries_max, n);
                 match &subscriber.dead_letter {
                     Some(sink) => assert_eq!(&*sink.url, format!("http://s/{n}")),
-                    None => assert_eq!(subscriber.hold, Hold::DeadLetters),
+                    None => assert_eq!(subscriber.hold, HoldReason::DeadLetters),
                 }
             });
             let shown = |t: &Trigger| t.status.as_ref()?.delivery.dead_letter_sink_uri.clone();
@@ -92,14 +92,18 @@ fn a_broker_that_is_ready_has_told_its_triggers() {
 /// A backlog that is dropped with whoever was to get it is told on the Broker or channel, also when that is gone.
 #[test]
 fn a_backlog_that_is_left_behind_is_told_on_what_it_was_of() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let here = house.create::<Broker>(broker(json!({}))).await;
         house.until_ready::<Broker>("b").await;
         let uid = here.metadata.uid.unwrap();
-        let told = house.table(|table| std::sync::Arc::clone(&table.left_behind));
-        told.tell(Left { stream: format!("broker/default/b/{uid}").into(), is_whole: false, events: 1 });
+        let told = house.table(|table| std::sync::Arc::clone(&table.abandoned));
+        told.report(AbandonedEvents {
+            stream: format!("broker/default/b/{uid}").into(),
+            is_whole: false,
+            events: 1,
+        });
         for stream in ["broker/default/gone/1", "channel/default/c/2", "of no kind"] {
-            told.tell(Left { stream: stream.into(), is_whole: true, events: 3 });
+            told.report(AbandonedEvents { stream: stream.into(), is_whole: true, events: 3 });
         }
         let found = eventually(async || {
             let events = house.api::<Event>().list(&ListParams::default()).await.unwrap().items;
@@ -129,7 +133,7 @@ fn a_backlog_that_is_left_behind_is_told_on_what_it_was_of() {
 /// EV-TRG-01, EV-TRG-02, EV-BRK-13: a Trigger waits for its Broker, and misses it when it goes.
 #[test]
 fn a_trigger_is_ready_just_as_long_as_its_broker_exists() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Trigger>(trigger(json!({}))).await;
         house.until_not_ready::<Trigger>("t", "BrokerDoesNotExist").await;
         house.create::<Broker>(broker(json!({}))).await;
@@ -144,7 +148,7 @@ fn a_trigger_is_ready_just_as_long_as_its_broker_exists() {
 /// Trigger from Ready until it is there.
 #[test]
 fn an_unresolved_dead_letter_sink_holds_everything_back() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let sink =
             json!({"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello"}});
         house.create::<Broker>(broker(json!({"delivery": {"retry": 1, "deadLetterSink": sink}}))).await;
@@ -167,7 +171,7 @@ fn an_unresolved_dead_letter_sink_holds_everything_back() {
 /// is found, lost and found elsewhere without anybody touching the Trigger.
 #[test]
 fn a_subscriber_is_followed_wherever_it_goes() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Broker>(broker(json!({}))).await;
         let reference = json!({"apiVersion": "v1", "kind": "Service", "name": "core"});
         house.create::<Trigger>(trigger(json!({"subscriber": {"ref": reference, "uri": "/in"}}))).await;
@@ -196,7 +200,7 @@ fn a_subscriber_is_followed_wherever_it_goes() {
 /// EV-TRG-06, EV-ADR-05: an object without an address is none, and says so.
 #[test]
 fn an_object_that_is_not_addressable_is_no_subscriber() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Broker>(broker(json!({}))).await;
         house
             .create::<k8s_openapi::api::core::v1::ConfigMap>(
@@ -213,7 +217,7 @@ fn an_object_that_is_not_addressable_is_no_subscriber() {
 /// EV-ADR-07, EV-TRG-11: a Broker is a subscriber too, and a Trigger is turned to it in place.
 #[test]
 fn a_trigger_is_turned_to_another_subscriber_in_place() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Broker>(broker(json!({}))).await;
         house.create::<Broker>(json!({"metadata": {"name": "other", "namespace": NS}})).await;
         house.create::<Trigger>(trigger(json!({}))).await;
@@ -229,7 +233,7 @@ fn a_trigger_is_turned_to_another_subscriber_in_place() {
 /// EV-BRK-06, EV-BRK-07: a foreign class is nobody's business here.
 #[test]
 fn a_foreign_broker_and_its_triggers_are_left_alone() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let mut foreign = broker(json!({}));
         foreign["metadata"]["annotations"] = json!({"eventing.knative.dev/broker.class": "Other"});
         house.create::<Broker>(foreign).await;
@@ -244,7 +248,7 @@ fn a_foreign_broker_and_its_triggers_are_left_alone() {
 /// EV-TRG-14: a deleted Trigger reads no more.
 #[test]
 fn a_deleted_trigger_leaves_the_stream() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Broker>(broker(json!({}))).await;
         house.create::<Trigger>(trigger(json!({}))).await;
         house.until_ready::<Trigger>("t").await;
@@ -256,7 +260,7 @@ fn a_deleted_trigger_leaves_the_stream() {
 /// EV-TRG-14: ... also one that was being looked at when it was deleted.
 #[test]
 fn a_trigger_that_is_deleted_while_it_is_looked_at_is_not_subscribed() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         for name in ["b", "other"] {
             house.create::<Broker>(json!({"metadata": {"name": name, "namespace": NS}})).await;
             house.until_ready::<Broker>(name).await;

@@ -1,6 +1,6 @@
 //! Sequence, Parallel and EventType: from manifests to children and statuses.
 
-use dataplane::table::Reply;
+use dataplane::table::ReplyTarget;
 use serde_json::{Value, json};
 use sluicegate_control::kinds::eventing::broker::Broker;
 use sluicegate_control::kinds::eventing::event_type::EventType;
@@ -8,21 +8,21 @@ use sluicegate_control::kinds::flows::parallel::Parallel;
 use sluicegate_control::kinds::flows::sequence::Sequence;
 use sluicegate_control::kinds::messaging::in_memory_channel::InMemoryChannel;
 use sluicegate_control::kinds::messaging::subscription::Subscription;
-use sluicegate_control::kinds::shared::{HasConditions, Verdict};
+use sluicegate_control::kinds::shared::{ConditionStatus, HasConditions};
 
-use crate::house::{House, NS, in_a_house};
+use crate::control_plane::{NS, TestControlPlane, in_a_house};
 
 fn flow(spec: Value) -> Value {
     json!({"metadata": {"name": "f", "namespace": NS}, "spec": spec})
 }
 
 /// Stream, target and reply target of every reader in the table, sorted.
-fn edges(house: &House) -> Vec<[String; 3]> {
+fn edges(house: &TestControlPlane) -> Vec<[String; 3]> {
     let mut edges: Vec<_> = house.table(|table| {
         let readers = table.streams.iter().flat_map(|(path, stream)| {
             stream.subscribers.iter().map(move |reader| {
                 let reply = match &reader.reply {
-                    Reply::Send(target) => target.path.to_string(),
+                    ReplyTarget::Send(target) => target.path.to_string(),
                     _ => String::new(),
                 };
                 [path.to_string(), reader.target.path.to_string(), reply]
@@ -37,7 +37,7 @@ fn edges(house: &House) -> Vec<[String; 3]> {
 /// X-FLW-01: flows may be made of Channels, as upstream's own tests make them.
 #[test]
 fn a_flow_may_be_made_of_channels() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let template = json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel"});
         let steps = json!([{"uri": "http://s/a"}]);
         house.create::<Sequence>(flow(json!({"channelTemplate": template, "steps": steps}))).await;
@@ -55,7 +55,7 @@ fn a_flow_may_be_made_of_channels() {
 
 #[test]
 fn a_sequence_is_a_chain_that_grows_and_shrinks_with_its_steps() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let steps = json!([{"uri": "http://s/a"}, {"uri": "http://s/b"}]);
         house.create::<Sequence>(flow(json!({"steps": steps, "reply": {"uri": "http://s/r"}}))).await;
         let ready = house.until_ready::<Sequence>("f").await.status.unwrap();
@@ -72,7 +72,7 @@ fn a_sequence_is_a_chain_that_grows_and_shrinks_with_its_steps() {
         house.until_gone::<InMemoryChannel>("f-kn-sequence-1").await;
         house.until_gone::<Subscription>("f-kn-sequence-1").await;
         house.until::<Sequence>("f", |f| f.metadata.generation == Some(2) && f.is_ready()).await;
-        let shorter = |house: &House| edges(house) == [[first.clone(), "/c".into(), "/r".into()]];
+        let shorter = |house: &TestControlPlane| edges(house) == [[first.clone(), "/c".into(), "/r".into()]];
         house.until::<Sequence>("f", |_| shorter(&house)).await;
 
         house.delete::<Sequence>("f").await;
@@ -85,7 +85,7 @@ fn a_sequence_is_a_chain_that_grows_and_shrinks_with_its_steps() {
 /// comes to a channel that nobody reads.
 #[test]
 fn a_sequence_is_led_on_to_new_steps_when_they_are_ready() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let step = |path: &str| json!({"uri": format!("http://s/{path}")});
         let missing =
             json!({"ref": {"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "late"}});
@@ -115,7 +115,7 @@ fn a_sequence_is_led_on_to_new_steps_when_they_are_ready() {
 
 #[test]
 fn a_parallel_has_a_filter_before_and_a_reply_behind_each_branch() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let branches = json!([
             {"filter": {"uri": "http://s/only"}, "subscriber": {"uri": "http://s/a"}},
             {"subscriber": {"uri": "http://s/b"}, "reply": {"uri": "http://s/own"}},
@@ -142,14 +142,14 @@ fn a_parallel_has_a_filter_before_and_a_reply_behind_each_branch() {
 /// is gone all is made.
 #[test]
 fn a_flow_is_not_subscribed_to_a_strangers_channel() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let strange = json!({"metadata": {"name": "f-kn-sequence-1", "namespace": NS}});
         house.create::<InMemoryChannel>(strange).await;
         let steps = json!([{"uri": "http://s/a"}, {"uri": "http://s/b"}]);
         house.create::<Sequence>(flow(json!({"steps": steps}))).await;
         let refused = house.until_not_ready::<Sequence>("f", "NotOwned").await;
         let told = &refused.condition("SubscriptionsReady").unwrap();
-        assert_eq!(told.status, Verdict::False);
+        assert_eq!(told.status, ConditionStatus::False);
         assert!(told.message.contains("InMemoryChannel \"f-kn-sequence-1\""), "{}", told.message);
         assert!(house.api::<Subscription>().list(&Default::default()).await.unwrap().items.is_empty());
 
@@ -162,7 +162,7 @@ fn a_flow_is_not_subscribed_to_a_strangers_channel() {
 /// COND-01, COND-10: a name that is too long for its children is told in the status.
 #[test]
 fn a_flow_whose_children_would_have_too_long_a_name_says_so() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let name = "f".repeat(245);
         let named = |spec: Value| json!({"metadata": {"name": name, "namespace": NS}, "spec": spec});
         house.create::<Sequence>(named(json!({"steps": [{"uri": "http://s/a"}]}))).await;
@@ -177,7 +177,7 @@ fn a_flow_whose_children_would_have_too_long_a_name_says_so() {
 
 #[test]
 fn an_event_type_is_ready_while_what_it_refers_to_exists() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<EventType>(flow(json!({"type": "t", "broker": "b"}))).await;
         house.until_not_ready::<EventType>("f", "ReferenceDoesNotExist").await;
         house.create::<Broker>(json!({"metadata": {"name": "b", "namespace": NS}})).await;
@@ -190,7 +190,7 @@ fn an_event_type_is_ready_while_what_it_refers_to_exists() {
 /// SRV-OWN-02: others may note something on what a flow is made of.
 #[test]
 fn labels_and_annotations_of_others_stay_on_the_parts_of_a_flow() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Sequence>(flow(json!({"steps": [{"uri": "http://s/a"}]}))).await;
         house.until_ready::<Sequence>("f").await;
         let (part, notes) =

@@ -9,12 +9,12 @@ use sluicegate_control::kinds::serving::revision::Revision;
 use sluicegate_control::kinds::serving::route::Route;
 use sluicegate_control::kinds::serving::service::Service;
 
-use crate::house::{House, NS, in_a_house};
+use crate::control_plane::{NS, TestControlPlane, in_a_house};
 
 /// SRV-REQ-04 (AMB-05): the second Route with the same host is not ready and steals nothing.
 #[test]
 fn a_host_stays_with_its_first_route() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let configuration = json!({
             "metadata": {"name": "back", "namespace": NS},
             "spec": {"template": {"spec": {"containers": [{"image": "v1"}]}}}
@@ -41,7 +41,7 @@ fn a_host_stays_with_its_first_route() {
 /// its own.
 #[test]
 fn a_host_that_a_tag_had_goes_to_the_route_that_waits_for_it() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(tagged("q0", json!("x"))).await;
         house.until_ready::<Service>("q0").await;
         house.create::<Service>(tagged("x-q0", Value::Null)).await;
@@ -71,7 +71,7 @@ fn tagged(name: &str, tag: Value) -> Value {
 /// COND-12: a Route whose tag and name make more than a label is not ready, and goes on as it was.
 #[test]
 fn a_tag_whose_host_no_resolver_takes_is_told_and_changes_nothing() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let name = "n".repeat(50);
         house.create::<Service>(tagged(&name, json!("short"))).await;
         house.until_ready::<Service>(&name).await;
@@ -91,7 +91,7 @@ fn a_tag_whose_host_no_resolver_takes_is_told_and_changes_nothing() {
 /// X-RTE-02: hosts follow the labels that the operator's template speaks of.
 #[test]
 fn a_host_follows_the_labels_of_its_service() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let maps: Api<ConfigMap> = Api::namespaced(house.client.clone(), "knative-serving");
         let template = "{{.Name}}.{{index .Labels \"team\"}}.{{.Domain}}";
         let patch = Patch::Merge(json!({"data": {"domain-template": template}}));
@@ -114,7 +114,7 @@ fn a_host_follows_the_labels_of_its_service() {
 /// X-RTE-12: a Revision lists the Routes that send to it, whatever way they name it, and none when there is none.
 #[test]
 fn a_revision_lists_the_routes_that_send_to_it() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(tagged("app", Value::Null)).await;
         house.until_ready::<Service>("app").await;
         let listed = |wanted: Option<&'static str>| {

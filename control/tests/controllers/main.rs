@@ -1,18 +1,18 @@
 #![expect(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 //! The controllers over the in-process API, with scripted instances and the published tables in sight.
 
+mod control_plane;
 mod eventing;
+mod field_managers;
 mod flows;
-mod follow;
 mod hosts;
-mod house;
-mod lost;
 mod messaging;
-mod owners;
 mod pods;
 mod references;
+mod remote_api_server;
 mod restart;
 mod rollout;
 mod serving;
 mod settings;
 mod sources;
+mod unresolved_destinations;

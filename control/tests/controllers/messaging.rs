@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use dataplane::table::{Reply, Subscriber, Table};
+use dataplane::table::{ReplyTarget, RoutingTable, Subscriber};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use sluicegate_control::kinds::messaging::channel::Channel;
 use sluicegate_control::kinds::messaging::in_memory_channel::InMemoryChannel;
 use sluicegate_control::kinds::messaging::subscription::Subscription;
-use sluicegate_control::kinds::shared::{HasConditions, Verdict};
+use sluicegate_control::kinds::shared::{ConditionStatus, HasConditions};
 
-use crate::house::{House, NS, in_a_house, on_one_thread, turn_over};
+use crate::control_plane::{NS, TestControlPlane, in_a_house, on_one_thread, turn_over};
 
 const PATH: &str = "/channels/default/c";
 
@@ -34,7 +34,7 @@ fn to(host: &str) -> Value {
 }
 
 /// Targets of the channel's readers, sorted.
-fn readers(house: &House) -> Vec<String> {
+fn readers(house: &TestControlPlane) -> Vec<String> {
     let mut urls: Vec<_> = house.table(|table| {
         let readers = table.streams.get(PATH).into_iter().flat_map(|stream| stream.subscribers.iter());
         readers.map(|reader| reader.target.url.to_string()).collect()
@@ -43,13 +43,14 @@ fn readers(house: &House) -> Vec<String> {
     urls
 }
 
-fn reader<T>(house: &House, look: impl FnOnce(&Subscriber) -> T) -> T {
+fn reader<T>(house: &TestControlPlane, look: impl FnOnce(&Subscriber) -> T) -> T {
     house.table(|table| look(&table.streams[PATH].subscribers[0]))
 }
 
-async fn until_unknown(house: &House, name: &str, reason: &str) -> Subscription {
-    let wanted =
-        |s: &Subscription| s.ready().is_some_and(|c| c.status == Verdict::Unknown && c.reason == reason);
+async fn until_unknown(house: &TestControlPlane, name: &str, reason: &str) -> Subscription {
+    let wanted = |s: &Subscription| {
+        s.ready().is_some_and(|c| c.status == ConditionStatus::Unknown && c.reason == reason)
+    };
     house.until(name, wanted).await
 }
 
@@ -57,7 +58,7 @@ async fn until_unknown(house: &House, name: &str, reason: &str) -> Subscription 
 /// when Ready is seen the table has every reader, and the lists say so.
 #[test]
 fn a_channel_and_its_subscriptions_become_a_stream_with_readers() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Channel>(channel(json!({}))).await;
         for name in ["a", "b", "same"] {
             let host = if name == "same" { "a" } else { name };
@@ -71,7 +72,7 @@ fn a_channel_and_its_subscriptions_become_a_stream_with_readers() {
                 let reader = readers.iter().find(|reader| &*reader.name == uid).unwrap();
                 let uri = ready.status.as_ref().unwrap().physical_subscription.subscriber_uri.as_deref();
                 assert_eq!(Some(&*reader.target.url), uri);
-                assert_eq!((&reader.reply, reader.delivery.retries_max), (&Reply::Discard, 10));
+                assert_eq!((&reader.reply, reader.delivery.retries_max), (&ReplyTarget::Discard, 10));
             });
         }
         assert_eq!(readers(&house), ["http://a/", "http://a/", "http://b/"]);
@@ -82,7 +83,10 @@ fn a_channel_and_its_subscriptions_become_a_stream_with_readers() {
         assert!(channel.is_ready());
         assert_eq!(status.address.unwrap().url.unwrap(), "http://127.0.0.1:8081/channels/default/c");
         assert!(
-            status.subscribers.iter().all(|s| s.ready == Verdict::True && s.observed_generation == Some(1))
+            status
+                .subscribers
+                .iter()
+                .all(|s| s.ready == ConditionStatus::True && s.observed_generation == Some(1))
         );
         assert_eq!(status.channel.unwrap().kind, "InMemoryChannel");
         let backing = house.api::<InMemoryChannel>().get("c").await.unwrap();
@@ -95,7 +99,7 @@ fn a_channel_and_its_subscriptions_become_a_stream_with_readers() {
 /// EV-SUB-01, EV-SUB-05, EV-SUB-06, AMB-20: a Subscription waits for its channel, and misses it.
 #[test]
 fn a_subscription_is_ready_just_as_long_as_its_channel_exists() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Subscription>(subscription("s", "Channel", to("a"))).await;
         let waiting = until_unknown(&house, "s", "ChannelReferenceFailed").await;
         assert!(waiting.ready().unwrap().message.contains("Channel default/c"));
@@ -115,7 +119,7 @@ fn a_subscription_is_ready_just_as_long_as_its_channel_exists() {
 /// EV-SUB-03: an InMemoryChannel is read by its own name; a Channel's is not found under it as a Channel.
 #[test]
 fn an_in_memory_channel_is_subscribed_directly() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<InMemoryChannel>(channel(json!({}))).await;
         house.create::<Subscription>(subscription("s", "InMemoryChannel", to("a"))).await;
         house.create::<Subscription>(subscription("wrong", "Channel", to("b"))).await;
@@ -128,7 +132,7 @@ fn an_in_memory_channel_is_subscribed_directly() {
 /// EV-OBJ-19, COND-12: what a channel says of deliveries holds for its Subscriptions when it is Ready with it.
 #[test]
 fn a_channel_that_is_ready_has_told_its_subscriptions() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<InMemoryChannel>(channel(json!({}))).await;
         house.create::<Subscription>(subscription("s", "InMemoryChannel", to("a"))).await;
         house.until_ready::<Subscription>("s").await;
@@ -152,7 +156,7 @@ fn a_channel_that_is_ready_has_told_its_subscriptions() {
 /// Subscription from Ready; once it is there, both have it.
 #[test]
 fn the_channels_dead_letter_sink_is_its_subscriptions() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let sink = json!({"ref": {"apiVersion": "v1", "kind": "Service", "name": "dead"}});
         let delivery = json!({"retry": 2, "deadLetterSink": sink});
         house.create::<Channel>(channel(json!({"delivery": delivery}))).await;
@@ -178,7 +182,7 @@ fn the_channels_dead_letter_sink_is_its_subscriptions() {
 /// target goes and comes, and the reader keeps its place meanwhile.
 #[test]
 fn a_reply_target_is_followed_and_changes_in_place() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Channel>(channel(json!({}))).await;
         let reference =
             json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "replies"});
@@ -192,7 +196,7 @@ fn a_reply_target_is_followed_and_changes_in_place() {
         house.create::<Channel>(replies).await;
         house.until_ready::<Subscription>("s").await;
         reader(&house, |reader| {
-            let Reply::Send(target) = &reader.reply else { panic!("{:?}", reader.reply) };
+            let ReplyTarget::Send(target) = &reader.reply else { panic!("{:?}", reader.reply) };
             assert_eq!(&*target.url, "http://127.0.0.1:8081/channels/default/replies");
         });
 
@@ -205,14 +209,14 @@ fn a_reply_target_is_followed_and_changes_in_place() {
         house.patch::<Subscription>("s", only_reply).await;
         house.until::<Subscription>("s", |s| s.metadata.generation == Some(2) && s.is_ready()).await;
         assert_eq!(readers(&house), ["http://r/"]);
-        reader(&house, |reader| assert_eq!(reader.reply, Reply::Unasked));
+        reader(&house, |reader| assert_eq!(reader.reply, ReplyTarget::Unasked));
     });
 }
 
 /// EV-SUB-20: a deleted Subscription reads no more, and is off the lists.
 #[test]
 fn a_deleted_subscription_leaves_the_channel() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Channel>(channel(json!({}))).await;
         for name in ["a", "b"] {
             house.create::<Subscription>(subscription(name, "Channel", to(name))).await;
@@ -231,7 +235,7 @@ fn a_deleted_subscription_leaves_the_channel() {
 /// reader of the old one's.
 #[test]
 fn a_new_channel_has_no_reader_of_the_one_before() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         for turns in 0..40 {
             house.create::<InMemoryChannel>(channel(json!({}))).await;
             house.create::<Subscription>(subscription("s", "InMemoryChannel", to("old"))).await;
@@ -241,7 +245,8 @@ fn a_new_channel_has_no_reader_of_the_one_before() {
         }
         house.create::<InMemoryChannel>(channel(json!({}))).await;
         house.until_ready::<InMemoryChannel>("c").await;
-        let is_empty = |table: &Table| table.streams.get(PATH).is_some_and(|one| one.subscribers.is_empty());
+        let is_empty =
+            |table: &RoutingTable| table.streams.get(PATH).is_some_and(|one| one.subscribers.is_empty());
         house.until_table("of a channel without readers", is_empty).await;
     });
 }
@@ -249,7 +254,7 @@ fn a_new_channel_has_no_reader_of_the_one_before() {
 /// EV-SUB-20: ... also when others write the channel meanwhile.
 #[test]
 fn a_deleted_subscription_reads_no_more_while_others_write_its_channel() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<InMemoryChannel>(channel(json!({}))).await;
         house.until_ready::<InMemoryChannel>("c").await;
         for turns in 0..40 {
@@ -260,7 +265,8 @@ fn a_deleted_subscription_reads_no_more_while_others_write_its_channel() {
             }
             house.delete::<Subscription>("s").await;
         }
-        let is_empty = |table: &Table| table.streams.get(PATH).is_some_and(|one| one.subscribers.is_empty());
+        let is_empty =
+            |table: &RoutingTable| table.streams.get(PATH).is_some_and(|one| one.subscribers.is_empty());
         house.until_table("of a channel without readers", is_empty).await;
     });
 }
@@ -268,7 +274,7 @@ fn a_deleted_subscription_reads_no_more_while_others_write_its_channel() {
 /// EV-OBJ-22: a foreign template is told of, and a backing channel of somebody else is left alone.
 #[test]
 fn what_a_channel_cannot_have_is_shown() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let template = json!({"apiVersion": "messaging.knative.dev/v1beta1", "kind": "KafkaChannel"});
         house.create::<Channel>(channel(json!({"channelTemplate": template}))).await;
         let shown = house.until_not_ready::<Channel>("c", "ChannelTemplateNotServed").await;
@@ -286,7 +292,7 @@ fn what_a_channel_cannot_have_is_shown() {
 /// SRV-OWN-02, SRV-OWN-03: a name that becomes free is taken, and what is taken away is not shown as its own any more.
 #[test]
 fn a_channel_takes_its_backing_channels_name_when_that_becomes_free() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<InMemoryChannel>(channel(json!({}))).await;
         house.create::<Channel>(channel(json!({}))).await;
         house.until_not_ready::<Channel>("c", "NotOwned").await;
@@ -301,7 +307,7 @@ fn a_channel_takes_its_backing_channels_name_when_that_becomes_free() {
 /// COND-10, AMB-01: what the API would refuse in an InMemoryChannel, it refuses in what a template makes; that is told.
 #[test]
 fn a_template_that_makes_an_invalid_channel_is_told() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         for (name, spec, reason, told) in [
             ("retry", json!({"delivery": {"retry": -1}}), "ChildRefused", "retry"),
             ("delay", json!({"delivery": {"backoffDelay": "1s"}}), "ChildRefused", "backoffDelay"),
@@ -323,7 +329,7 @@ fn a_template_that_makes_an_invalid_channel_is_told() {
 /// X-DLV-10: deliveries and counters name the Subscription by its own namespace, whosever channel it reads.
 #[test]
 fn a_subscription_of_another_namespace_has_its_own_name() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let maps: Api<ConfigMap> = Api::namespaced(house.client.clone(), "knative-eventing");
         let on = Patch::Merge(json!({"data": {"cross-namespace-event-links": "enabled"}}));
         maps.patch("config-features", &PatchParams::default(), &on).await.unwrap();
@@ -339,7 +345,7 @@ fn a_subscription_of_another_namespace_has_its_own_name() {
             let api: Api<Subscription> = Api::namespaced(house.client.clone(), ns);
             api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
         }
-        let labels = |table: &Table| {
+        let labels = |table: &RoutingTable| {
             let readers = table.streams.get(PATH).into_iter().flat_map(|stream| stream.subscribers.iter());
             readers.map(|reader| reader.label.to_string()).collect::<BTreeSet<_>>()
         };
@@ -351,7 +357,7 @@ fn a_subscription_of_another_namespace_has_its_own_name() {
 /// SRV-OWN-02: what others note on a channel's backing channel stays there; what the Channel says of it is the Channel's.
 #[test]
 fn labels_and_annotations_of_others_stay_on_a_backing_channel() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let mut object = channel(json!({}));
         object["metadata"]["annotations"] = json!({"sluicegate.dev/durability": "none"});
         house.create::<Channel>(object).await;
@@ -377,7 +383,7 @@ fn the_first_table_after_a_restart_has_every_reader() {
     let dir = tempfile::TempDir::new().unwrap();
     // A runtime each, because a process that ends takes all of its tasks with it.
     on_one_thread(async {
-        let house = House::open(dir.path()).await;
+        let house = TestControlPlane::open(dir.path()).await;
         house.create::<Channel>(channel(json!({}))).await;
         let core = json!({"metadata": {"name": "core", "namespace": NS}, "spec": {"ports": [{"port": 80}]}});
         house.create::<k8s_openapi::api::core::v1::Service>(core).await;
@@ -391,7 +397,7 @@ fn the_first_table_after_a_restart_has_every_reader() {
         house.close().await;
     });
     on_one_thread(async {
-        let house = House::open(dir.path()).await;
+        let house = TestControlPlane::open(dir.path()).await;
         house.first_table(|table| assert_eq!(table.streams[PATH].subscribers.len(), 2));
         house.close().await;
     });

@@ -4,16 +4,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use sluicegate_control::kinds::serving::service::Service;
 
-use crate::house::{House, in_a_house};
+use crate::control_plane::{TestControlPlane, in_a_house};
 use crate::serving::hello;
 
-async fn pods(house: &House) -> Vec<Pod> {
+async fn pods(house: &TestControlPlane) -> Vec<Pod> {
     let of_it = ListParams::default().labels("serving.knative.dev/service=hello");
     house.api::<Pod>().list(&of_it).await.unwrap().items
 }
 
 /// The Pods, once they are as `wanted`.
-async fn until(house: &House, what: &str, wanted: impl Fn(&[Pod]) -> bool) -> Vec<Pod> {
+async fn until(house: &TestControlPlane, what: &str, wanted: impl Fn(&[Pod]) -> bool) -> Vec<Pod> {
     for _ in 0..3_000 {
         let pods = pods(house).await;
         if wanted(&pods) {
@@ -33,7 +33,7 @@ fn is_ready(pod: &Pod) -> bool {
 /// their Service.
 #[test]
 fn instances_are_shown_as_pods_and_started_anew_when_one_is_deleted() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         let running = until(&house, "are ready", |pods| pods.len() == 1 && is_ready(&pods[0])).await;
         let owner = &running[0].metadata.owner_references.as_ref().unwrap()[0];
@@ -54,7 +54,7 @@ fn instances_are_shown_as_pods_and_started_anew_when_one_is_deleted() {
 /// An instance that fails and fails again stays one Pod, which counts and says how it ended.
 #[test]
 fn a_crash_loop_is_one_pod_that_counts_its_restarts() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("broken")).await;
         let of = |pod: &Pod| pod.status.clone().unwrap().container_statuses.unwrap().remove(0);
         let pods = until(&house, "were restarted", |pods| pods.len() == 1 && of(&pods[0]).restart_count >= 2);

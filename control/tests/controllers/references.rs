@@ -9,10 +9,10 @@ use sluicegate_control::kinds::eventing::event_type::EventType;
 use sluicegate_control::kinds::eventing::trigger::Trigger;
 use sluicegate_control::kinds::messaging::channel::Channel;
 use sluicegate_control::kinds::messaging::subscription::Subscription;
-use sluicegate_control::kinds::shared::{HasConditions, Verdict};
+use sluicegate_control::kinds::shared::{ConditionStatus, HasConditions};
 
+use crate::control_plane::{NS, TestControlPlane, eventually, in_a_house};
 use crate::eventing::{broker, trigger};
-use crate::house::{House, NS, eventually, in_a_house};
 
 /// References to what no object can be: each has something that is more than a name to a request's path.
 fn impossible() -> Vec<Value> {
@@ -42,7 +42,7 @@ fn impossible() -> Vec<Value> {
 /// EV-TRG-06, EV-ADR-05, EV-ADR-06, COND-10: what cannot be is not found, and who refers to it says so.
 #[test]
 fn what_no_object_can_be_called_is_not_found() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Broker>(broker(json!({}))).await;
         for (index, reference) in impossible().into_iter().enumerate() {
             let mut lost = trigger(json!({"subscriber": {"ref": reference}}));
@@ -59,11 +59,11 @@ fn what_no_object_can_be_called_is_not_found() {
 /// EV-TRG-07, EV-SUB-08, EV-BRK-12, COND-10: the same of everything else that may name an object.
 #[test]
 fn every_reference_to_what_cannot_be_ends_in_a_condition() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let nowhere = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "a b", "namespace": NS});
         let is_false = |c: Option<&_>| {
             c.is_some_and(|c: &sluicegate_control::kinds::shared::Condition| {
-                c.status == Verdict::False && !c.reason.is_empty() && c.message.contains("not found")
+                c.status == ConditionStatus::False && !c.reason.is_empty() && c.message.contains("not found")
             })
         };
         house.create::<Broker>(broker(json!({"delivery": {"deadLetterSink": {"ref": nowhere}}}))).await;
@@ -94,7 +94,7 @@ fn every_reference_to_what_cannot_be_ends_in_a_condition() {
 const SINKS: &str = "sinks.late.example";
 
 /// A kind of a client's whose objects have an address.
-async fn define_sinks(house: &House, plural: &str) {
+async fn define_sinks(house: &TestControlPlane, plural: &str) {
     let anything =
         json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let definition = json!({"metadata": {"name": format!("{plural}.late.example")}, "spec": {
@@ -105,7 +105,7 @@ async fn define_sinks(house: &House, plural: &str) {
     definitions.create(&PostParams::default(), &definition).await.unwrap();
 }
 
-async fn make_sink(house: &House, plural: &str, url: &str) {
+async fn make_sink(house: &TestControlPlane, plural: &str, url: &str) {
     let gvk = kube::core::GroupVersionKind::gvk("late.example", "v1", "Sink");
     let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
     let sinks: Api<DynamicObject> = Api::namespaced_with(house.client.clone(), NS, &resource);
@@ -114,7 +114,7 @@ async fn make_sink(house: &House, plural: &str, url: &str) {
     made.expect("the kind is served");
 }
 
-async fn undefine(house: &House, definition: &str) {
+async fn undefine(house: &TestControlPlane, definition: &str) {
     let definitions: Api<CustomResourceDefinition> = Api::all(house.client.clone());
     definitions.delete(definition, &Default::default()).await.unwrap();
     let gone = eventually(async || definitions.get_opt(definition).await.unwrap().is_none().then_some(()));
@@ -125,7 +125,7 @@ async fn undefine(house: &House, definition: &str) {
 /// defined; also when it goes and comes back under another plural.
 #[test]
 fn a_kind_that_is_defined_later_is_found() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Broker>(broker(json!({}))).await;
         let sink = json!({"apiVersion": "late.example/v1", "kind": "Sink", "name": "s", "namespace": NS});
         house.create::<Trigger>(trigger(json!({"subscriber": {"ref": sink}}))).await;
@@ -156,7 +156,7 @@ fn a_kind_that_is_defined_later_is_found() {
 /// TRN-19, AMB-60: whoever names a kind of ours in a version of long ago means the kind.
 #[test]
 fn a_kind_of_ours_is_found_in_whatever_version_it_is_named() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Broker>(broker(json!({}))).await;
         let old = json!({"apiVersion": "eventing.knative.dev/v1alpha1", "kind": "Broker", "name": "b"});
         house.create::<Trigger>(trigger(json!({"subscriber": {"ref": old}}))).await;
@@ -179,7 +179,7 @@ fn a_kind_of_ours_is_found_in_whatever_version_it_is_named() {
 /// EV-TRG-02: a Broker that can never be made is missing all the same.
 #[test]
 fn a_trigger_says_that_its_broker_is_missing_though_none_can_be_made() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let ns = "knative-eventing";
         let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(house.client.clone(), ns);
         let patch = kube::api::Patch::Merge(json!({"data": {"trigger-selector": "{}"}}));

@@ -7,8 +7,8 @@ use sluicegate_control::kinds::serving::service::Service;
 use sluicegate_control::kinds::shared::HasConditions;
 use tempfile::TempDir;
 
+use crate::control_plane::{TestControlPlane, on_one_thread, splits};
 use crate::eventing::{broker, trigger};
-use crate::house::{House, on_one_thread, splits};
 use crate::serving::hello;
 
 /// APP-16: the first table after a restart holds every host, stream and subscriber, before any
@@ -19,7 +19,7 @@ fn the_first_table_after_a_restart_is_complete() {
     let mut before = Vec::new();
     // A runtime each, because a process that ends takes all of its tasks with it.
     on_one_thread(async {
-        let house = House::open(dir.path()).await;
+        let house = TestControlPlane::open(dir.path()).await;
         house.create::<Service>(hello("v1")).await;
         house.create::<Broker>(broker(json!({}))).await;
         house.create::<Trigger>(trigger(json!({}))).await;
@@ -30,13 +30,13 @@ fn the_first_table_after_a_restart_is_complete() {
     });
     assert_eq!(before.len(), 1);
     on_one_thread(async {
-        let house = House::open(dir.path()).await;
+        let house = TestControlPlane::open(dir.path()).await;
         house.first_table(|table| {
             assert_eq!(splits(table, "hello.default.test"), before);
             assert_eq!(table.streams["/brokers/default/b"].subscribers.len(), 1);
         });
         house.until_ready::<Service>("hello").await;
-        assert_eq!(house.fleet.observe("default/hello-00001").actual, 0);
+        assert_eq!(house.fleet.status("default/hello-00001").actual, 0);
         house.close().await;
     });
 }
@@ -46,7 +46,7 @@ fn the_first_table_after_a_restart_is_complete() {
 fn a_lost_subscriber_is_still_subscribed_after_a_restart() {
     let dir = TempDir::new().unwrap();
     on_one_thread(async {
-        let house = House::open(dir.path()).await;
+        let house = TestControlPlane::open(dir.path()).await;
         house.create::<Broker>(broker(json!({}))).await;
         house.create::<Broker>(json!({"metadata": {"name": "other", "namespace": "default"}})).await;
         let reference = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "other"});
@@ -58,7 +58,7 @@ fn a_lost_subscriber_is_still_subscribed_after_a_restart() {
         house.close().await;
     });
     on_one_thread(async {
-        let house = House::open(dir.path()).await;
+        let house = TestControlPlane::open(dir.path()).await;
         house.first_table(|table| assert_eq!(table.streams["/brokers/default/b"].subscribers.len(), 1));
         house.close().await;
     });
@@ -70,7 +70,7 @@ fn nothing_that_an_object_says_keeps_the_appliance_from_starting() {
     let dir = TempDir::new().unwrap();
     let config = |namespace: &str, name: &str| json!({"config": {"apiVersion": "v1", "kind": "ConfigMap", "namespace": namespace, "name": name}});
     on_one_thread(async {
-        let house = House::open(dir.path()).await;
+        let house = TestControlPlane::open(dir.path()).await;
         house.create::<Broker>(broker(config("default", "my config"))).await;
         let mut other = broker(config("default/configmaps?watch=true&x=", "c"));
         other["metadata"]["name"] = "other".into();
@@ -86,7 +86,7 @@ fn nothing_that_an_object_says_keeps_the_appliance_from_starting() {
         house.close().await;
     });
     on_one_thread(async {
-        let house = House::open(dir.path()).await;
+        let house = TestControlPlane::open(dir.path()).await;
         house.first_table(|table| {
             assert!(table.streams.contains_key("/brokers/default/b"));
             assert!(table.streams.contains_key("/brokers/default/other"));

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 use sluicegate_control::kinds::serving::service::Service;
 use sluicegate_control::kinds::shared::HasConditions;
 
-use crate::house::{House, NS, in_a_house};
+use crate::control_plane::{NS, TestControlPlane, in_a_house};
 
 /// SRV-CFG-10: traffic moves to a new version only when as many of its instances are ready as
 /// the old one has; the table never shows less.
 #[test]
 fn a_new_version_takes_over_with_the_strength_of_the_old() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let template = |image: &str, annotations: Value| {
             json!({"spec": {"template": {
                 "metadata": {"annotations": annotations}, "spec": {"containers": [{"image": image}]}
@@ -40,13 +40,13 @@ fn a_new_version_takes_over_with_the_strength_of_the_old() {
     });
 }
 
-type Table = dataplane::table::Table;
+type PublishedTable = dataplane::table::RoutingTable;
 
-fn serving(table: &Table) -> Option<String> {
+fn serving(table: &PublishedTable) -> Option<String> {
     Some(table.route("hello.default.test")?.splits[0].backend.key.to_string())
 }
 
 /// Ready instances of whoever serves.
-fn strength(table: &Table) -> Option<usize> {
+fn strength(table: &PublishedTable) -> Option<usize> {
     Some(table.route("hello.default.test")?.splits[0].backend.endpoints.len())
 }

@@ -6,9 +6,9 @@ use sluicegate_control::kinds::serving::configuration::Configuration;
 use sluicegate_control::kinds::serving::revision::Revision;
 use sluicegate_control::kinds::serving::route::Route;
 use sluicegate_control::kinds::serving::service::Service;
-use sluicegate_control::kinds::shared::{HasConditions, Verdict, controller};
+use sluicegate_control::kinds::shared::{ConditionStatus, HasConditions, controller};
 
-use crate::house::{House, NS, in_a_house, splits};
+use crate::control_plane::{NS, TestControlPlane, in_a_house, splits};
 
 pub(crate) fn hello(image: &str) -> Value {
     json!({
@@ -29,7 +29,7 @@ fn latest_ready(service: &Service) -> Option<&str> {
 /// nothing but an image becomes children, an instance, a table, and only then Ready.
 #[test]
 fn a_service_becomes_ready_with_its_children_and_its_host() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         let service = house.until_ready::<Service>("hello").await;
 
@@ -63,7 +63,7 @@ fn a_service_becomes_ready_with_its_children_and_its_host() {
 /// SRV-CFG-03, SRV-CFG-04, SRV-CFG-05, SRV-CFG-07, SRV-CFG-08: what a Revision carries, and what not.
 #[test]
 fn a_revision_carries_its_origin_and_the_templates_labels_only() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let mut manifest = hello("v1");
         manifest["spec"]["template"]["metadata"] = json!({"labels": {"from": "template"}});
         house.create::<Service>(manifest).await;
@@ -84,7 +84,7 @@ fn a_revision_carries_its_origin_and_the_templates_labels_only() {
 /// SRV-CFG-01, SRV-API-02, SRV-ROUTE-02: a changed template makes one Revision, a changed label none.
 #[test]
 fn a_template_change_makes_one_revision_and_moves_the_traffic() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         house.patch::<Service>("hello", image("v2")).await;
@@ -102,7 +102,7 @@ fn a_template_change_makes_one_revision_and_moves_the_traffic() {
 /// SRV-ROUTE-01, SRV-ROUTE-10, SRV-TT-04: weights and tags reach the table; a tag at 0 percent has its URL.
 #[test]
 fn traffic_is_split_and_tagged_as_written() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         house.patch::<Service>("hello", image("v2")).await;
@@ -129,7 +129,7 @@ fn traffic_is_split_and_tagged_as_written() {
 /// SRV-CFG-10: the latest ready one stays while newer ones fail; the Service says so and goes on serving.
 #[test]
 fn a_failing_revision_takes_no_traffic_and_is_shown() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         house.patch::<Service>("hello", image("broken")).await;
@@ -140,7 +140,7 @@ fn a_failing_revision_takes_no_traffic_and_is_shown() {
         assert_eq!(house.splits("hello.default.test"), [("default/hello-00001".into(), 100)]);
         let revision = house.api::<Revision>().get("hello-00002").await.unwrap();
         let healthy = revision.condition("ContainerHealthy").unwrap();
-        assert_eq!((healthy.status, healthy.reason.as_str()), (Verdict::False, "ExitCode3"));
+        assert_eq!((healthy.status, healthy.reason.as_str()), (ConditionStatus::False, "ExitCode3"));
         assert!(healthy.message.contains("bad flag"));
     });
 }
@@ -148,7 +148,7 @@ fn a_failing_revision_takes_no_traffic_and_is_shown() {
 /// SRV-CFG-02: the author's name is the Revision's.
 #[test]
 fn a_revision_has_the_name_that_its_author_gave() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let mut manifest = hello("v1");
         manifest["spec"]["template"]["metadata"] = json!({"name": "hello-mine"});
         house.create::<Service>(manifest).await;
@@ -160,7 +160,7 @@ fn a_revision_has_the_name_that_its_author_gave() {
 /// SRV-CFG-09: a name that another Configuration's Revision has fails this one, and nothing is taken over.
 #[test]
 fn a_taken_revision_name_fails_the_configuration() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let named = |configuration: &str, name: &str| {
             json!({
                 "metadata": {"name": configuration, "namespace": NS},
@@ -182,7 +182,7 @@ fn a_taken_revision_name_fails_the_configuration() {
 /// SRV-CFG-09: while another Revision has the name that the author chose, the Service says so, and no traffic moves to the stranger.
 #[test]
 fn a_service_whose_revisions_name_is_taken_leaves_its_traffic_alone() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let template = |name: &str, image: &str| json!({"metadata": {"name": name}, "spec": {"containers": [{"image": image}]}});
         let mut first = hello("v1");
         first["spec"]["template"] = template("hello-one", "v1");
@@ -214,7 +214,7 @@ fn a_service_whose_revisions_name_is_taken_leaves_its_traffic_alone() {
 /// SRV-SVC-02, SRV-SVC-04, SRV-SVC-09, SRV-SVC-10: children follow the Service, and drift is undone.
 #[test]
 fn what_others_change_on_children_is_reset() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         let stray = json!({"metadata": {"labels": {"stray": "1"}}, "spec": {"traffic": [
@@ -244,7 +244,7 @@ fn what_others_change_on_children_is_reset() {
 /// SRV-OWN-02, SRV-OWN-03: somebody else's Route stays as it was, and the Service says so for as long as it is there.
 #[test]
 fn a_foreign_child_is_left_alone_and_shown() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let foreign = json!({
             "metadata": {"name": "hello", "namespace": NS},
             "spec": {"traffic": [{"revisionName": "elsewhere", "percent": 100}]}
@@ -264,7 +264,7 @@ fn a_foreign_child_is_left_alone_and_shown() {
 /// SRV-OWN-04, SRV-API-04, SRV-API-29: with the Service goes all it owns, in the API and in the table.
 #[test]
 fn deleting_a_service_clears_children_instances_and_hosts() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         house.delete::<Service>("hello").await;
@@ -280,7 +280,7 @@ fn deleting_a_service_clears_children_instances_and_hosts() {
 /// with what is the latest ready.
 #[test]
 fn a_route_of_its_own_follows_a_configuration_of_its_own() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let route = json!({
             "metadata": {"name": "front", "namespace": NS},
             "spec": {"traffic": [{"configurationName": "back", "percent": 100}]}
@@ -304,7 +304,7 @@ fn a_route_of_its_own_follows_a_configuration_of_its_own() {
 /// SRV-CFG-06: what a Configuration's own metadata says later does not come into Revisions that are there.
 #[test]
 fn a_revision_keeps_its_metadata_when_the_configuration_changes_its_own() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         let before = house.until::<Revision>("hello-00001", |_| true).await;
@@ -329,7 +329,7 @@ fn a_revision_keeps_its_metadata_when_the_configuration_changes_its_own() {
 /// COND-12, SRV-ROUTE-06, SRV-ROUTE-07: a status never promises weights that the table does not have yet.
 #[test]
 fn weights_are_in_the_table_before_they_are_in_the_status() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         house.patch::<Service>("hello", image("v2")).await;
@@ -353,32 +353,32 @@ fn weights_are_in_the_table_before_they_are_in_the_status() {
 /// AMB-06: an image that nothing runs is shown as such.
 #[test]
 fn an_image_without_a_runner_is_not_ready_with_that_reason() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("ghcr.io/acme/unknown:1")).await;
         house.until_not_ready::<Service>("hello", "RevisionFailed").await;
         let revision = house.api::<Revision>().get("hello-00001").await.unwrap();
         let available = revision.condition("ResourcesAvailable").unwrap();
-        assert_eq!((available.status, available.reason.as_str()), (Verdict::False, "NoRuntime"));
+        assert_eq!((available.status, available.reason.as_str()), (ConditionStatus::False, "NoRuntime"));
     });
 }
 
 /// COND-22, SRV-SVC-15: no status ever speaks of a new generation with the verdict of the old one.
 #[test]
 fn the_observed_generation_moves_together_with_the_verdict() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         house.patch::<Service>("hello", image("slow")).await;
         let seen = |s: &Service| s.status.as_ref().is_some_and(|st| st.base.observed_generation == Some(2));
         let service = house.until::<Service>("hello", seen).await;
-        assert_eq!(service.condition("Ready").unwrap().status, Verdict::Unknown);
+        assert_eq!(service.condition("Ready").unwrap().status, ConditionStatus::Unknown);
     });
 }
 
 /// APP-40, COND-08: once all is well nothing is written any more.
 #[test]
 fn a_settled_house_writes_nothing() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         let version = async || {
@@ -407,7 +407,7 @@ fn a_settled_house_writes_nothing() {
 /// min-scale, and is active again when a Route names it.
 #[test]
 fn a_version_without_traffic_is_in_reserve() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let mut manifest = hello("v1");
         manifest["spec"]["template"]["metadata"] =
             json!({"annotations": {"autoscaling.knative.dev/min-scale": "2"}});

@@ -7,13 +7,13 @@ use serde_json::json;
 use sluicegate_control::kinds::serving::revision::Revision;
 use sluicegate_control::kinds::serving::service::Service;
 
-use crate::house::{House, in_a_house};
+use crate::control_plane::{TestControlPlane, in_a_house};
 use crate::serving::hello;
 
 /// X-AS: `config-autoscaler` is there from the start, refuses what it cannot mean, and is obeyed at once.
 #[test]
 fn the_operators_scaling_is_checked_and_followed_live() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         let maps: Api<ConfigMap> = Api::namespaced(house.client.clone(), "knative-serving");
         let fresh = maps.get("config-autoscaler").await.unwrap();
         assert!(fresh.data.unwrap()["_example"].contains("stable-window"));
@@ -37,7 +37,7 @@ fn the_operators_scaling_is_checked_and_followed_live() {
 /// SRV-REV-08: a Revision that nobody uses is deleted once config-gc says so, and the one in use never is.
 #[test]
 fn revisions_out_of_use_are_deleted_as_config_gc_says() {
-    in_a_house(async |house: House| {
+    in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         let second = json!({"spec": {"template": {"spec": {"containers": [{"image": "v2"}]}}}});

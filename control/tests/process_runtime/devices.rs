@@ -2,19 +2,19 @@
 
 use std::fs;
 
-use sluicegate_control::runtime::{Identity, InstanceSpec, Surroundings, may_mount};
+use sluicegate_control::runtime::{HostConfig, InstanceCredentials, InstanceSpec, may_mount};
 
-use super::{House, shell};
+use super::{TestRuntimeHost, shell};
 
 /// What a program of this user writes, line by line; `None` where nobody may mount.
-async fn says(around: Surroundings, user: Option<u32>, script: &str) -> Option<Vec<String>> {
+async fn says(around: HostConfig, user: Option<u32>, script: &str) -> Option<Vec<String>> {
     if !may_mount() {
         eprintln!("skipped: nobody but root has a /dev of its own");
         return None;
     }
-    let house = House::in_surroundings(around);
-    let identity = Identity { user, group: user, ..Identity::default() };
-    house.start(1, InstanceSpec { identity, ..shell(script) }).gone().await;
+    let house = TestRuntimeHost::in_surroundings(around);
+    let identity = InstanceCredentials { user, group: user, ..InstanceCredentials::default() };
+    house.start(1, InstanceSpec { credentials: identity, ..shell(script) }).gone().await;
     let log = house.log(1);
     Some(log.lines().filter_map(|line| Some(line.split_once(" F ")?.1.to_owned())).collect())
 }
@@ -34,7 +34,7 @@ async fn an_instance_has_the_devices_of_containers_and_none_of_the_hosts() {
         mknod /tmp/sluicegate-disk-$$ b 8 0 2>/dev/null && echo made";
     let devices = "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero ";
     for user in [None, Some(54_321)] {
-        let Some(mut seen) = says(Surroundings::bare(), user, script).await else { return };
+        let Some(mut seen) = says(HostConfig::minimal(), user, script).await else { return };
         // The outputs are two pipes, which may be read in any order.
         let warned = seen.iter().position(|line| line == "warned");
         seen.remove(warned.unwrap_or_else(|| panic!("{user:?}: no warning in {seen:?}")));
@@ -69,7 +69,7 @@ async fn an_instance_has_the_devices_of_containers_and_none_of_the_hosts() {
 /// Hardware is for those whose operator says so.
 #[tokio::test]
 async fn an_operator_may_let_instances_see_the_hosts_devices() {
-    let around = Surroundings { host_devices: true, ..Surroundings::bare() };
+    let around = HostConfig { host_devices: true, ..HostConfig::minimal() };
     let Some(seen) = says(around, None, "ls /dev").await else { return };
     let mut hosts: Vec<String> = fs::read_dir("/dev")
         .unwrap()
@@ -83,6 +83,6 @@ async fn an_operator_may_let_instances_see_the_hosts_devices() {
 #[tokio::test]
 async fn a_folder_for_devices_holds_no_files() {
     let script = "head -c 70000 /dev/zero > /dev/file 2>/dev/null || echo no room";
-    let Some(seen) = says(Surroundings::bare(), None, script).await else { return };
+    let Some(seen) = says(HostConfig::minimal(), None, script).await else { return };
     assert_eq!(seen, ["no room"]);
 }

@@ -5,30 +5,31 @@
 use std::fs;
 
 use sluicegate_control::runtime::capabilities::Capabilities;
-use sluicegate_control::runtime::volumes::{Content, Medium, Mount, Volume};
-use sluicegate_control::runtime::{Identity, InstanceSpec, Resources, may_mount};
+use sluicegate_control::runtime::volumes::{InstanceMount, InstanceVolume, VolumeContent, VolumeMedium};
+use sluicegate_control::runtime::{InstanceCredentials, InstanceSpec, ResourceLimits, may_mount};
 
-use super::{House, shell};
+use super::{TestRuntimeHost, shell};
 
 const STRANGER: u32 = 54_321;
 
 /// The exit code and the last words.
-async fn end(house: &House, spec: InstanceSpec) -> (String, String) {
+async fn end(house: &TestRuntimeHost, spec: InstanceSpec) -> (String, String) {
     let gone = house.start(1, spec).gone().await;
     (gone.cause.to_string(), gone.message)
 }
 
-fn as_user(identity: Identity, script: &str) -> InstanceSpec {
-    InstanceSpec { identity, ..shell(script) }
+fn as_user(identity: InstanceCredentials, script: &str) -> InstanceSpec {
+    InstanceSpec { credentials: identity, ..shell(script) }
 }
 
 /// RT-USER-01, RT-USER-05, SRV-CON-58, SRV-CON-59: the user and the group of the manifest, or a start that
 /// failed and says why.
 #[tokio::test]
 async fn a_program_runs_as_the_user_that_its_manifest_names() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let (user, group) = (Some(STRANGER), Some(STRANGER + 1));
-    let identity = Identity { user, group, never_root: true, ..Identity::default() };
+    let identity =
+        InstanceCredentials { user, group, run_as_non_root: true, ..InstanceCredentials::default() };
     let (code, words) =
         end(&house, as_user(identity, "echo $(id -u) $(id -g) [$(id -G)]; echo x > /tmp/../etc/sg")).await;
     if may_mount() {
@@ -43,7 +44,7 @@ async fn a_program_runs_as_the_user_that_its_manifest_names() {
 /// RT-USER-02: without a word it is who the appliance is.
 #[tokio::test]
 async fn a_program_without_a_named_user_is_who_the_appliance_is() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let (code, words) = end(&house, shell("echo user $(id -u) group $(id -g)")).await;
     let own = fs::metadata("/proc/self").unwrap();
     let (uid, gid) = (std::os::unix::fs::MetadataExt::uid(&own), std::os::unix::fs::MetadataExt::gid(&own));
@@ -54,9 +55,12 @@ async fn a_program_without_a_named_user_is_who_the_appliance_is() {
 /// RT-USER-05: an instance that must not be root and would be is not started.
 #[tokio::test]
 async fn an_instance_that_may_not_be_root_is_not_started_as_root() {
-    let house = House::new();
-    let (code, words) =
-        end(&house, as_user(Identity { never_root: true, ..Identity::default() }, "echo ran")).await;
+    let house = TestRuntimeHost::new();
+    let (code, words) = end(
+        &house,
+        as_user(InstanceCredentials { run_as_non_root: true, ..InstanceCredentials::default() }, "echo ran"),
+    )
+    .await;
     if may_mount() {
         assert_eq!(code, "ExitCode126");
         assert!(words.contains("set runAsUser") && !words.contains("ran\n"), "{words}");
@@ -71,8 +75,8 @@ async fn an_instance_of_another_user_is_asked_to_end_like_any_other() {
     if !may_mount() {
         return;
     }
-    let house = House::new();
-    let identity = Identity { user: Some(STRANGER), ..Identity::default() };
+    let house = TestRuntimeHost::new();
+    let identity = InstanceCredentials { user: Some(STRANGER), ..InstanceCredentials::default() };
     let mut spec =
         as_user(identity, "trap 'echo closing; exit 7' TERM; echo up; while :; do sleep 1 & wait $!; done");
     spec.readiness = super::probes::asks("true", 3);
@@ -94,7 +98,7 @@ async fn an_instance_of_another_user_is_asked_to_end_like_any_other() {
 /// SRV-CON-57, RT-FS-01, RT-FS-02: nothing can be written to but `/tmp` and the volumes that allow it.
 #[tokio::test]
 async fn a_read_only_root_leaves_temporary_files_and_volumes() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let outside = house.dir.path().parent().unwrap_or(house.dir.path()).to_owned();
     let script = "for place in /etc /var /root /tmp /scratch /dev/null; do
                     target=$place; test -d $place && target=$place/sluicegate-probe-$$
@@ -102,8 +106,10 @@ async fn a_read_only_root_leaves_temporary_files_and_volumes() {
                     test -d $place && rm -f $target
                   done";
     let mut spec = InstanceSpec { read_only_root: true, ..shell(script) };
-    spec.volumes = vec![Volume { name: "scratch".into(), content: Content::Empty(Medium::Disk) }];
-    let mount = Mount { volume: "scratch".into(), path: "/scratch".into(), sub_path: None, read_only: false };
+    spec.volumes =
+        vec![InstanceVolume { name: "scratch".into(), content: VolumeContent::Empty(VolumeMedium::Disk) }];
+    let mount =
+        InstanceMount { volume: "scratch".into(), path: "/scratch".into(), sub_path: None, read_only: false };
     spec.mounts = vec![mount];
     let (_, words) = end(&house, spec).await;
     if may_mount() {
@@ -130,8 +136,8 @@ async fn as_root(capabilities: Capabilities, script: &str) -> Option<String> {
         eprintln!("skipped: nobody is root here");
         return None;
     }
-    let house = House::new();
-    let identity = Identity { capabilities, ..Identity::default() };
+    let house = TestRuntimeHost::new();
+    let identity = InstanceCredentials { capabilities, ..InstanceCredentials::default() };
     house.start(1, as_user(identity, script)).gone().await;
     Some(house.log(1))
 }
@@ -146,12 +152,12 @@ async fn an_instance_keeps_what_containers_have_of_roots_power() {
     let Some(usual) = as_root(Capabilities::default(), &script).await else { return };
     assert!(usual.contains(" F owns\n") && !usual.contains(" F mounts\n"), "{usual}");
     assert!(!usual.contains("CapBnd:\t000001ff"), "{usual}");
-    let none = as_root(Capabilities::of(&[], &["ALL".to_owned()]), &script).await.unwrap();
+    let none = as_root(Capabilities::from_manifest(&[], &["ALL".to_owned()]), &script).await.unwrap();
     assert!(!none.contains(" F owns\n"), "{none}");
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         assert!(none.contains(&format!("{set}:\t0000000000000000")), "{set}: {none}");
     }
-    let mounts = Capabilities::of(&["SYS_ADMIN".to_owned()], &[]);
+    let mounts = Capabilities::from_manifest(&["SYS_ADMIN".to_owned()], &[]);
     let more = as_root(mounts, &script).await.unwrap();
     assert!(more.contains(" F owns\n") && more.contains(" F mounts\n"), "{more}");
 }
@@ -174,7 +180,7 @@ async fn an_instance_does_not_set_the_host() {
 /// RT-FS-06: by its host name an instance tells itself from others, as a Pod's does.
 #[tokio::test]
 async fn an_instance_has_a_host_name_of_its_own() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     house.start(35, InstanceSpec { revision: "hello-00001".into(), ..shell("uname -n") }).gone().await;
     let name = || fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned();
     let (ours, theirs) = (name(), house.log(35));
@@ -190,8 +196,8 @@ async fn an_instance_has_a_host_name_of_its_own() {
 /// it sees, one that wants more memory is ended for that reason, and no group stays.
 #[tokio::test]
 async fn an_instance_is_held_to_its_limits() {
-    let house = House::new();
-    let resources = Resources { memory_bytes_max: 64 << 20, cpu_milli_max: 500, cpu_milli_wanted: 100 };
+    let house = TestRuntimeHost::new();
+    let resources = ResourceLimits { memory_bytes_max: 64 << 20, cpu_milli_max: 500, cpu_milli_request: 100 };
     let limited = |script: &str| InstanceSpec { resources, ..shell(script) };
     let told = "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null
                 echo 1 2>/dev/null >/sys/fs/cgroup/memory/memory.limit_in_bytes || echo kept; sleep 1000";

@@ -1,14 +1,14 @@
 //! Containers that run before the others.
 
 use super::*;
-use sluicegate_control::runtime::{Beside, Sidecar};
+use sluicegate_control::runtime::{Sidecar, SidecarStatus};
 
 fn before(name: &str, script: &str) -> Sidecar {
-    Sidecar { name: name.into(), is_probed: false, spec: shell(script) }
+    Sidecar { name: name.into(), has_readiness_probe: false, spec: shell(script) }
 }
 
 /// An instance that listens, after `scripts`, which are called `one`, `two` and so on and find a file in `FILE`.
-fn after(house: &House, scripts: &[&str]) -> InstanceSpec {
+fn after(house: &TestRuntimeHost, scripts: &[&str]) -> InstanceSpec {
     let file = house.dir.path().join("file").display().to_string();
     let each = ["one", "two", "three"].into_iter().zip(scripts).map(|(name, script)| {
         let mut container = before(name, script);
@@ -19,9 +19,9 @@ fn after(house: &House, scripts: &[&str]) -> InstanceSpec {
 }
 
 /// What a report tells of them, each of which says when it began, and when it ended if it did.
-fn told(report: Report) -> Vec<(String, bool)> {
-    let Report::Beside(all) = report else { panic!("{report:?}") };
-    let one = |Beside { name, ready, began, ended, .. }: Beside| {
+fn told(report: InstanceReport) -> Vec<(String, bool)> {
+    let InstanceReport::Sidecars(all) = report else { panic!("{report:?}") };
+    let one = |SidecarStatus { name, ready, started_at: began, finished_at: ended, .. }: SidecarStatus| {
         assert!(began.is_some() && ended.is_some() == ready && (!ready || ended >= began), "{name}");
         (name, ready)
     };
@@ -32,14 +32,14 @@ fn done(all: &[(&str, bool)]) -> Vec<(String, bool)> {
     all.iter().map(|(name, ready)| ((*name).to_owned(), *ready)).collect()
 }
 
-fn log_of(house: &House, name: &str) -> String {
+fn log_of(house: &TestRuntimeHost, name: &str) -> String {
     fs::read_to_string(house.folder().join(format!("1.{name}.log"))).unwrap_or_default()
 }
 
 /// Each begins when the one before it is over, the instance itself after all of them, and each has its own output.
 #[tokio::test]
 async fn they_run_one_after_the_other_and_then_the_instance_does() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let scripts = [
         "test ! -e $FILE || exit 1; sleep 0.05; echo first port=${PORT-none} $K_REVISION; echo 1 > $FILE",
         "grep -q 1 $FILE && echo second",
@@ -56,17 +56,17 @@ async fn they_run_one_after_the_other_and_then_the_instance_does() {
     );
     assert!(log_of(&house, "two").contains("stdout F second"), "{}", log_of(&house, "two"));
     guest.handle.stop();
-    assert_eq!(guest.gone().await.cause, Cause::Signalled(15));
+    assert_eq!(guest.gone().await.cause, ExitCause::Signaled(15));
 }
 
 /// COND-10: the reason of one that fails is the instance's, which never runs, nor does who would come next.
 #[tokio::test]
 async fn one_that_fails_ends_the_instance_and_says_why() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mut guest = house.start(1, after(&house, &["echo no key >&2; exit 3", "echo ran > $FILE"]));
     assert_eq!(told(guest.report().await), done(&[("one", false)]));
     let gone = guest.gone().await;
-    assert_eq!(gone.cause, Cause::Exited(3));
+    assert_eq!(gone.cause, ExitCause::Exited(3));
     assert!(
         gone.message.starts_with("init container one: instance ended with exit status: 3"),
         "{}",
@@ -80,13 +80,13 @@ async fn one_that_fails_ends_the_instance_and_says_why() {
 /// RT-LIFE-05, RT-PROBE-08: who takes too long, or is not wanted any more, is ended with everybody it started.
 #[tokio::test]
 async fn one_that_does_not_end_is_ended() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let slow = "sleep 1000 & echo $! > $FILE; wait";
-    let spec = InstanceSpec { startup_max: Duration::from_millis(300), ..after(&house, &[slow]) };
+    let spec = InstanceSpec { startup_timeout: Duration::from_millis(300), ..after(&house, &[slow]) };
     let mut late = house.start(1, spec);
     assert_eq!(told(late.report().await), done(&[("one", false)]));
     let gone = late.gone().await;
-    assert_eq!(gone.cause, Cause::NotReady, "{}", gone.message);
+    assert_eq!(gone.cause, ExitCause::NotReady, "{}", gone.message);
 
     let file = house.dir.path().join("file");
     fs::remove_file(&file).unwrap_or_default(); // a slow machine ended it before it wrote that
@@ -106,7 +106,7 @@ async fn one_that_does_not_end_is_ended() {
 /// RT-LIFE-09: a loop of failures holds the logs of the last instances only.
 #[tokio::test]
 async fn what_failing_ones_wrote_makes_room() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     for id in 1..=8 {
         let mut guest = house.start(id, after(&house, &["echo no; exit 1"]));
         assert_eq!(told(guest.report().await), done(&[("one", false)]));

@@ -8,8 +8,8 @@ mod devices;
 mod identity;
 mod init_containers;
 mod ports;
+mod prefork_pool;
 mod probes;
-mod seats;
 mod sidecars;
 mod volumes;
 
@@ -23,41 +23,41 @@ use std::time::Duration;
 
 use common::{PATIENCE, example, init, listener, spec};
 use sluicegate_control::runtime::{
-    Cause, Check, Gone, Instance, InstanceSpec, Probe, ProcessRuntime, Report, Reporter, Runtime,
-    Surroundings,
+    ExitCause, HostConfig, InstanceExit, InstanceHandle, InstanceReport, InstanceReporter, InstanceSpec,
+    ProbeCheck, ProbeSpec, ProcessRuntime, Runtime,
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-struct House {
+struct TestRuntimeHost {
     dir: tempfile::TempDir,
     runtime: ProcessRuntime,
 }
 
-struct Guest {
-    handle: Box<dyn Instance>,
-    reports: UnboundedReceiver<(u64, Report)>,
+struct TestInstance {
+    handle: Box<dyn InstanceHandle>,
+    reports: UnboundedReceiver<(u64, InstanceReport)>,
 }
 
-impl House {
+impl TestRuntimeHost {
     fn new() -> Self {
         Self::without(Vec::new())
     }
 
     /// Its guests do not reach the ports `closed`.
     fn without(closed: Vec<u16>) -> Self {
-        Self::in_surroundings(Surroundings { closed, ..Surroundings::bare() })
+        Self::in_surroundings(HostConfig { blocked_ports: closed, ..HostConfig::minimal() })
     }
 
-    fn in_surroundings(around: Surroundings) -> Self {
+    fn in_surroundings(around: HostConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let runtime = ProcessRuntime::open(dir.path(), init(), around).unwrap();
         Self { dir, runtime }
     }
 
-    fn start(&self, id: u64, spec: InstanceSpec) -> Guest {
+    fn start(&self, id: u64, spec: InstanceSpec) -> TestInstance {
         let (queue, reports) = mpsc::unbounded_channel();
-        let handle = self.runtime.start(id, id, Arc::new(spec), Reporter::new(id, queue));
-        Guest { handle, reports }
+        let handle = self.runtime.start(id, id, Arc::new(spec), InstanceReporter::new(id, queue));
+        TestInstance { handle, reports }
     }
 
     fn folder(&self) -> PathBuf {
@@ -84,13 +84,13 @@ impl House {
     }
 }
 
-impl Guest {
+impl TestInstance {
     /// What it says next, but for why it is not ready yet, which a slow machine says as well.
-    async fn report(&mut self) -> Report {
+    async fn report(&mut self) -> InstanceReport {
         loop {
             let next = tokio::time::timeout(PATIENCE, self.reports.recv()).await;
             match next.expect("the instance reports in time").expect("a report comes before the end").1 {
-                Report::Hindered(_) => {}
+                InstanceReport::NotReadyReason(_) => {}
                 report => return report,
             }
         }
@@ -99,21 +99,21 @@ impl Guest {
     /// Why it is not ready yet, said before anything else.
     async fn hindrance(&mut self) -> String {
         match tokio::time::timeout(PATIENCE, self.reports.recv()).await {
-            Ok(Some((_, Report::Hindered(why)))) => why,
+            Ok(Some((_, InstanceReport::NotReadyReason(why)))) => why,
             other => panic!("not hindered: {other:?}"),
         }
     }
 
     async fn ready(&mut self) -> SocketAddr {
         match self.report().await {
-            Report::Ready { address, .. } => address,
+            InstanceReport::Ready { address, .. } => address,
             other => panic!("not ready: {other:?}"),
         }
     }
 
-    async fn gone(&mut self) -> Gone {
+    async fn gone(&mut self) -> InstanceExit {
         match self.report().await {
-            Report::Gone(gone) => gone,
+            InstanceReport::Exited(gone) => gone,
             other => panic!("not over: {other:?}"),
         }
     }
@@ -127,7 +127,7 @@ fn shell(script: &str) -> InstanceSpec {
 /// RT-PROBE-01, RT-LIFE-01, RT-LIFE-05, SRV-CON-35: a listening program is ready, SIGTERM ends it, and only its output stays.
 #[tokio::test]
 async fn a_program_that_listens_is_ready_and_ends_when_asked() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mut guest = house.start(1, listener());
     let address = guest.ready().await;
     assert!(address.ip().is_loopback());
@@ -135,7 +135,7 @@ async fn a_program_that_listens_is_ready_and_ends_when_asked() {
     house.wrote(1, " stdout F listening on ").await; // said after it listens: who ends it sooner never hears it
 
     guest.handle.stop();
-    assert_eq!(guest.gone().await.cause, Cause::Signalled(15));
+    assert_eq!(guest.gone().await.cause, ExitCause::Signaled(15));
     assert!(TcpStream::connect(address).is_err());
     assert!(!house.folder().join("1.run").exists(), "the record outlived the instance");
 }
@@ -143,12 +143,12 @@ async fn a_program_that_listens_is_ready_and_ends_when_asked() {
 /// RT-LIFE-07: the exit code and the last words of a failed program are told.
 #[tokio::test]
 async fn a_failure_is_told_with_its_code_and_the_last_lines() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let gone = house
         .start(1, shell("for i in 1 2 3 4 5 6 7 8 9 10 11; do echo line$i; done; echo no db >&2; exit 3"))
         .gone()
         .await;
-    assert_eq!(gone.cause, Cause::Exited(3));
+    assert_eq!(gone.cause, ExitCause::Exited(3));
     assert_eq!(gone.cause.to_string(), "ExitCode3");
     assert!(gone.message.contains("line11") && gone.message.contains("no db"), "{}", gone.message);
     assert!(!gone.message.contains("line1\n"), "more than the last lines: {}", gone.message);
@@ -158,7 +158,7 @@ async fn a_failure_is_told_with_its_code_and_the_last_lines() {
 /// of ours.
 #[tokio::test]
 async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mut asked = shell("env; pwd");
     asked.env = vec![("GREETING".into(), "two words".into()), ("PORT".into(), "1".into())];
     asked.working_dir = Some(house.dir.path().to_owned());
@@ -195,12 +195,12 @@ async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
 /// privileges.
 #[tokio::test]
 async fn a_program_has_no_input_no_terminal_and_no_new_privileges() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let script = "cat; test -t 0 || test -t 1 || echo no terminal; grep NoNewPrivs /proc/self/status; \
                   read -r pid name state ppid group session rest < /proc/$$/stat; test $pid = $session && echo leader; \
                   exec ls /proc/self/fd";
     let gone = house.start(1, shell(script)).gone().await;
-    assert_eq!(gone.cause, Cause::Exited(0));
+    assert_eq!(gone.cause, ExitCause::Exited(0));
     for wanted in ["no terminal", "NoNewPrivs:\t1", "leader"] {
         assert!(gone.message.contains(wanted), "no {wanted:?} in {}", gone.message);
     }
@@ -211,7 +211,7 @@ async fn a_program_has_no_input_no_terminal_and_no_new_privileges() {
 /// RT-FD-02: both outputs are kept.
 #[tokio::test]
 async fn both_outputs_are_kept_with_their_origin() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     house.start(1, shell("echo out; echo err >&2; printf 'no end'")).gone().await;
     let log = house.log(1);
     for wanted in [" stdout F out\n", " stderr F err\n", " stdout F no end\n"] {
@@ -222,7 +222,7 @@ async fn both_outputs_are_kept_with_their_origin() {
 /// RT-LIFE-09: a line without end is kept in bounded pieces, and quoted in part only.
 #[tokio::test]
 async fn output_without_line_ends_costs_bounded_lines() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let gone = house.start(1, shell("head -c 1000000 /dev/zero | tr '\\0' x; exit 1")).gone().await;
     let log = house.log(1);
     assert!(log.lines().count() > 60);
@@ -234,7 +234,7 @@ async fn output_without_line_ends_costs_bounded_lines() {
 /// RT-LIFE-05: the program may end by itself after SIGTERM.
 #[tokio::test]
 async fn sigterm_comes_first_and_lets_the_program_finish() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mut guest = house.start(
         1,
         trapping(&house, "trap 'echo closing; exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done"),
@@ -242,22 +242,22 @@ async fn sigterm_comes_first_and_lets_the_program_finish() {
     guest.ready().await;
     guest.handle.stop();
     let gone = guest.gone().await;
-    assert_eq!(gone.cause, Cause::Exited(0));
+    assert_eq!(gone.cause, ExitCause::Exited(0));
     assert!(gone.message.contains("closing"), "{}", gone.message);
 }
 
 /// RT-LIFE-05: one that ignores SIGTERM is gone after its grace period, with everything it started.
 #[tokio::test]
 async fn sigkill_follows_after_the_grace_period_and_nobody_is_left() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mut spec =
         trapping(&house, "trap '' TERM; sleep 1000 & echo up child $! self $$; while :; do sleep 1; done");
-    spec.grace = Duration::from_millis(300);
+    spec.termination_grace_period = Duration::from_millis(300);
     let mut guest = house.start(1, spec);
     guest.ready().await;
     let before = std::time::Instant::now();
     guest.handle.stop();
-    assert_eq!(guest.gone().await.cause, Cause::Signalled(9));
+    assert_eq!(guest.gone().await.cause, ExitCause::Signaled(9));
     assert!(before.elapsed() >= Duration::from_millis(300), "killed before its time");
     for role in ["self", "child"] {
         assert!(ends(pid_after(&house.log(1), role)).await, "{role} is left");
@@ -268,11 +268,11 @@ async fn sigkill_follows_after_the_grace_period_and_nobody_is_left() {
 /// that only its group tells whose it is.
 #[tokio::test]
 async fn children_do_not_survive_their_program() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let script = "env -i sleep 1000 & echo up child $! self $$;
                   until test -z \"$(cat /proc/$!/environ)\"; do sleep 0.01; done; exit 0";
     let gone = house.start(1, shell(script)).gone().await;
-    assert_eq!(gone.cause, Cause::Exited(0));
+    assert_eq!(gone.cause, ExitCause::Exited(0));
     let log = house.log(1);
     // Reaped by us before the report, so not even a zombie is there.
     assert!(!Path::new(&format!("/proc/{}", pid_after(&log, "self"))).exists());
@@ -282,12 +282,12 @@ async fn children_do_not_survive_their_program() {
 /// A daemon that left its program's session ends with the instance all the same.
 #[tokio::test]
 async fn a_daemon_does_not_survive_its_instance() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let script = "setsid sh -c 'echo daemon $$; echo > $MARK; exec sleep 1000' &
                   until test -e $MARK; do sleep 0.01; done";
     let mut spec = shell(script);
     spec.env = vec![("MARK".into(), house.dir.path().join("up").display().to_string())];
-    assert_eq!(house.start(1, spec).gone().await.cause, Cause::Exited(0));
+    assert_eq!(house.start(1, spec).gone().await.cause, ExitCause::Exited(0));
     let daemon = pid_after(&house.log(1), "daemon");
     assert!(!is_running(daemon));
 }
@@ -295,9 +295,9 @@ async fn a_daemon_does_not_survive_its_instance() {
 /// RT-PROBE-02, SRV-CON-32, SRV-CON-42, SRV-CON-46, SRV-CON-47: httpGet decides by the status, and a program that never gets ready is ended with that reason.
 #[tokio::test]
 async fn an_http_probe_wants_a_good_status_in_time() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let probe = |path: &str| {
-        Probe::once(Check::Http {
+        ProbeSpec::single(ProbeCheck::Http {
             path: path.into(),
             headers: vec![("X-Probe".into(), "yes".into())],
             tls: false,
@@ -307,9 +307,10 @@ async fn an_http_probe_wants_a_good_status_in_time() {
     good.ready().await;
 
     let startup_max = Duration::from_millis(500);
-    let mut bad = house.start(2, InstanceSpec { readiness: probe("/bad"), startup_max, ..listener() });
+    let mut bad =
+        house.start(2, InstanceSpec { readiness: probe("/bad"), startup_timeout: startup_max, ..listener() });
     let gone = bad.gone().await;
-    assert_eq!(gone.cause, Cause::NotReady);
+    assert_eq!(gone.cause, ExitCause::NotReady);
     assert_eq!(gone.cause.to_string(), "ProgressDeadlineExceeded");
     assert!(gone.message.contains("listening on"), "{}", gone.message);
 }
@@ -317,12 +318,13 @@ async fn an_http_probe_wants_a_good_status_in_time() {
 /// RT-PROBE-04, SRV-CON-30, SRV-CON-40: exec probes are accepted; they run in the instance's environment.
 #[tokio::test]
 async fn an_exec_probe_passes_when_its_command_does() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mark = house.dir.path().join("up").display().to_string();
     let mut spec = shell("sleep 0.1; echo > $MARK; sleep 1000");
     spec.env = vec![("MARK".into(), mark.clone())];
     let command = ["/bin/sh", "-c", "test -e $MARK"].map(String::from).to_vec();
-    let mut guest = house.start(1, InstanceSpec { readiness: Probe::once(Check::Exec { command }), ..spec });
+    let mut guest =
+        house.start(1, InstanceSpec { readiness: ProbeSpec::single(ProbeCheck::Exec { command }), ..spec });
     guest.ready().await;
     assert!(Path::new(&mark).exists());
 }
@@ -330,7 +332,7 @@ async fn an_exec_probe_passes_when_its_command_does() {
 /// RT-PROBE-01: a slow starter is waited for, and a doubted instance that answers is ready again.
 #[tokio::test]
 async fn a_doubted_instance_that_answers_is_ready_again() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mut guest = house.start(1, spec(&[example().to_str().unwrap(), "listen", "0.2"]));
     let address = guest.ready().await;
     guest.handle.verify();
@@ -339,43 +341,46 @@ async fn a_doubted_instance_that_answers_is_ready_again() {
 
 #[tokio::test]
 async fn what_cannot_be_started_says_so() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let missing = house.start(1, spec(&["/no/such/program"])).gone().await;
-    assert_eq!(missing.cause, Cause::Exited(127));
+    assert_eq!(missing.cause, ExitCause::Exited(127));
     assert!(missing.message.contains("cannot run /no/such/program"), "{}", missing.message);
 
     let not_runnable = house.start(2, spec(&["/etc/passwd"])).gone().await;
-    assert_eq!(not_runnable.cause, Cause::Exited(126));
+    assert_eq!(not_runnable.cause, ExitCause::Exited(126));
 
     let empty = house.start(3, spec(&[])).gone().await;
-    assert_eq!((empty.cause.clone(), empty.cause.to_string().as_str()), (Cause::NotStarted, "StartFailed"));
+    assert_eq!(
+        (empty.cause.clone(), empty.cause.to_string().as_str()),
+        (ExitCause::NotStarted, "StartFailed")
+    );
 
     let nowhere = InstanceSpec { working_dir: Some("/no/such/folder".into()), ..shell("true") };
     let gone = house.start(4, nowhere).gone().await;
-    assert_eq!(gone.cause, Cause::Exited(126));
+    assert_eq!(gone.cause, ExitCause::Exited(126));
     assert!(gone.message.contains("workingDir /no/such/folder cannot be entered"), "{}", gone.message);
 
     let unspeakable = InstanceSpec { env: vec![("A".into(), "b\0c".into())], ..shell("true") };
-    assert_eq!(house.start(5, unspeakable).gone().await.cause, Cause::NotStarted);
+    assert_eq!(house.start(5, unspeakable).gone().await.cause, ExitCause::NotStarted);
 }
 
 #[tokio::test]
 async fn a_dropped_handle_ends_its_instance() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mut guest = house.start(1, listener());
     guest.ready().await;
-    let Guest { handle, mut reports } = guest;
+    let TestInstance { handle, mut reports } = guest;
     drop(handle);
     let last = tokio::time::timeout(PATIENCE, reports.recv()).await.unwrap().unwrap().1;
-    assert!(matches!(last, Report::Gone(gone) if gone.cause == Cause::Signalled(15)));
+    assert!(matches!(last, InstanceReport::Exited(gone) if gone.cause == ExitCause::Signaled(15)));
 }
 
 #[tokio::test]
 async fn a_forgotten_revision_leaves_no_folder() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     house.start(1, shell("echo x")).gone().await;
     assert!(house.folder().exists());
-    house.runtime.forget("default", "hello-00001");
+    house.runtime.remove_revision("default", "hello-00001");
     let folder = house.folder();
     assert!(eventually(|| !folder.exists()).await);
 }
@@ -405,17 +410,18 @@ async fn a_killed_appliance_leaves_nothing_that_the_next_start_does_not_end() {
         || fs::read_dir("/proc").unwrap().flatten().filter(|p| mark_of(&p.path(), dir.path())).count();
     assert_eq!(marked(), 2, "the child in the group and the one that left it");
 
-    let _next = ProcessRuntime::open(dir.path(), init(), Surroundings::bare()).unwrap();
+    let _next = ProcessRuntime::open(dir.path(), init(), HostConfig::minimal()).unwrap();
     assert_eq!(marked(), 0);
     assert!(!dir.path().join("instances/default/hello-00001/1.run").exists());
 }
 
 /// Ready once it said "up": the exec probe looks into its own log.
-fn trapping(house: &House, script: &str) -> InstanceSpec {
+fn trapping(house: &TestRuntimeHost, script: &str) -> InstanceSpec {
     let mut spec = shell(script);
     spec.env = vec![("LOGS".into(), house.dir.path().join("instances").display().to_string())];
     let look = "grep -q ' stdout F up' $LOGS/default/hello-00001/*.log";
-    spec.readiness = Probe::once(Check::Exec { command: ["/bin/sh", "-c", look].map(String::from).to_vec() });
+    spec.readiness =
+        ProbeSpec::single(ProbeCheck::Exec { command: ["/bin/sh", "-c", look].map(String::from).to_vec() });
     spec
 }
 

@@ -5,9 +5,9 @@ use std::net::TcpListener;
 use super::*;
 
 /// What `script` writes, one line each, up to its end; `None` where instances get a free port instead of theirs.
-async fn lines(house: &House, spec: InstanceSpec) -> Option<Vec<String>> {
+async fn lines(house: &TestRuntimeHost, spec: InstanceSpec) -> Option<Vec<String>> {
     let mut guest = house.start(1, spec);
-    while !matches!(guest.report().await, Report::Gone(_)) {} // it may be ready for a moment
+    while !matches!(guest.report().await, InstanceReport::Exited(_)) {} // it may be ready for a moment
     let log = house.log(1);
     let said: Vec<_> = log.lines().filter_map(|line| Some(line.split_once(" F ")?.1.to_owned())).collect();
     let has_it = said.first().is_some_and(|port| port == "8080");
@@ -27,7 +27,7 @@ fn python(script: &str) -> InstanceSpec {
 /// loopback, where nobody outside reaches them.
 #[tokio::test]
 async fn two_instances_have_the_same_port_each_for_itself() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let script = "s=socket.create_server(('0.0.0.0',8080));print(s.getsockname()[0],flush=True)\n\
                   while True:\n c=s.accept()[0]; c.sendall(b'mine'); c.close()";
     let Some(_) = lines(&house, python("")).await else { return };
@@ -46,7 +46,7 @@ async fn two_instances_have_the_same_port_each_for_itself() {
 /// What an instance dials as its own port on loopback is itself; other ports of the host are the host's.
 #[tokio::test]
 async fn an_instance_finds_itself_and_the_host() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     let script = format!(
         "s=socket.create_server(('::',8080),family=socket.AF_INET6,dualstack_ipv6=True)\n\
@@ -62,7 +62,7 @@ async fn an_instance_finds_itself_and_the_host() {
 async fn an_instance_does_not_reach_what_is_closed_to_it() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = closed.local_addr().unwrap().port();
-    let house = House::without(vec![port]);
+    let house = TestRuntimeHost::without(vec![port]);
     let script = format!(
         "for at in ['127.0.0.1','0.0.0.0','127.9.9.9','::ffff:127.0.0.1']:\n\
          \x20try:\n  socket.create_connection((at,{port}),5); print('reached',at)\n\
@@ -75,7 +75,7 @@ async fn an_instance_does_not_reach_what_is_closed_to_it() {
 /// Whatever an instance came to, nothing of its group is left.
 #[tokio::test]
 async fn groups_go_with_their_instances() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let Some(_) = lines(&house, python("")).await else { return };
     let groups = || {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -90,7 +90,7 @@ async fn groups_go_with_their_instances() {
     lives.handle.stop();
     lives.gone().await;
     let broken = InstanceSpec { env: vec![("A".into(), "b\0c".into())], ..listener() };
-    assert_eq!(house.start(77_002, broken).gone().await.cause, Cause::NotStarted);
+    assert_eq!(house.start(77_002, broken).gone().await.cause, ExitCause::NotStarted);
     assert_eq!(groups(), 0);
 }
 

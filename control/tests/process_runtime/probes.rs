@@ -3,19 +3,25 @@
 use std::fs;
 use std::time::Duration;
 
-use sluicegate_control::runtime::{Cause, Check, InstanceSpec, LastWordsAt, Probe, Report};
+use sluicegate_control::runtime::{
+    ExitCause, InstanceReport, InstanceSpec, ProbeCheck, ProbeSpec, TerminationMessagePath,
+};
 
-use super::{House, shell};
+use super::{TestRuntimeHost, shell};
 
 /// A probe by a shell command, in quick rounds.
-pub(super) fn asks(script: &str, failures_max: u32) -> Probe {
+pub(super) fn asks(script: &str, failures_max: u32) -> ProbeSpec {
     let command = ["/bin/sh", "-c", script].map(String::from).to_vec();
-    Probe { period: Duration::from_millis(20), failures_max, ..Probe::once(Check::Exec { command }) }
+    ProbeSpec {
+        period: Duration::from_millis(20),
+        failures_max,
+        ..ProbeSpec::single(ProbeCheck::Exec { command })
+    }
 }
 
 /// A house, the path of a file that its instances look at, and an instance that knows it.
-fn with_file() -> (House, std::path::PathBuf, InstanceSpec) {
-    let house = House::new();
+fn with_file() -> (TestRuntimeHost, std::path::PathBuf, InstanceSpec) {
+    let house = TestRuntimeHost::new();
     let file = house.dir.path().join("well");
     let mut spec = shell("sleep 1000");
     spec.env = vec![("FILE".into(), file.display().to_string())];
@@ -41,28 +47,30 @@ async fn a_program_that_is_not_alive_any_more_is_ended() {
 /// says it too.
 #[tokio::test]
 async fn what_a_start_waits_for_is_told() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let command = vec!["/no/such/command".to_owned()];
-    let readiness = Probe::once(Check::Exec { command });
+    let readiness = ProbeSpec::single(ProbeCheck::Exec { command });
     let startup_max = Duration::from_secs(3);
-    let mut guest = house.start(1, InstanceSpec { readiness, startup_max, ..shell("sleep 1000") });
+    let mut guest =
+        house.start(1, InstanceSpec { readiness, startup_timeout: startup_max, ..shell("sleep 1000") });
     let why = "readiness probe failed: the command failed with exit status: 127: sluicegate: cannot run /no/such/command";
     let told = guest.hindrance().await;
     assert!(told.starts_with(why), "{told}");
     let gone = guest.gone().await;
-    assert_eq!(gone.cause, Cause::NotReady);
+    assert_eq!(gone.cause, ExitCause::NotReady);
     assert!(gone.message.contains(why), "{}", gone.message);
 }
 
 /// RT-PROBE-08: the time that a start may take counts while the startup probe is asked, however often that may fail.
 #[tokio::test]
 async fn a_startup_probe_does_not_extend_the_time_of_a_start() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let startup_max = Duration::from_millis(200);
     let startup = Some(asks("echo not yet; false", u32::MAX));
-    let mut guest = house.start(1, InstanceSpec { startup, startup_max, ..shell("sleep 1000") });
+    let mut guest =
+        house.start(1, InstanceSpec { startup, startup_timeout: startup_max, ..shell("sleep 1000") });
     let gone = guest.gone().await;
-    assert_eq!(gone.cause, Cause::NotReady);
+    assert_eq!(gone.cause, ExitCause::NotReady);
     assert!(gone.message.contains("startup probe failed: the command failed"), "{}", gone.message);
     assert!(gone.message.contains("not yet"), "{}", gone.message);
 }
@@ -72,7 +80,7 @@ async fn a_startup_probe_does_not_extend_the_time_of_a_start() {
 async fn a_command_that_is_given_up_leaves_nobody_behind() {
     let (house, file, spec) = with_file();
     let slow = asks("sleep 1000 & echo $! >> $FILE; wait", u32::MAX); // so the instance itself ends nobody
-    let liveness = Some(Probe { timeout: Duration::from_secs(1), ..slow });
+    let liveness = Some(ProbeSpec { timeout: Duration::from_secs(1), ..slow });
     let mut guest = house.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
     guest.ready().await;
     let pid = loop {
@@ -103,14 +111,14 @@ async fn fewer_failures_than_the_threshold_in_a_row_end_nobody() {
 async fn an_answer_that_comes_after_the_timeout_is_a_failure() {
     let (house, file, spec) = with_file();
     let slow = asks("if test -e $FILE; then sleep 1000; fi", 2);
-    let liveness = Some(Probe { timeout: Duration::from_secs(2), ..slow });
+    let liveness = Some(ProbeSpec { timeout: Duration::from_secs(2), ..slow });
     let mut guest = house.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
     guest.ready().await;
     let report = tokio::time::timeout(Duration::from_millis(300), guest.report()).await;
     assert!(report.is_err(), "quick answers pass: {report:?}");
     fs::write(&file, "").unwrap();
     let gone = guest.gone().await;
-    assert!(matches!(gone.cause, Cause::Unhealthy(_)), "{gone:?}");
+    assert!(matches!(gone.cause, ExitCause::Unhealthy(_)), "{gone:?}");
     assert!(gone.message.contains("liveness probe failed"), "{}", gone.message);
 }
 
@@ -149,24 +157,26 @@ async fn a_frozen_instance_stands_still_until_it_is_thawed() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     guest.handle.stop();
     let gone = loop {
-        if let Report::Gone(gone) = guest.report().await {
+        if let InstanceReport::Exited(gone) = guest.report().await {
             break gone;
         }
     };
-    assert_eq!(gone.cause, Cause::Signalled(15), "it heard the signal: {}", gone.message);
+    assert_eq!(gone.cause, ExitCause::Signaled(15), "it heard the signal: {}", gone.message);
 }
 
 /// SRV-CON-15: what the program writes where the manifest says is what is told of its end, and a file of the host at
 /// that path is not touched.
 #[tokio::test]
 async fn the_last_words_of_an_instance_are_told() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let by_variable = "echo out of coffee > $SLUICEGATE_TERMINATION_LOG; echo noise; exit 3";
-    let spec = InstanceSpec { last_words: Some(LastWordsAt::Variable), ..shell(by_variable) };
+    let spec =
+        InstanceSpec { termination_message: Some(TerminationMessagePath::Variable), ..shell(by_variable) };
     let gone = house.start(1, spec.clone()).gone().await;
-    assert_eq!(gone.cause, Cause::Exited(3));
+    assert_eq!(gone.cause, ExitCause::Exited(3));
     assert!(gone.message.ends_with("it said: out of coffee"), "{}", gone.message);
-    let silent = InstanceSpec { last_words: spec.last_words, ..shell("echo noise; exit 3") };
+    let silent =
+        InstanceSpec { termination_message: spec.termination_message, ..shell("echo noise; exit 3") };
     let gone = house.start(2, silent).gone().await;
     assert!(gone.message.contains("noise"), "{}", gone.message);
     if !sluicegate_control::runtime::may_mount() {
@@ -176,7 +186,10 @@ async fn the_last_words_of_an_instance_are_told() {
     let path = house.dir.path().join("not/there/log");
     for (id, path) in [(3, path.as_path()), (4, std::path::Path::new("/dev/termination-log"))] {
         let script = format!("echo mounted > {}; exit 4", path.display());
-        let spec = InstanceSpec { last_words: Some(LastWordsAt::Path(path.to_owned())), ..shell(&script) };
+        let spec = InstanceSpec {
+            termination_message: Some(TerminationMessagePath::Path(path.to_owned())),
+            ..shell(&script)
+        };
         let gone = house.start(id, spec).gone().await;
         assert!(gone.message.ends_with("it said: mounted"), "{}", gone.message);
         assert!(!path.exists());
@@ -191,7 +204,7 @@ async fn readiness_is_lost_and_found_again() {
     let mut guest = house.start(1, InstanceSpec { readiness: asks("test -e $FILE", 2), ..spec });
     guest.ready().await;
     fs::remove_file(&file).unwrap();
-    assert_eq!(guest.report().await, Report::Unready);
+    assert_eq!(guest.report().await, InstanceReport::Unready);
     fs::write(&file, "").unwrap();
     guest.ready().await;
 }
@@ -202,7 +215,7 @@ async fn a_startup_probe_that_never_passes_ends_the_start() {
     let startup = Some(asks("test -e $FILE", 3));
     let mut guest = house.start(1, InstanceSpec { startup, readiness: asks("true", 3), ..spec });
     let gone = guest.gone().await;
-    assert!(matches!(gone.cause, Cause::Unhealthy(_)), "{gone:?}");
+    assert!(matches!(gone.cause, ExitCause::Unhealthy(_)), "{gone:?}");
     assert!(gone.message.contains("startup probe failed"), "{}", gone.message);
 }
 

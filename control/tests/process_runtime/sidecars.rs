@@ -1,28 +1,34 @@
 //! Containers beside the one that serves.
 
 use super::*;
-use sluicegate_control::runtime::{Beside, Sidecar};
+use sluicegate_control::runtime::{Sidecar, SidecarStatus};
 
 const NAME: &str = "helper";
 
 fn beside(script: &str) -> Sidecar {
-    Sidecar { name: NAME.into(), is_probed: false, spec: shell(script) }
+    Sidecar { name: NAME.into(), has_readiness_probe: false, spec: shell(script) }
 }
 
 fn with(sidecar: Sidecar) -> InstanceSpec {
     InstanceSpec { sidecars: vec![sidecar], ..listener() }
 }
 
-fn told(ready: bool, restarts: u32) -> Report {
-    Report::Beside(vec![Beside { name: NAME.into(), ready, restarts, began: None, ended: None }])
+fn told(ready: bool, restarts: u32) -> InstanceReport {
+    InstanceReport::Sidecars(vec![SidecarStatus {
+        name: NAME.into(),
+        ready,
+        restarts,
+        started_at: None,
+        finished_at: None,
+    }])
 }
 
-fn log(house: &House) -> String {
+fn log(house: &TestRuntimeHost) -> String {
     fs::read_to_string(house.folder().join(format!("1.{NAME}.log"))).unwrap_or_default()
 }
 
 /// Waits for a line that begins with `pid=` after so many others, and returns what it says.
-async fn pid(house: &House, nth: usize) -> String {
+async fn pid(house: &TestRuntimeHost, nth: usize) -> String {
     for _ in 0..PATIENCE.as_millis() / 10 {
         if let Some((_, pid)) = log(house).lines().filter_map(|line| line.split_once("pid=")).nth(nth) {
             return pid.to_owned();
@@ -35,12 +41,12 @@ async fn pid(house: &House, nth: usize) -> String {
 /// AMB-10: they are ready together, the sidecar has its own output and no PORT, and they end together.
 #[tokio::test]
 async fn an_instance_is_ready_when_its_sidecar_is_and_takes_it_along() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let sign = house.dir.path().join("sign");
     let mut sidecar = beside("echo pid=$$; echo port=${PORT-none} $K_REVISION; exec sleep 1000");
-    sidecar.is_probed = true;
+    sidecar.has_readiness_probe = true;
     let command = ["test", "-e", sign.to_str().unwrap()].map(str::to_owned).to_vec();
-    sidecar.spec.readiness = Probe::once(Check::Exec { command });
+    sidecar.spec.readiness = ProbeSpec::single(ProbeCheck::Exec { command });
     let mut guest = house.start(1, with(sidecar));
     let pid = pid(&house, 0).await;
     fs::write(&sign, "").unwrap();
@@ -51,20 +57,20 @@ async fn an_instance_is_ready_when_its_sidecar_is_and_takes_it_along() {
 
     guest.handle.stop();
     assert_eq!(guest.report().await, told(false, 0));
-    assert_eq!(guest.gone().await.cause, Cause::Signalled(15));
+    assert_eq!(guest.gone().await.cause, ExitCause::Signaled(15));
     assert!(!Path::new("/proc").join(pid).exists(), "the sidecar outlived its instance");
 }
 
 #[tokio::test]
 async fn a_sidecar_that_ends_is_started_again_and_nobody_comes_meanwhile() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mut guest = house.start(1, with(beside("echo pid=$$; exec sleep 1000")));
     assert_eq!(guest.report().await, told(true, 0));
     guest.ready().await;
     let killed = Command::new("kill").args(["-9", &pid(&house, 0).await]).status().unwrap();
     assert!(killed.success());
     assert_eq!(guest.report().await, told(false, 0));
-    assert_eq!(guest.report().await, Report::Unready);
+    assert_eq!(guest.report().await, InstanceReport::Unready);
     assert_eq!(guest.report().await, told(true, 1));
     guest.ready().await;
     let second = pid(&house, 1).await;
@@ -74,23 +80,24 @@ async fn a_sidecar_that_ends_is_started_again_and_nobody_comes_meanwhile() {
 /// COND-10: the reason of a sidecar is the instance's.
 #[tokio::test]
 async fn a_sidecar_that_fails_again_and_again_ends_the_instance_and_says_why() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mut guest = house.start(1, with(beside("echo no key >&2; exit 3")));
     let gone = loop {
-        if let Report::Gone(gone) = guest.report().await {
+        if let InstanceReport::Exited(gone) = guest.report().await {
             break gone;
         }
     };
-    assert_eq!(gone.cause, Cause::Exited(3));
+    assert_eq!(gone.cause, ExitCause::Exited(3));
     assert!(gone.message.contains("container helper") && gone.message.contains("no key"), "{}", gone.message);
 }
 
 /// RT-LIFE-05: whoever does not hear SIGTERM is ended after the grace period.
 #[tokio::test]
 async fn a_deaf_sidecar_ends_after_the_grace_period() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let deaf = beside("trap '' TERM; echo pid=$$; while true; do sleep 1; done");
-    let mut guest = house.start(1, InstanceSpec { grace: Duration::from_millis(100), ..with(deaf) });
+    let mut guest =
+        house.start(1, InstanceSpec { termination_grace_period: Duration::from_millis(100), ..with(deaf) });
     assert_eq!(guest.report().await, told(true, 0));
     guest.ready().await;
     let pid = pid(&house, 0).await;
@@ -103,13 +110,13 @@ async fn a_deaf_sidecar_ends_after_the_grace_period() {
 /// RT-LIFE-05: one that is not alive any more is told to end before it is ended, as a kubelet does.
 #[tokio::test]
 async fn a_sidecar_that_is_not_alive_hears_that_it_has_to_end() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let sign = house.dir.path().join("sign");
     fs::write(&sign, "").unwrap();
     let mut sidecar = beside("trap 'echo bye; exit 0' TERM; echo pid=$$; while true; do sleep 0.01; done");
     let command = ["test", "-e", sign.to_str().unwrap()].map(str::to_owned).to_vec();
     let period = Duration::from_millis(20);
-    sidecar.spec.liveness = Some(Probe { period, ..Probe::once(Check::Exec { command }) });
+    sidecar.spec.liveness = Some(ProbeSpec { period, ..ProbeSpec::single(ProbeCheck::Exec { command }) });
     let mut guest = house.start(1, with(sidecar));
     assert_eq!(guest.report().await, told(true, 0));
     guest.ready().await;

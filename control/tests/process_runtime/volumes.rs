@@ -6,31 +6,35 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use sluicegate_control::runtime::volumes::{Content, File, Medium, Mount, Volume};
-use sluicegate_control::runtime::{Check, InstanceSpec, Probe, Report, Runtime, Sidecar, may_mount};
+use sluicegate_control::runtime::volumes::{
+    InstanceMount, InstanceVolume, VolumeContent, VolumeFile, VolumeMedium,
+};
+use sluicegate_control::runtime::{
+    InstanceReport, InstanceSpec, ProbeCheck, ProbeSpec, Runtime, Sidecar, may_mount,
+};
 
-use super::{House, shell};
+use super::{TestRuntimeHost, shell};
 
-fn settings(colour: &str) -> Volume {
-    let file = File { path: "colour".into(), bytes: colour.into(), mode: 0o644 };
-    Volume { name: "settings".into(), content: Content::Files(vec![file]) }
+fn settings(colour: &str) -> InstanceVolume {
+    let file = VolumeFile { path: "colour".into(), bytes: colour.into(), mode: 0o644 };
+    InstanceVolume { name: "settings".into(), content: VolumeContent::Files(vec![file]) }
 }
 
-fn mount(volume: &str, path: &str) -> Mount {
-    Mount { volume: volume.into(), path: path.into(), sub_path: None, read_only: true }
+fn mount(volume: &str, path: &str) -> InstanceMount {
+    InstanceMount { volume: volume.into(), path: path.into(), sub_path: None, read_only: true }
 }
 
 /// What the program writes, line by line.
-async fn words(house: &House, spec: InstanceSpec) -> Vec<String> {
+async fn words(house: &TestRuntimeHost, spec: InstanceSpec) -> Vec<String> {
     let mut guest = house.start(1, spec);
-    while !matches!(guest.report().await, Report::Gone(_)) {}
+    while !matches!(guest.report().await, InstanceReport::Exited(_)) {}
     let log = house.log(1);
     log.lines().filter_map(|line| Some(line.split_once(" F ")?.1.to_owned())).collect()
 }
 
 #[tokio::test]
 async fn files_stand_below_the_folder_that_a_variable_names() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let spec =
         InstanceSpec { volumes: vec![settings("red")], ..shell("cat $SLUICEGATE_VOLUMES/settings/colour") };
     assert_eq!(words(&house, spec).await, ["red"]);
@@ -40,7 +44,7 @@ async fn files_stand_below_the_folder_that_a_variable_names() {
 /// it was.
 #[tokio::test]
 async fn a_mount_path_that_the_host_lacks_is_there_for_the_instance_only() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let (top, below) = ("/sluicegate-test-top/deep", "/etc/sluicegate-test-below");
     let script = format!(
         "cat {top}/colour; echo; cat {below}/colour; echo; ls -d /etc/passwd /bin/sh; \
@@ -58,14 +62,16 @@ async fn a_mount_path_that_the_host_lacks_is_there_for_the_instance_only() {
 
 #[tokio::test]
 async fn a_folder_of_the_host_is_covered_for_the_instance_only() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let there = house.dir.path().join("there");
     fs::create_dir(&there).unwrap();
     fs::write(there.join("hosts-own"), "").unwrap();
     let place = there.display();
     let mut spec = shell(&format!("ls {place}; pwd"));
-    spec.volumes =
-        vec![settings("red"), Volume { name: "scratch".into(), content: Content::Empty(Medium::Disk) }];
+    spec.volumes = vec![
+        settings("red"),
+        InstanceVolume { name: "scratch".into(), content: VolumeContent::Empty(VolumeMedium::Disk) },
+    ];
     spec.mounts = vec![mount("settings", place.to_string().as_str())];
     spec.working_dir = Some(there.clone());
     let seen = words(&house, spec).await;
@@ -80,14 +86,16 @@ async fn a_folder_of_the_host_is_covered_for_the_instance_only() {
 /// SRV-VOL-03: a sub path is all that appears, and a volume of one's own can be written to.
 #[tokio::test]
 async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let mut spec =
         shell("cat /etc/sluicegate-one; echo; echo mine > /sluicegate-scratch/a; cat /sluicegate-scratch/a");
-    spec.volumes =
-        vec![settings("red"), Volume { name: "scratch".into(), content: Content::Empty(Medium::Disk) }];
+    spec.volumes = vec![
+        settings("red"),
+        InstanceVolume { name: "scratch".into(), content: VolumeContent::Empty(VolumeMedium::Disk) },
+    ];
     spec.mounts = vec![
-        Mount { sub_path: Some("colour".into()), ..mount("settings", "/etc/sluicegate-one") },
-        Mount { read_only: false, ..mount("scratch", "/sluicegate-scratch") },
+        InstanceMount { sub_path: Some("colour".into()), ..mount("settings", "/etc/sluicegate-one") },
+        InstanceMount { read_only: false, ..mount("scratch", "/sluicegate-scratch") },
     ];
     let seen = words(&house, spec).await;
     if may_mount() {
@@ -98,8 +106,8 @@ async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() 
     assert!(!house.folder().join("1.empty").exists());
 }
 
-fn empty(medium: Medium) -> Vec<Volume> {
-    vec![Volume { name: "scratch".into(), content: Content::Empty(medium) }]
+fn empty(medium: VolumeMedium) -> Vec<InstanceVolume> {
+    vec![InstanceVolume { name: "scratch".into(), content: VolumeContent::Empty(medium) }]
 }
 
 /// Whoever the instance is, an empty folder is there to be written to, and so is a folder in it that a mount asks for.
@@ -108,15 +116,15 @@ async fn an_empty_folder_is_for_any_user() {
     if !may_mount() {
         return eprintln!("skipped: no user but this one is to be had here");
     }
-    for medium in [Medium::Disk, Medium::Memory { bytes_max: None }] {
-        let house = House::new();
+    for medium in [VolumeMedium::Disk, VolumeMedium::Memory { bytes_max: None }] {
+        let house = TestRuntimeHost::new();
         let mut spec = shell(
             "id -u; echo a > /sluicegate-scratch/a && echo b > /sluicegate-deep/b && ls -R /sluicegate-scratch",
         );
-        spec.identity.user = Some(65_534);
+        spec.credentials.user = Some(65_534);
         spec.volumes = empty(medium);
-        let scratch = |path| Mount { read_only: false, ..mount("scratch", path) };
-        let deep = Mount { sub_path: Some("de/ep".into()), ..scratch("/sluicegate-deep") };
+        let scratch = |path| InstanceMount { read_only: false, ..mount("scratch", path) };
+        let deep = InstanceMount { sub_path: Some("de/ep".into()), ..scratch("/sluicegate-deep") };
         spec.mounts = vec![scratch("/sluicegate-scratch"), deep];
         let seen = words(&house, spec).await.join("|");
         assert!(seen.starts_with("65534|") && seen.ends_with("de/ep:|b"), "{medium:?}: {seen}");
@@ -130,18 +138,18 @@ async fn an_empty_folder_in_memory_has_a_size_and_goes_with_its_instance() {
     if !may_mount() {
         return eprintln!("skipped: nobody but root mounts memory");
     }
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let script = "until test -s /tmp/from-beside; do sleep 0.01; done; stat -f -c %T /tmp
                   head -c 900000 /dev/zero > /tmp/fits && echo fits
                   head -c 900000 /dev/zero > /tmp/more 2>/dev/null || echo full";
     let on = |script| {
         let mut spec = shell(script);
-        spec.volumes = empty(Medium::Memory { bytes_max: Some(1 << 20) });
-        spec.mounts = vec![Mount { read_only: false, ..mount("scratch", "/tmp") }];
+        spec.volumes = empty(VolumeMedium::Memory { bytes_max: Some(1 << 20) });
+        spec.mounts = vec![InstanceMount { read_only: false, ..mount("scratch", "/tmp") }];
         spec
     };
     let spec = on("echo x > /tmp/from-beside; sleep 1000");
-    let beside = Sidecar { name: "helper".into(), is_probed: false, spec };
+    let beside = Sidecar { name: "helper".into(), has_readiness_probe: false, spec };
     let seen = words(&house, InstanceSpec { sidecars: vec![beside], ..on(script) }).await;
     assert_eq!(seen, ["tmpfs", "fits", "full"]);
     let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -152,13 +160,13 @@ async fn an_empty_folder_in_memory_has_a_size_and_goes_with_its_instance() {
 /// RT-FS-11, SRV-REV-04: new content reaches a program that runs, as a whole.
 #[tokio::test]
 async fn a_running_program_sees_new_content_without_a_restart() {
-    let house = House::new();
+    let house = TestRuntimeHost::new();
     let path = if may_mount() { "/sluicegate-live" } else { "$SLUICEGATE_VOLUMES/settings" };
     let script =
         format!("echo up; until grep -q blue {path}/colour; do sleep 0.02; done; echo saw blue; sleep 1000");
     let look = ["/bin/sh", "-c", &format!("grep -q . {path}/colour")].map(String::from).to_vec();
     let mut spec = InstanceSpec { volumes: vec![settings("red")], ..shell(&script) };
-    spec.readiness = Probe::once(Check::Exec { command: look });
+    spec.readiness = ProbeSpec::single(ProbeCheck::Exec { command: look });
     if may_mount() {
         spec.mounts = vec![mount("settings", path)];
     }

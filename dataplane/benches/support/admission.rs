@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use sluicegate_dataplane::events::admission::{Admission, BadToken, Bearer, Grant, Papers, Subjects};
-use sluicegate_dataplane::table::Filter;
+use sluicegate_dataplane::events::auth::{
+    AdmissionRule, StreamAdmission, SubjectMatcher, TokenError, TokenVerifier, VerifiedToken,
+};
+use sluicegate_dataplane::table::EventFilter;
 
 /// As long as a service account's with its claims.
 pub(crate) fn token() -> String {
@@ -14,13 +16,13 @@ pub(crate) fn token() -> String {
 #[derive(Debug)]
 struct Credulous;
 
-impl Papers for Credulous {
-    fn read(&self, _: &str, _: u64) -> Result<Bearer, BadToken> {
-        Ok(Bearer { subject: "s".into(), audiences: vec!["b".into()], until_s: u64::MAX })
+impl TokenVerifier for Credulous {
+    fn read(&self, _: &str, _: u64) -> Result<VerifiedToken, TokenError> {
+        Ok(VerifiedToken { subject: "s".into(), audiences: vec!["b".into()], until_s: u64::MAX })
     }
 }
 
-pub(crate) fn admission() -> Admission {
-    let grant = Grant { subjects: Subjects::everybody(), filter: Filter::Everything };
-    Admission { papers: Arc::new(Credulous), audiences: vec!["b".into()], grants: vec![grant] }
+pub(crate) fn admission() -> StreamAdmission {
+    let grant = AdmissionRule { subjects: SubjectMatcher::any(), filter: EventFilter::Everything };
+    StreamAdmission { verifier: Arc::new(Credulous), audiences: vec!["b".into()], grants: vec![grant] }
 }

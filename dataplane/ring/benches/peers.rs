@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use sluicegate_ring::{Listener, Options, Ring, Stream};
+use sluicegate_ring::{Ring, RingListener, RingOptions, RingStream};
 
 /// As in the proxy's yardstick.
 const CONNECTIONS: usize = 64;
@@ -31,16 +31,16 @@ const ROUNDS: u32 = 4_000;
 const TRIALS: usize = 5;
 
 /// Serves `CONNECTIONS` connections until they end.
-type Serve = fn(TcpListener);
+type EchoServer = fn(TcpListener);
 
-const PEERS: [(&str, Serve); 3] = [("ours", ours), ("monoio", on_monoio), ("tokio", on_tokio)];
+const PEERS: [(&str, EchoServer); 3] = [("ours", ours), ("monoio", on_monoio), ("tokio", on_tokio)];
 
 fn ours(listener: TcpListener) {
-    let ring = Ring::kernel(Options::default()).unwrap();
+    let ring = Ring::kernel(RingOptions::default()).unwrap();
     let (own, left) = (ring.clone(), Rc::new(Cell::new(CONNECTIONS)));
     let (counted, awake) = (Rc::clone(&left), ring.remote());
     ring.spawn(async move {
-        let listener = Listener::from_std(&own, listener).unwrap();
+        let listener = RingListener::from_std(&own, listener).unwrap();
         for _ in 0..CONNECTIONS {
             let stream = listener.accept().await.unwrap();
             let (left, awake) = (Rc::clone(&counted), awake.clone());
@@ -60,7 +60,7 @@ fn ours(listener: TcpListener) {
     ring.shutdown();
 }
 
-async fn echo(stream: &Stream) {
+async fn echo(stream: &RingStream) {
     while let Ok(chunk) = stream.recv().await {
         if chunk.is_empty() || stream.send(chunk).await.is_err() {
             return;
@@ -126,19 +126,19 @@ fn on_tokio(listener: TcpListener) {
 }
 
 /// A server on its thread with all its connections.
-struct Running {
+struct RunningServer {
     clients: Vec<TcpStream>,
     server: thread::JoinHandle<()>,
-    clock: Clock,
+    clock: ThreadCpuClock,
 }
 
-impl Running {
-    fn start(serve: Serve) -> Self {
+impl RunningServer {
+    fn start(serve: EchoServer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
         let (tell, told) = mpsc::channel();
         let server = thread::spawn(move || {
-            tell.send(Clock::of_this_thread()).unwrap();
+            tell.send(ThreadCpuClock::of_this_thread()).unwrap();
             serve(listener);
         });
         let clients = (0..CONNECTIONS)
@@ -172,9 +172,9 @@ impl Running {
 }
 
 /// The CPU time of one thread, whoever asks: the kernel's own count, in nanoseconds.
-struct Clock(PathBuf);
+struct ThreadCpuClock(PathBuf);
 
-impl Clock {
+impl ThreadCpuClock {
     fn of_this_thread() -> Self {
         Self(Path::new("/proc").join(fs::read_link("/proc/thread-self").unwrap()).join("schedstat"))
     }
@@ -190,7 +190,7 @@ fn rounds(c: &mut Criterion) {
     let mut group = c.benchmark_group("peers");
     group.throughput(Throughput::Elements(CONNECTIONS as u64));
     for (name, serve) in PEERS {
-        let mut running = Running::start(serve);
+        let mut running = RunningServer::start(serve);
         group.bench_function(name, |b| b.iter(|| running.round()));
         running.stop();
     }
@@ -204,7 +204,7 @@ fn compare() {
     let mut wall = [const { Vec::new() }; PEERS.len()];
     for _ in 0..TRIALS {
         for (at, (_, serve)) in PEERS.into_iter().enumerate() {
-            let mut running = Running::start(serve);
+            let mut running = RunningServer::start(serve);
             let (cpu_before, begin) = (running.clock.now(), Instant::now());
             (0..ROUNDS).for_each(|_| running.round());
             wall[at].push(begin.elapsed());

@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use sluicegate_ring::{Listener, Options, Ring, Stream};
+use sluicegate_ring::{Ring, RingListener, RingOptions, RingStream};
 
 /// Connections at once in the round-trip bench, as in the proxy's yardstick.
 const CONNECTIONS: u64 = 64;
 const REQUEST: &[u8] = &[b'x'; 128];
 
-async fn echo(stream: Stream) {
+async fn echo(stream: RingStream) {
     while let Ok(chunk) = stream.recv().await {
         if chunk.is_empty() || stream.send(chunk).await.is_err() {
             return;
@@ -23,9 +23,9 @@ async fn echo(stream: Stream) {
 }
 
 /// A loop with an echo server in it, and `count` connections to that.
-fn connected(count: u64) -> (Ring, Vec<Rc<Stream>>) {
-    let ring = Ring::kernel(Options::default()).unwrap();
-    let listener = Listener::bind(&ring, "127.0.0.1:0".parse().unwrap()).unwrap();
+fn connected(count: u64) -> (Ring, Vec<Rc<RingStream>>) {
+    let ring = Ring::kernel(RingOptions::default()).unwrap();
+    let listener = RingListener::bind(&ring, "127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
     let own = ring.clone();
     ring.spawn(async move {
@@ -36,7 +36,7 @@ fn connected(count: u64) -> (Ring, Vec<Rc<Stream>>) {
     let streams = ring.block_on(async {
         let mut streams = Vec::new();
         for _ in 0..count {
-            streams.push(Rc::new(Stream::connect(&ring, address).await.unwrap()));
+            streams.push(Rc::new(RingStream::connect(&ring, address).await.unwrap()));
         }
         streams
     });
@@ -44,7 +44,7 @@ fn connected(count: u64) -> (Ring, Vec<Rc<Stream>>) {
 }
 
 /// `total` round trips, shared out among the connections.
-fn round_trips(ring: &Ring, streams: &[Rc<Stream>], total: u64) -> Duration {
+fn round_trips(ring: &Ring, streams: &[Rc<RingStream>], total: u64) -> Duration {
     let begin = Instant::now();
     let left = Rc::new(std::cell::Cell::new(total));
     let running = Rc::new(std::cell::Cell::new(streams.len()));
@@ -83,7 +83,7 @@ fn bench(c: &mut Criterion) {
     let mut group = c.benchmark_group("ring");
 
     group.bench_function("yield", |b| {
-        let ring = Ring::kernel(Options::default()).unwrap();
+        let ring = Ring::kernel(RingOptions::default()).unwrap();
         b.iter_custom(|count| {
             let begin = Instant::now();
             ring.block_on(async {

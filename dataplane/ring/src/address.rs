@@ -6,26 +6,26 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// Both forms of one address. The raw form is boxed by its holder, because the kernel reads it from
 /// where it lies.
-pub(crate) struct Address {
+pub(crate) struct SocketAddress {
     pub(crate) std: SocketAddr,
-    raw: Raw,
+    raw: RawSocketAddress,
 }
 
-enum Raw {
+enum RawSocketAddress {
     V4(libc::sockaddr_in),
     V6(libc::sockaddr_in6),
 }
 
-impl Address {
+impl SocketAddress {
     pub(crate) fn new(std: SocketAddr) -> Self {
         let raw = match std {
-            SocketAddr::V4(v4) => Raw::V4(libc::sockaddr_in {
+            SocketAddr::V4(v4) => RawSocketAddress::V4(libc::sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
                 sin_port: v4.port().to_be(),
                 sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
                 sin_zero: [0; 8],
             }),
-            SocketAddr::V6(v6) => Raw::V6(libc::sockaddr_in6 {
+            SocketAddr::V6(v6) => RawSocketAddress::V6(libc::sockaddr_in6 {
                 sin6_family: libc::AF_INET6 as libc::sa_family_t,
                 sin6_port: v6.port().to_be(),
                 sin6_flowinfo: v6.flowinfo(),
@@ -39,15 +39,19 @@ impl Address {
     /// Points into `self`, which must outlive the use of it.
     pub(crate) fn pointer(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         match &self.raw {
-            Raw::V4(v4) => ((&raw const *v4).cast(), size_of::<libc::sockaddr_in>() as libc::socklen_t),
-            Raw::V6(v6) => ((&raw const *v6).cast(), size_of::<libc::sockaddr_in6>() as libc::socklen_t),
+            RawSocketAddress::V4(v4) => {
+                ((&raw const *v4).cast(), size_of::<libc::sockaddr_in>() as libc::socklen_t)
+            }
+            RawSocketAddress::V6(v6) => {
+                ((&raw const *v6).cast(), size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+            }
         }
     }
 
     pub(crate) fn domain(&self) -> i32 {
         match self.raw {
-            Raw::V4(_) => libc::AF_INET,
-            Raw::V6(_) => libc::AF_INET6,
+            RawSocketAddress::V4(_) => libc::AF_INET,
+            RawSocketAddress::V6(_) => libc::AF_INET6,
         }
     }
 }

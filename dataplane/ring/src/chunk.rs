@@ -8,17 +8,17 @@ use std::ops::Deref;
 
 use bytes::{Buf, Bytes};
 
-use crate::pool::Lease;
+use crate::pool::BufferLease;
 
 /// Bytes that stay where they are while they are owned, wherever the `Chunk` itself is moved.
 #[derive(Clone)]
-pub struct Chunk(Storage);
+pub struct Chunk(ChunkStorage);
 
 #[derive(Clone)]
-enum Storage {
+enum ChunkStorage {
     /// Part of a receive buffer; `start <= end <= buffer length`.
     Lease {
-        lease: Lease,
+        lease: BufferLease,
         start: u32,
         end: u32,
     },
@@ -29,12 +29,12 @@ impl Chunk {
     /// No bytes. From [`recv`](crate::Stream::recv) it means that the peer has finished.
     #[must_use]
     pub const fn empty() -> Self {
-        Self(Storage::Bytes(Bytes::new()))
+        Self(ChunkStorage::Bytes(Bytes::new()))
     }
 
-    pub(crate) fn leased(lease: Lease, bytes: u32) -> Self {
+    pub(crate) fn leased(lease: BufferLease, bytes: u32) -> Self {
         assert!(bytes as usize <= lease.bytes().len(), "the kernel filled no more than the buffer");
-        Self(Storage::Lease { lease, start: 0, end: bytes })
+        Self(ChunkStorage::Lease { lease, start: 0, end: bytes })
     }
 
     /// Leaves out the first `count` bytes; panics when there are fewer. What is empty then holds no buffer: a connection
@@ -46,8 +46,8 @@ impl Chunk {
             return;
         }
         match &mut self.0 {
-            Storage::Lease { start, .. } => *start += count as u32,
-            Storage::Bytes(bytes) => bytes.advance(count),
+            ChunkStorage::Lease { start, .. } => *start += count as u32,
+            ChunkStorage::Bytes(bytes) => bytes.advance(count),
         }
     }
 
@@ -55,8 +55,8 @@ impl Chunk {
     pub fn truncate(&mut self, count: usize) {
         if count < self.len() {
             match &mut self.0 {
-                Storage::Lease { start, end, .. } => *end = *start + count as u32,
-                Storage::Bytes(bytes) => bytes.truncate(count),
+                ChunkStorage::Lease { start, end, .. } => *end = *start + count as u32,
+                ChunkStorage::Bytes(bytes) => bytes.truncate(count),
             }
         }
     }
@@ -80,8 +80,8 @@ impl Deref for Chunk {
 
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Storage::Lease { lease, start, end } => &lease.bytes()[*start as usize..*end as usize],
-            Storage::Bytes(bytes) => bytes,
+            ChunkStorage::Lease { lease, start, end } => &lease.bytes()[*start as usize..*end as usize],
+            ChunkStorage::Bytes(bytes) => bytes,
         }
     }
 }
@@ -100,19 +100,19 @@ impl Default for Chunk {
 
 impl From<Vec<u8>> for Chunk {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Storage::Bytes(bytes.into()))
+        Self(ChunkStorage::Bytes(bytes.into()))
     }
 }
 
 impl From<Bytes> for Chunk {
     fn from(bytes: Bytes) -> Self {
-        Self(Storage::Bytes(bytes))
+        Self(ChunkStorage::Bytes(bytes))
     }
 }
 
 impl From<&'static [u8]> for Chunk {
     fn from(bytes: &'static [u8]) -> Self {
-        Self(Storage::Bytes(Bytes::from_static(bytes)))
+        Self(ChunkStorage::Bytes(Bytes::from_static(bytes)))
     }
 }
 
@@ -131,7 +131,7 @@ impl fmt::Debug for Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::Pool;
+    use crate::pool::BufferPool;
 
     fn pieces(mut chunk: Chunk) {
         let front = chunk.split_to(2);
@@ -150,13 +150,13 @@ mod tests {
         pieces(Chunk::from(b"abcdef"));
         pieces(Chunk::from(b"abcdef".to_vec()));
         pieces(Chunk::from(Bytes::from_static(b"abcdef")));
-        let pool = Pool::new(8, 2).unwrap();
+        let pool = BufferPool::new(8, 2).unwrap();
         pieces(pool.copied(0, b"abcdef"));
     }
 
     #[test]
     fn a_buffer_comes_back_when_its_last_part_is_dropped() {
-        let pool = Pool::new(8, 2).unwrap();
+        let pool = BufferPool::new(8, 2).unwrap();
         let mut chunk = pool.copied(1, b"abcdef");
         let front = chunk.split_to(3);
         drop(chunk);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_empty_rest_holds_no_buffer() {
-        let pool = Pool::new(8, 2).unwrap();
+        let pool = BufferPool::new(8, 2).unwrap();
         let mut rest = pool.copied(0, b"abc");
         drop(rest.split_to(3));
         assert!(rest.is_empty() && pool.give_back(drop));

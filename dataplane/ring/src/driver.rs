@@ -4,13 +4,13 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use crate::address::Address;
-use crate::op::{Completion, Handle, Key, Op};
+use crate::address::SocketAddress;
+use crate::op::{Completion, Op, OpKey, SocketHandle};
 use crate::tick::Tick;
 
 /// How long a turn may wait for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WaitPolicy {
     /// Tasks are runnable: look, do not wait.
     None,
     Until(Duration),
@@ -27,28 +27,28 @@ pub(crate) trait Driver {
     /// # Safety
     /// Everything `op` points to stays alive and in place until the last answer was handed out by
     /// [`turn`](Self::turn).
-    unsafe fn start(&mut self, key: Key, op: &Op);
+    unsafe fn start(&mut self, key: OpKey, op: &Op);
 
     /// Asks the operation to end soon. It still ends with a last answer, which may be a success.
-    fn cancel(&mut self, key: Key);
+    fn cancel(&mut self, key: OpKey);
 
     /// Hands over what was begun, waits at most `patience` for an answer, and adds all answers that
     /// are there to `answers`.
-    fn turn(&mut self, patience: Patience, answers: &mut Vec<Completion>);
+    fn turn(&mut self, patience: WaitPolicy, answers: &mut Vec<Completion>);
 
     /// A stream socket that can be connected to `address`.
-    fn socket(&mut self, address: &Address) -> io::Result<Handle>;
+    fn socket(&mut self, address: &SocketAddress) -> io::Result<SocketHandle>;
 
     /// A listening socket at `address`.
-    fn listen(&mut self, address: &Address) -> io::Result<Handle>;
+    fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle>;
 
     /// Takes over a listener that somebody else has opened.
-    fn adopt(&mut self, listener: TcpListener) -> io::Result<Handle>;
+    fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle>;
 
-    fn local_address(&self, socket: Handle) -> io::Result<SocketAddr>;
+    fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr>;
 
-    fn peer_address(&self, socket: Handle) -> io::Result<SocketAddr>;
+    fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr>;
 
     /// Whether the socket's close resets the connection, as `SO_LINGER` with no time does.
-    fn set_reset_on_close(&mut self, socket: Handle, resets: bool) -> io::Result<()>;
+    fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) -> io::Result<()>;
 }

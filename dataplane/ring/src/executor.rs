@@ -15,24 +15,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use crate::prefetch::prefetch;
-use crate::remote::Doorbell;
+use crate::wake::WakeFlag;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 thread_local! {
     /// The queue of the ring that runs on this thread now.
-    static RUNNING: RefCell<Option<Rc<Ready>>> = const { RefCell::new(None) };
+    static RUNNING: RefCell<Option<Rc<ReadyQueue>>> = const { RefCell::new(None) };
 }
 
 /// Names rings, so that a waker knows whether the ring that runs on this thread is its own.
 static RINGS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Executor {
-    ready: Rc<Ready>,
-    doorbell: Arc<Doorbell>,
-    slots: RefCell<Slots>,
+    ready: Rc<ReadyQueue>,
+    doorbell: Arc<WakeFlag>,
+    slots: RefCell<TaskSlots>,
     /// The task that is being polled, and what its waker points to.
-    polled: Cell<Option<(TaskName, *const ())>>,
+    polled: Cell<Option<(TaskId, *const ())>>,
     panicked: Cell<u64>,
     /// The task that is being polled has taken long: the loop looks at its completions before it polls another.
     turn_ended: Cell<bool>,
@@ -40,7 +40,7 @@ pub(crate) struct Executor {
 
 /// A task, or a future that `block_on` runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TaskName {
+pub(crate) struct TaskId {
     slot: u32,
     /// Whose life in that slot it is: the slot may belong to another task by now. Wraps, so that a name kept for four
     /// billion lives would cost one poll too many.
@@ -51,23 +51,23 @@ pub(crate) struct TaskName {
 const MAIN: u32 = 0;
 
 /// Who is to be polled.
-struct Ready {
+struct ReadyQueue {
     ring: u64,
     /// Oldest first.
-    queue: RefCell<VecDeque<TaskName>>,
+    queue: RefCell<VecDeque<TaskId>>,
     /// By slot.
-    lives: RefCell<Vec<Life>>,
+    lives: RefCell<Vec<TaskState>>,
 }
 
 #[derive(Default)]
-struct Life {
+struct TaskState {
     count: u32,
     /// In the queue already; a second wake changes nothing.
     queued: bool,
 }
 
-impl Ready {
-    fn wake(&self, task: TaskName) {
+impl ReadyQueue {
+    fn wake(&self, task: TaskId) {
         if let Some(life) = self.lives.borrow_mut().get_mut(task.slot as usize)
             && life.count == task.life
             && !life.queued
@@ -78,7 +78,7 @@ impl Ready {
     }
 
     /// Who is next and lives still.
-    fn next(&self) -> Option<TaskName> {
+    fn next(&self) -> Option<TaskId> {
         loop {
             let next = self.queue.borrow_mut().pop_front()?;
             let life = &mut self.lives.borrow_mut()[next.slot as usize];
@@ -90,18 +90,18 @@ impl Ready {
     }
 
     /// A name for who is in that slot from now on; nobody before has it.
-    fn begin(&self, slot: u32) -> TaskName {
+    fn begin(&self, slot: u32) -> TaskId {
         let lives = &mut *self.lives.borrow_mut();
         let at = slot as usize;
         if at >= lives.len() {
-            lives.resize_with(at + 1, Life::default);
+            lives.resize_with(at + 1, TaskState::default);
         }
-        lives[at] = Life { count: lives[at].count.wrapping_add(1), queued: false };
-        TaskName { slot, life: lives[at].count }
+        lives[at] = TaskState { count: lives[at].count.wrapping_add(1), queued: false };
+        TaskId { slot, life: lives[at].count }
     }
 }
 
-struct Slots {
+struct TaskSlots {
     /// `None` while its task is being polled, and when it is free; [`MAIN`] is never used.
     tasks: Vec<Option<Task>>,
     free: Vec<u32>,
@@ -113,15 +113,15 @@ struct Task {
 }
 
 /// What a task's wakers point to.
-pub(crate) struct Wakeup {
+pub(crate) struct TaskWaker {
     ring: u64,
-    task: TaskName,
+    task: TaskId,
     /// With the doorbell already.
-    left: AtomicBool,
-    doorbell: Arc<Doorbell>,
+    detached: AtomicBool,
+    doorbell: Arc<WakeFlag>,
 }
 
-impl Wake for Wakeup {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -132,19 +132,19 @@ impl Wake for Wakeup {
             let ready = running.as_ref().filter(|ready| ready.ring == self.ring);
             ready.map(|ready| ready.wake(self.task)).is_some()
         });
-        if here != Ok(true) && !self.left.swap(true, Ordering::AcqRel) {
-            self.doorbell.leave(Arc::clone(self));
+        if here != Ok(true) && !self.detached.swap(true, Ordering::AcqRel) {
+            self.doorbell.detach(Arc::clone(self));
         }
     }
 }
 
 impl Executor {
-    pub(crate) fn new(doorbell: Arc<Doorbell>) -> Self {
+    pub(crate) fn new(doorbell: Arc<WakeFlag>) -> Self {
         let ring = RINGS.fetch_add(1, Ordering::Relaxed);
         Self {
-            ready: Rc::new(Ready { ring, queue: RefCell::default(), lives: RefCell::default() }),
+            ready: Rc::new(ReadyQueue { ring, queue: RefCell::default(), lives: RefCell::default() }),
             doorbell,
-            slots: RefCell::new(Slots { tasks: vec![None], free: Vec::new() }),
+            slots: RefCell::new(TaskSlots { tasks: vec![None], free: Vec::new() }),
             polled: Cell::new(None),
             panicked: Cell::new(0),
             turn_ended: Cell::new(false),
@@ -168,34 +168,34 @@ impl Executor {
     }
 
     /// A name and a waker for `block_on`'s own future, queued for its first poll.
-    pub(crate) fn main(&self) -> (TaskName, Waker) {
+    pub(crate) fn main(&self) -> (TaskId, Waker) {
         let name = self.ready.begin(MAIN);
         self.ready.wake(name);
         (name, self.waker(name))
     }
 
-    fn waker(&self, task: TaskName) -> Waker {
+    fn waker(&self, task: TaskId) -> Waker {
         let doorbell = Arc::clone(&self.doorbell);
-        Arc::new(Wakeup { ring: self.ready.ring, task, left: false.into(), doorbell }).into()
+        Arc::new(TaskWaker { ring: self.ready.ring, task, detached: false.into(), doorbell }).into()
     }
 
-    pub(crate) fn wake(&self, task: TaskName) {
+    pub(crate) fn wake(&self, task: TaskId) {
         self.ready.wake(task);
     }
 
     /// The task that is being polled, if `waker` is its own.
-    pub(crate) fn polled_with(&self, waker: &Waker) -> Option<TaskName> {
+    pub(crate) fn polled_with(&self, waker: &Waker) -> Option<TaskId> {
         // What a task's waker points to lives as long as the task, and nobody else's waker can point there.
         self.polled.get().filter(|(_, own)| ptr::eq(*own, waker.data())).map(|(task, _)| task)
     }
 
     /// Marks this executor as the one that runs on this thread, until the guard is dropped.
-    pub(crate) fn enter(&self) -> Entered {
+    pub(crate) fn enter(&self) -> ExecutorGuard {
         RUNNING.with_borrow_mut(|running| {
             assert!(running.is_none(), "block_on inside block_on would never come back");
             *running = Some(Rc::clone(&self.ready));
         });
-        Entered
+        ExecutorGuard
     }
 
     /// Whether this thread is inside this executor now.
@@ -208,20 +208,20 @@ impl Executor {
     }
 
     /// Queues what other threads have woken.
-    pub(crate) fn take_in(&self, tasks: Vec<Arc<Wakeup>>) {
+    pub(crate) fn take_in(&self, tasks: Vec<Arc<TaskWaker>>) {
         for wakeup in tasks {
             // A swap and not a store: what was written before the wakes that found it left is seen by the poll.
-            wakeup.left.swap(false, Ordering::AcqRel);
+            wakeup.detached.swap(false, Ordering::AcqRel);
             self.ready.wake(wakeup.task);
         }
     }
 
     /// Polls up to `polls_max` tasks. Returns early, with `true`, when it is `main`'s turn.
-    pub(crate) fn run(&self, main: TaskName, polls: &mut usize) -> bool {
+    pub(crate) fn run(&self, main: TaskId, polls: &mut usize) -> bool {
         while *polls > 0 {
             let Some(next) = self.ready.next() else { return false };
             *polls -= 1;
-            self.look_ahead();
+            self.prefetch_next();
             if next == main {
                 return true;
             }
@@ -255,14 +255,14 @@ impl Executor {
     }
 
     /// Asks for the memory of the task that comes after the one to be polled now.
-    fn look_ahead(&self) {
+    fn prefetch_next(&self) {
         let Some(next) = self.ready.queue.borrow().front().copied() else { return };
         if let Some(Some(task)) = self.slots.borrow().tasks.get(next.slot as usize) {
             prefetch(&*task.future);
         }
     }
 
-    fn poll(&self, name: TaskName) {
+    fn poll(&self, name: TaskId) {
         let slot = name.slot as usize;
         let taken = self.slots.borrow_mut().tasks.get_mut(slot).and_then(Option::take);
         let Some(mut task) = taken else { return };
@@ -292,9 +292,9 @@ impl Executor {
 }
 
 /// See [`Executor::enter`].
-pub(crate) struct Entered;
+pub(crate) struct ExecutorGuard;
 
-impl Drop for Entered {
+impl Drop for ExecutorGuard {
     fn drop(&mut self) {
         RUNNING.with(|running| running.take());
     }
@@ -307,11 +307,11 @@ mod tests {
     use super::*;
     use crate::waiter::Waiter;
 
-    type Seen = Rc<RefCell<(usize, Option<Waker>)>>;
+    type PollCounts = Rc<RefCell<(usize, Option<Waker>)>>;
 
     /// A task that counts its polls, shows its waker, and ends with the poll of that number.
-    fn shown(executor: &Executor, last: usize) -> Seen {
-        let seen = Seen::default();
+    fn shown(executor: &Executor, last: usize) -> PollCounts {
+        let seen = PollCounts::default();
         let mine = Rc::clone(&seen);
         executor.spawn(Box::pin(poll_fn(move |cx| {
             let mut mine = mine.borrow_mut();
@@ -321,21 +321,21 @@ mod tests {
         seen
     }
 
-    fn run(executor: &Executor, main: TaskName) {
+    fn run(executor: &Executor, main: TaskId) {
         let mut polls = 100;
         while executor.run(main, &mut polls) {}
     }
 
     #[test]
     fn a_waker_of_a_task_that_has_ended_wakes_nobody() {
-        let executor = Executor::new(Doorbell::new(None));
+        let executor = Executor::new(WakeFlag::new(None));
         let _running = executor.enter();
         let (main, _) = executor.main();
         let first = shown(&executor, 1);
         run(&executor, main);
         let next = shown(&executor, 3);
         run(&executor, main);
-        let wake = |seen: &Seen| seen.borrow().1.clone().unwrap().wake();
+        let wake = |seen: &PollCounts| seen.borrow().1.clone().unwrap().wake();
         wake(&first);
         run(&executor, main);
         assert_eq!((first.borrow().0, next.borrow().0), (1, 1));
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_task_waits_by_its_name_and_all_others_by_their_waker() {
-        let executor = Rc::new(Executor::new(Doorbell::new(None)));
+        let executor = Rc::new(Executor::new(WakeFlag::new(None)));
         let _running = executor.enter();
         let (main, main_waker) = executor.main();
         let (mine, polls) = (Rc::clone(&executor), Rc::new(Cell::new(0)));

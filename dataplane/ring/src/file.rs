@@ -7,19 +7,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::chunk::Chunk;
-use crate::op::{Op, Write};
-use crate::ring::{Core, Ring};
+use crate::op::{Op, WriteOp};
+use crate::ring::{Ring, RingState};
 use crate::stream::checked;
 
 /// A file on this ring. A write that was begun may happen even if its future is dropped.
-pub struct File {
-    core: Rc<Core>,
+pub struct RingFile {
+    core: Rc<RingState>,
     file: Arc<fs::File>,
     /// The file system refused RWF_DSYNC once.
     no_durable_write: Cell<bool>,
 }
 
-impl File {
+impl RingFile {
     #[must_use]
     pub fn from_std(ring: &Ring, file: fs::File) -> Self {
         Self::shared(ring, Arc::new(file))
@@ -67,9 +67,11 @@ impl File {
         durable: bool,
     ) -> Result<(), (io::Error, Chunk, u64)> {
         while !rest.is_empty() {
-            let write = Write { file: Arc::clone(&self.file), chunk: rest, offset, durable };
+            let write = WriteOp { file: Arc::clone(&self.file), chunk: rest, offset, durable };
             let (result, op) = self.core.start(Op::Write(write)).outcome().await;
-            let Op::Write(Write { chunk, .. }) = op else { unreachable!("the slab gives back what it got") };
+            let Op::Write(WriteOp { chunk, .. }) = op else {
+                unreachable!("the slab gives back what it got")
+            };
             rest = chunk;
             match checked(result) {
                 Ok(0) => return Err((io::ErrorKind::WriteZero.into(), rest, offset)),

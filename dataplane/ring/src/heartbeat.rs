@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Words that say what is worked on; their meaning is the owner's.
-pub type Work = [u64; 4];
+pub type CurrentWork = [u64; 4];
 
 /// Of one loop.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Heartbeat {
 
     /// What the loop works on; zeros if it said nothing. Exact only while the loop does not turn.
     #[must_use]
-    pub fn work(&self) -> Work {
+    pub fn work(&self) -> CurrentWork {
         self.work.each_ref().map(|word| word.load(Relaxed))
     }
 
@@ -43,7 +43,7 @@ impl Heartbeat {
 
     /// Says what is worked on, until the answer is dropped. Not to be held over an await: other tasks run there.
     #[must_use]
-    pub fn begin(&self, work: Work) -> Working<'_> {
+    pub fn begin(&self, work: CurrentWork) -> Working<'_> {
         self.set(work);
         Working(self)
     }
@@ -53,7 +53,7 @@ impl Heartbeat {
         self.turns.store(self.turns.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    fn set(&self, work: Work) {
+    fn set(&self, work: CurrentWork) {
         self.work.iter().zip(work).for_each(|(word, value)| word.store(value, Relaxed));
     }
 }
@@ -64,14 +64,14 @@ pub struct Working<'h>(&'h Heartbeat);
 
 impl Working<'_> {
     /// Goes on with this.
-    pub fn on(&self, work: Work) {
+    pub fn on(&self, work: CurrentWork) {
         self.0.set(work);
     }
 }
 
 impl Drop for Working<'_> {
     fn drop(&mut self) {
-        self.0.set(Work::default());
+        self.0.set(CurrentWork::default());
     }
 }
 
@@ -87,6 +87,6 @@ mod tests {
         working.on([5, 6, 7, 8]);
         assert_eq!(heartbeat.work(), [5, 6, 7, 8]);
         drop(working);
-        assert_eq!(heartbeat.work(), Work::default());
+        assert_eq!(heartbeat.work(), CurrentWork::default());
     }
 }

@@ -6,7 +6,7 @@ use crate::heartbeat::Heartbeat;
 
 /// What one ring may hold. The defaults suit a core that serves some thousands of connections.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct RingOptions {
     /// Submission slots. A full queue costs one more system call, not an error, so this is the size
     /// of the biggest batch that is worth having.
     pub submissions_max: u32,
@@ -34,7 +34,7 @@ pub struct Options {
     pub heartbeat: Arc<Heartbeat>,
 }
 
-impl Default for Options {
+impl Default for RingOptions {
     fn default() -> Self {
         Self {
             submissions_max: 1024,
@@ -56,10 +56,10 @@ pub(crate) const POLLS_PER_TURN: usize = 128;
 
 /// Bytes of a receive that found all buffers out: a request head fits, and ten thousand such receives
 /// cost 40 MiB.
-pub(crate) const ROOM_BYTES: usize = 4096;
+pub(crate) const FALLBACK_BUFFER_BYTES: usize = 4096;
 
 /// Connections the kernel may hold for a listener that we open ourselves, before it refuses more.
 pub(crate) const BACKLOG_MAX: i32 = 4096;
 
 /// Bytes of a post at most: a small answer with its head. The kernel has room for so many, unless the peer does not read.
-pub(crate) const POST_BYTES_MAX: usize = 4096;
+pub(crate) const DETACHED_SEND_BYTES_MAX: usize = 4096;

@@ -7,24 +7,24 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::address::Address;
-use crate::op::{Op, Socket};
-use crate::ring::{Core, Ring, Ticket};
-use crate::slab::{Arrived, Next};
-use crate::stream::{Stream, checked};
+use crate::address::SocketAddress;
+use crate::op::{Op, SharedSocket};
+use crate::ring::{OpTicket, Ring, RingState};
+use crate::slab::{MultishotPoll, QueuedCompletion};
+use crate::stream::{RingStream, checked};
 
 /// Takes connections in. Dropping it stops that too; [`Listener::close`] says when it has.
-pub struct Listener {
-    core: Rc<Core>,
-    socket: Rc<Socket>,
+pub struct RingListener {
+    core: Rc<RingState>,
+    socket: Rc<SharedSocket>,
     /// The multishot accept. It outlives the calls to `accept`.
-    ticket: RefCell<Option<Ticket>>,
+    ticket: RefCell<Option<OpTicket>>,
 }
 
-impl Listener {
+impl RingListener {
     /// Listens at `address`, side by side with other rings that do (SO_REUSEPORT).
     pub fn bind(ring: &Ring, address: SocketAddr) -> io::Result<Self> {
-        let handle = ring.core.driver.borrow_mut().listen(&Address::new(address))?;
+        let handle = ring.core.driver.borrow_mut().listen(&SocketAddress::new(address))?;
         Ok(Self::new(ring, handle))
     }
 
@@ -34,21 +34,21 @@ impl Listener {
         Ok(Self::new(ring, handle))
     }
 
-    fn new(ring: &Ring, handle: crate::op::Handle) -> Self {
+    fn new(ring: &Ring, handle: crate::op::SocketHandle) -> Self {
         let core = Rc::clone(&ring.core);
-        let socket = Socket::new(handle, &core.closing);
+        let socket = SharedSocket::new(handle, &core.closing);
         Self { core, socket, ticket: RefCell::default() }
     }
 
     /// The next connection. An error (no descriptor left, say) ends this call and not the listener;
     /// the caller should wait a little before the next. A call that is dropped loses no connection.
-    pub async fn accept(&self) -> io::Result<Stream> {
+    pub async fn accept(&self) -> io::Result<RingStream> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
     /// Looks at the queue anew. The kernel tells one waiter of a new connection; when that was another process, which
     /// stopped before it accepted, nobody else hears of it.
-    pub fn look_again(&self) {
+    pub fn recheck(&self) {
         if let Some(ticket) = self.ticket.borrow_mut().as_mut() {
             ticket.cancel(); // `accept` begins another, which takes what is there at once
         }
@@ -60,34 +60,36 @@ impl Listener {
 
     /// Stops accepting and closes. When this returns, new connections are refused; those that were taken in and
     /// not yet asked for are the answer, for their peers count as connected.
-    pub async fn close(self) -> io::Result<Vec<Stream>> {
+    pub async fn close(self) -> io::Result<Vec<RingStream>> {
         let Self { core, socket, ticket } = self;
         let mut taken = Vec::new();
         if let Some(mut ticket) = ticket.take() {
             ticket.cancel();
-            while let Next::Arrived(arrived) = poll_fn(|cx| ticket.poll_next(cx)).await {
-                if let Arrived::Socket(socket) = arrived {
-                    taken.push(Stream::new(Rc::clone(&core), socket));
+            while let MultishotPoll::Arrived(arrived) = poll_fn(|cx| ticket.poll_next(cx)).await {
+                if let QueuedCompletion::Socket(socket) = arrived {
+                    taken.push(RingStream::new(Rc::clone(&core), socket));
                 }
             }
         }
-        match Socket::into_handle(socket) {
+        match SharedSocket::into_handle(socket) {
             Some(handle) => checked(core.start(Op::Close(handle)).outcome().await.0).map(|_| taken),
             None => unreachable!("the accept was the only other holder, and it has ended"),
         }
     }
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<RingStream>> {
         let mut held = self.ticket.borrow_mut();
         loop {
             let ticket = held.get_or_insert_with(|| self.core.start(Op::Accept(Rc::clone(&self.socket))));
             match ticket.poll_next(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Next::Arrived(Arrived::Socket(socket))) => {
-                    return Poll::Ready(Ok(Stream::new(Rc::clone(&self.core), socket)));
+                Poll::Ready(MultishotPoll::Arrived(QueuedCompletion::Socket(socket))) => {
+                    return Poll::Ready(Ok(RingStream::new(Rc::clone(&self.core), socket)));
                 }
-                Poll::Ready(Next::Arrived(Arrived::Chunk(_))) => unreachable!("only receive brings bytes"),
-                Poll::Ready(Next::Ended(result)) => {
+                Poll::Ready(MultishotPoll::Arrived(QueuedCompletion::Chunk(_))) => {
+                    unreachable!("only receive brings bytes")
+                }
+                Poll::Ready(MultishotPoll::Ended(result)) => {
                     *held = None;
                     if result < 0 && ![-libc::ECANCELED, -libc::EINTR].contains(&result) {
                         return Poll::Ready(Err(io::Error::from_raw_os_error(-result)));

@@ -6,48 +6,48 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::address::Address;
+use crate::address::SocketAddress;
 use crate::chunk::Chunk;
 
 /// An operation's name between ring and driver: slot and generation, so that a late answer never
 /// meets a stranger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Key(pub(crate) u64);
+pub(crate) struct OpKey(pub(crate) u64);
 
 /// What a driver calls one of its sockets: a file descriptor, or a number of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Handle(pub(crate) i32);
+pub(crate) struct SocketHandle(pub(crate) i32);
 
 /// One operation with all that it needs while it runs.
 pub(crate) enum Op {
     /// Answers once per connection until it ends.
-    Accept(Rc<Socket>),
-    Connect(Rc<Socket>, Box<Address>),
+    Accept(Rc<SharedSocket>),
+    Connect(Rc<SharedSocket>, Box<SocketAddress>),
     /// Answers once per filled buffer until it ends.
-    Receive(Rc<Socket>),
+    Receive(Rc<SharedSocket>),
     /// Answers once, with bytes in memory of its own: for when all receive buffers are out.
-    ReceiveOnce(Rc<Socket>, Room),
-    Send(Rc<Socket>, Chunk),
+    ReceiveOnce(Rc<SharedSocket>, OpBuffer),
+    Send(Rc<SharedSocket>, Chunk),
     /// The same for few bytes and when nobody waits; forgotten as soon as all has left.
-    Post(Rc<Socket>, Chunk),
+    DetachedSend(Rc<SharedSocket>, Chunk),
     /// Ends our side of the conversation.
-    Shutdown(Rc<Socket>),
+    Shutdown(Rc<SharedSocket>),
     /// Answers once the peer has ended its side, whatever of it has still to be received, or the connection is broken.
-    Hangup(Rc<Socket>),
-    Close(Handle),
-    Write(Write),
+    Hangup(Rc<SharedSocket>),
+    Close(SocketHandle),
+    Write(WriteOp),
     /// Data and what is needed to find it, as fdatasync.
     Sync(Arc<fs::File>),
 }
 
 /// Memory of one operation, for the driver to write to.
-pub(crate) struct Room {
+pub(crate) struct OpBuffer {
     bytes: Vec<u8>,
     /// Taken while `bytes` was ours to write, so that the driver may write by it.
     pub(crate) start: NonNull<u8>,
 }
 
-impl Room {
+impl OpBuffer {
     pub(crate) fn new(count: usize) -> Self {
         let mut bytes = vec![0; count]; // one allocation per receive without a buffer
         let start = NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is never null");
@@ -66,7 +66,7 @@ impl Room {
     }
 }
 
-pub(crate) struct Write {
+pub(crate) struct WriteOp {
     pub(crate) file: Arc<fs::File>,
     pub(crate) chunk: Chunk,
     pub(crate) offset: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Write {
 
 /// One answer to an operation.
 pub(crate) struct Completion {
-    pub(crate) key: Key,
+    pub(crate) key: OpKey,
     /// A count, a handle, or a negative errno.
     pub(crate) result: i32,
     /// The operation goes on, and more answers follow.
@@ -86,27 +86,27 @@ pub(crate) struct Completion {
 
 /// A socket, closed when the last one that holds it lets go: the stream or listener, and each
 /// operation on it. So no operation ever meets a descriptor that was closed and used again.
-pub(crate) struct Socket {
-    pub(crate) handle: Handle,
-    closing: Rc<Closing>,
+pub(crate) struct SharedSocket {
+    pub(crate) handle: SocketHandle,
+    closing: Rc<PendingCloses>,
     /// Whether the handle was handed to an explicit close.
     closed: Cell<bool>,
 }
 
-impl Socket {
-    pub(crate) fn new(handle: Handle, closing: &Rc<Closing>) -> Rc<Self> {
+impl SharedSocket {
+    pub(crate) fn new(handle: SocketHandle, closing: &Rc<PendingCloses>) -> Rc<Self> {
         Rc::new(Self { handle, closing: Rc::clone(closing), closed: Cell::new(false) })
     }
 
     /// Takes the handle out of the last hand, for a close that is waited for.
-    pub(crate) fn into_handle(this: Rc<Self>) -> Option<Handle> {
+    pub(crate) fn into_handle(this: Rc<Self>) -> Option<SocketHandle> {
         let last = Rc::into_inner(this)?;
         last.closed.set(true);
         Some(last.handle)
     }
 }
 
-impl Drop for Socket {
+impl Drop for SharedSocket {
     fn drop(&mut self) {
         if !self.closed.get() {
             self.closing.0.borrow_mut().push(self.handle);
@@ -116,10 +116,10 @@ impl Drop for Socket {
 
 /// Handles whose last holder is gone; the next turn of the loop closes them.
 #[derive(Default)]
-pub(crate) struct Closing(RefCell<Vec<Handle>>);
+pub(crate) struct PendingCloses(RefCell<Vec<SocketHandle>>);
 
-impl Closing {
-    pub(crate) fn take(&self) -> Vec<Handle> {
+impl PendingCloses {
+    pub(crate) fn take(&self) -> Vec<SocketHandle> {
         self.0.take()
     }
 

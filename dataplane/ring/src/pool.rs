@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 use crate::chunk::Chunk;
 
-pub(crate) struct Pool {
-    memory: Region,
+pub(crate) struct BufferPool {
+    memory: MemoryRegion,
     buffer_bytes: u32,
     count: u16,
     /// Buffers that chunks hold now; `out <= count`.
@@ -21,11 +21,11 @@ pub(crate) struct Pool {
     returned: RefCell<Vec<u16>>,
 }
 
-impl Pool {
+impl BufferPool {
     pub(crate) fn new(buffer_bytes: u32, count: u16) -> io::Result<Rc<Self>> {
         assert!(buffer_bytes > 0 && count.is_power_of_two(), "the kernel's ring has a power of two");
         Ok(Rc::new(Self {
-            memory: Region::new(buffer_bytes as usize * usize::from(count))?,
+            memory: MemoryRegion::new(buffer_bytes as usize * usize::from(count))?,
             buffer_bytes,
             count,
             out: Cell::new(0),
@@ -57,7 +57,7 @@ impl Pool {
     pub(crate) unsafe fn lend(self: &Rc<Self>, id: u16, bytes: u32) -> Chunk {
         assert!(self.holders[usize::from(id)].replace(1) == 0, "a buffer is out once");
         self.out.set(self.out.get() + 1);
-        Chunk::leased(Lease { pool: Rc::clone(self), id }, bytes)
+        Chunk::leased(BufferLease { pool: Rc::clone(self), id }, bytes)
     }
 
     /// Hands over what came back since the last call, and says whether there was any. `take` drops no
@@ -76,12 +76,12 @@ impl Pool {
 }
 
 /// One holder of a buffer that is lent out; its clones hold the same one.
-pub(crate) struct Lease {
-    pool: Rc<Pool>,
+pub(crate) struct BufferLease {
+    pool: Rc<BufferPool>,
     id: u16,
 }
 
-impl Lease {
+impl BufferLease {
     /// The whole buffer.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: while a lease lives its buffer has a holder, so it was not given back and nobody writes
@@ -93,13 +93,13 @@ impl Lease {
     }
 }
 
-impl Lease {
+impl BufferLease {
     fn holders(&self) -> &Cell<usize> {
         &self.pool.holders[usize::from(self.id)]
     }
 }
 
-impl Clone for Lease {
+impl Clone for BufferLease {
     fn clone(&self) -> Self {
         let more = self.holders().get().checked_add(1).expect("as many chunks do not fit in memory");
         self.holders().set(more);
@@ -107,7 +107,7 @@ impl Clone for Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for BufferLease {
     fn drop(&mut self) {
         let left = self.holders().get() - 1;
         self.holders().set(left);
@@ -119,12 +119,12 @@ impl Drop for Lease {
 }
 
 /// Anonymous memory at a page boundary, zero until first written, and not paid for until then.
-pub(crate) struct Region {
+pub(crate) struct MemoryRegion {
     pub(crate) start: NonNull<u8>,
     bytes: usize,
 }
 
-impl Region {
+impl MemoryRegion {
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         assert!(bytes > 0);
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -138,7 +138,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for MemoryRegion {
     fn drop(&mut self) {
         // SAFETY: exactly the mapping made in `new`; whoever drops the region holds no pointer into it.
         let done = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
@@ -150,7 +150,7 @@ impl Drop for Region {
 mod tests {
     use super::*;
 
-    impl Pool {
+    impl BufferPool {
         pub(crate) fn copied(self: &Rc<Self>, id: u16, bytes: &[u8]) -> Chunk {
             assert!(bytes.len() <= self.buffer_bytes as usize);
             // SAFETY: tests ask for each buffer once, and the length was checked.
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_given_back_once_and_only_then_lent_again() {
-        let pool = Pool::new(8, 2).unwrap();
+        let pool = BufferPool::new(8, 2).unwrap();
         for _ in 0..3 {
             let chunk = pool.copied(1, b"a");
             let (other, third) = (chunk.clone(), chunk.clone());
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_pool_is_exhausted_only_while_every_buffer_is_out() {
-        let pool = Pool::new(8, 2).unwrap();
+        let pool = BufferPool::new(8, 2).unwrap();
         let first = pool.copied(0, b"a");
         assert!(!pool.is_exhausted());
         let second = pool.copied(1, b"b");

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::driver::{Driver, Patience};
+use crate::driver::{Driver, WaitPolicy};
 use crate::executor::Executor;
 use crate::heartbeat::Heartbeat;
+use crate::idle::IdleWaiters;
 use crate::kernel::{self, Unsupported};
-use crate::limits::{Options, POLLS_PER_TURN};
-use crate::lull::Lulls;
-use crate::op::{Closing, Completion, Key, Op};
-use crate::pool::Pool;
-use crate::remote::{Doorbell, Remote};
-use crate::slab::{Next, Slab};
+use crate::limits::{POLLS_PER_TURN, RingOptions};
+use crate::op::{Completion, Op, OpKey, PendingCloses};
+use crate::pool::BufferPool;
+use crate::slab::{MultishotPoll, OpSlab};
 use crate::tick::Tick;
-use crate::timer::{Sleep, Timers, Within};
+use crate::timer::{Sleep, Timeout, TimerHeap};
+use crate::wake::{WakeFlag, WakeHandle};
 
 /// A thread's loop. Clones are handles to the same one.
 ///
@@ -27,27 +27,27 @@ use crate::timer::{Sleep, Timers, Within};
 /// hold handles of their own, so a program that wants that moment calls [`Ring::shutdown`].
 #[derive(Clone)]
 pub struct Ring {
-    pub(crate) core: Rc<Core>,
+    pub(crate) core: Rc<RingState>,
 }
 
 impl Ring {
     /// A ring of this machine's kernel. It belongs to the calling thread.
-    pub fn kernel(options: Options) -> Result<Self, Unsupported> {
+    pub fn kernel(options: RingOptions) -> Result<Self, Unsupported> {
         let (driver, pool, doorbell) = kernel::open(&options)?;
         Ok(Self::new(Box::new(driver), pool, doorbell, options))
     }
 
     pub(crate) fn new(
         driver: Box<dyn Driver>,
-        pool: Rc<Pool>,
-        doorbell: Arc<Doorbell>,
-        options: Options,
+        pool: Rc<BufferPool>,
+        doorbell: Arc<WakeFlag>,
+        options: RingOptions,
     ) -> Self {
-        let core = Core {
+        let core = RingState {
             now: Cell::new(driver.now()),
             awake_until: Cell::new(Tick::ZERO),
             hurried: Cell::default(),
-            lulls: Lulls::default(),
+            idle_waiters: IdleWaiters::default(),
             slab: RefCell::default(),
             timers: RefCell::default(),
             executor: Executor::new(Arc::clone(&doorbell)),
@@ -74,7 +74,7 @@ impl Ring {
             let mut polls = POLLS_PER_TURN;
             while core.executor.run(main, &mut polls) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    core.turn(Patience::None); // hands over what the last poll left, closes above all
+                    core.turn(WaitPolicy::None); // hands over what the last poll left, closes above all
                     return output;
                 }
             }
@@ -113,25 +113,25 @@ impl Ring {
     }
 
     /// Gives `future` the time `wait`.
-    pub fn timeout<F: Future>(&self, wait: Duration, future: F) -> Within<F> {
+    pub fn timeout<F: Future>(&self, wait: Duration, future: F) -> Timeout<F> {
         self.within(Some(self.now() + wait), future)
     }
 
     /// Gives `future` the time until `at`, if there is such a moment.
-    pub fn within<F: Future>(&self, at: Option<Tick>, future: F) -> Within<F> {
-        Within::new(future, at.map(|at| self.sleep_until(at)))
+    pub fn within<F: Future>(&self, at: Option<Tick>, future: F) -> Timeout<F> {
+        Timeout::new(future, at.map(|at| self.sleep_until(at)))
     }
 
     /// From now until `at` the loop looks for work instead of sleeping, and gives its processor away between two looks. For who
     /// waits for something that takes no longer than a sleeping processor takes to wake.
-    pub fn stay_awake_until(&self, at: Tick) {
+    pub fn busy_poll_until(&self, at: Tick) {
         self.core.awake_until.set(at);
     }
 
     /// Resolves when nobody is runnable and the kernel has nothing to tell: what is to be done for many at a time is best done then.
     /// A loop that is never idle has no lull, so this goes together with a time.
-    pub async fn lull(&self) {
-        self.core.lulls.next().await;
+    pub async fn idle(&self) {
+        self.core.idle_waiters.next().await;
     }
 
     /// Lets the other runnable tasks go first.
@@ -162,8 +162,8 @@ impl Ring {
 
     /// A bell for other threads; see [`Ring::woken`].
     #[must_use]
-    pub fn remote(&self) -> Remote {
-        Remote(Arc::clone(&self.core.doorbell))
+    pub fn remote(&self) -> WakeHandle {
+        WakeHandle(Arc::clone(&self.core.doorbell))
     }
 
     /// Resolves once after each burst of [`Remote::wake`], for one of those who wait.
@@ -192,38 +192,38 @@ impl Ring {
 
 /// What a ring consists of. Each part has its own cell, and none is borrowed while foreign code (a
 /// poll, a wake, a destructor of a task) runs.
-pub(crate) struct Core {
-    pub(crate) timers: RefCell<Timers>,
-    pub(crate) closing: Rc<Closing>,
+pub(crate) struct RingState {
+    pub(crate) timers: RefCell<TimerHeap>,
+    pub(crate) closing: Rc<PendingCloses>,
     pub(crate) driver: RefCell<Box<dyn Driver>>,
-    pub(crate) pool: Rc<Pool>,
-    pub(crate) options: Options,
-    pub(crate) slab: RefCell<Slab>,
+    pub(crate) pool: Rc<BufferPool>,
+    pub(crate) options: RingOptions,
+    pub(crate) slab: RefCell<OpSlab>,
     pub(crate) executor: Executor,
-    doorbell: Arc<Doorbell>,
+    doorbell: Arc<WakeFlag>,
     /// Who waits for a call from another thread.
     listeners: RefCell<Vec<Waker>>,
     now: Cell<Tick>,
     awake_until: Cell<Tick>,
     /// Somebody waits for what a turn without a wait tells.
     hurried: Cell<bool>,
-    lulls: Lulls,
+    idle_waiters: IdleWaiters,
     /// Kept between turns for its allocation.
     answers: RefCell<Vec<Completion>>,
 }
 
-impl Core {
+impl RingState {
     pub(crate) fn now(&self) -> Tick {
         self.now.get()
     }
 
     /// Begins an operation; dropping the ticket cancels it.
-    pub(crate) fn start(self: &Rc<Self>, op: Op) -> Ticket {
-        Ticket { key: self.begin(op), core: Rc::clone(self), taken: false }
+    pub(crate) fn start(self: &Rc<Self>, op: Op) -> OpTicket {
+        OpTicket { key: self.submit(op), core: Rc::clone(self), taken: false }
     }
 
     /// Begins an operation that is asked for by its name, or not at all.
-    pub(crate) fn begin(&self, op: Op) -> Key {
+    pub(crate) fn submit(&self, op: Op) -> OpKey {
         let key = self.slab.borrow_mut().insert(op);
         // SAFETY: the op stays in the slab until its last answer was taken in (`Slab::remove` asserts
         // it), and what it points to is boxed, counted or a buffer of the pool: none of it moves when
@@ -233,9 +233,9 @@ impl Core {
     }
 
     /// One turn of the loop: hand over, wait, take in, wake.
-    fn turn(&self, patience: Patience) {
+    fn turn(&self, patience: WaitPolicy) {
         for handle in self.closing.take() {
-            let key = self.begin(Op::Close(handle));
+            let key = self.submit(Op::Close(handle));
             self.slab.borrow_mut().orphan(key); // nobody waits for it, and it must not be cancelled
         }
         let mut answers = self.answers.take();
@@ -247,7 +247,7 @@ impl Core {
         }
         self.answers.replace(answers);
         self.wake_due();
-        self.wake_called();
+        self.wake_remote();
     }
 
     fn take_in(&self, answer: Completion) {
@@ -269,12 +269,12 @@ impl Core {
         }
     }
 
-    fn wake_called(&self) {
+    fn wake_remote(&self) {
         if !self.doorbell.is_rung() {
             return;
         }
         self.executor.take_in(self.doorbell.answer());
-        if self.doorbell.is_called() {
+        if self.doorbell.is_woken() {
             for listener in self.listeners.take() {
                 listener.wake();
             }
@@ -282,14 +282,14 @@ impl Core {
     }
 
     /// The end of a post. That it has left is no answer that would end a wait of the loop, so its next turn does not wait.
-    pub(crate) fn poll_posted(&self, key: Key, cx: &Context<'_>) -> Poll<i32> {
+    pub(crate) fn poll_posted(&self, key: OpKey, cx: &Context<'_>) -> Poll<i32> {
         let end = self.slab.borrow_mut().poll_posted(key, &self.executor, cx);
         self.hurried.set(self.hurried.get() || end.is_pending());
         end
     }
 
     /// Nobody will ask for `key`: it is to end.
-    pub(crate) fn abandon(&self, key: Key) {
+    pub(crate) fn abandon(&self, key: OpKey) {
         if self.slab.borrow_mut().abandon(key) {
             self.driver.borrow_mut().cancel(key);
         }
@@ -299,19 +299,19 @@ impl Core {
         self.now.set(self.driver.borrow().now());
     }
 
-    fn patience(&self) -> Patience {
+    fn patience(&self) -> WaitPolicy {
         if self.hurried.take() || !self.executor.is_idle() || self.doorbell.is_rung() {
-            self.lulls.interrupted();
-            return Patience::None;
+            self.idle_waiters.interrupted();
+            return WaitPolicy::None;
         }
-        if !self.lulls.may_sleep() {
-            return Patience::None;
+        if !self.idle_waiters.may_sleep() {
+            return WaitPolicy::None;
         }
         let (now, awake) = (self.now(), self.awake_until.get());
         match self.timers.borrow_mut().next() {
-            next if awake > now => Patience::Awake(next.map_or(awake, |next| next.min(awake)) - now),
-            Some(at) => Patience::Until(at - now),
-            None => Patience::Forever,
+            next if awake > now => WaitPolicy::Awake(next.map_or(awake, |next| next.min(awake)) - now),
+            Some(at) => WaitPolicy::Until(at - now),
+            None => WaitPolicy::Forever,
         }
     }
 
@@ -324,16 +324,16 @@ impl Core {
             }
         }
         loop {
-            self.turn(Patience::None);
+            self.turn(WaitPolicy::None);
             if self.slab.borrow().running() == 0 && self.closing.is_empty() {
                 return;
             }
-            self.turn(Patience::Forever);
+            self.turn(WaitPolicy::Forever);
         }
     }
 }
 
-impl Drop for Core {
+impl Drop for RingState {
     fn drop(&mut self) {
         self.executor.clear();
         self.drain();
@@ -341,14 +341,14 @@ impl Drop for Core {
 }
 
 /// The right to an operation's answers.
-pub(crate) struct Ticket {
-    core: Rc<Core>,
-    key: Key,
+pub(crate) struct OpTicket {
+    core: Rc<RingState>,
+    key: OpKey,
     /// The answers were taken and the slab has forgotten the operation.
     taken: bool,
 }
 
-impl Ticket {
+impl OpTicket {
     /// The outcome of an operation that answers once, with what it owned.
     pub(crate) async fn outcome(mut self) -> (i32, Op) {
         poll_fn(|cx| {
@@ -360,9 +360,9 @@ impl Ticket {
     }
 
     /// The next thing a multishot operation brought; after `Ended` the ticket is spent.
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<MultishotPoll> {
         let next = self.core.slab.borrow_mut().poll_next(self.key, &self.core.executor, cx);
-        self.taken = matches!(next, Poll::Ready(Next::Ended(_)));
+        self.taken = matches!(next, Poll::Ready(MultishotPoll::Ended(_)));
         next
     }
 
@@ -384,7 +384,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for OpTicket {
     fn drop(&mut self) {
         if !self.taken {
             self.core.abandon(self.key);

@@ -9,28 +9,28 @@ use std::task::{Context, Poll};
 
 use crate::chunk::Chunk;
 use crate::executor::Executor;
-use crate::limits::Options;
-use crate::op::{Closing, Completion, Handle, Key, Op, Socket};
+use crate::limits::RingOptions;
+use crate::op::{Completion, Op, OpKey, PendingCloses, SharedSocket, SocketHandle};
 use crate::waiter::Waiter;
 
 #[derive(Default)]
-pub(crate) struct Slab {
-    slots: Vec<Slot>,
+pub(crate) struct OpSlab {
+    slots: Vec<OpSlot>,
     free: Vec<u32>,
     running: usize,
 }
 
 #[derive(Default)]
-struct Slot {
+struct OpSlot {
     generation: u32,
-    operation: Option<Operation>,
+    operation: Option<PendingOp>,
 }
 
-struct Operation {
+struct PendingOp {
     op: Op,
     waiter: Option<Waiter>,
     /// What a multishot operation brought and nobody took yet.
-    arrived: Arrivals,
+    arrived: CompletionQueue,
     /// The last answer's result.
     outcome: Option<i32>,
     /// Nobody will ask for the answers any more.
@@ -43,20 +43,20 @@ struct Operation {
 /// In their order. The first lies in the operation itself: most are taken before a second one comes, and a queue's memory
 /// is another place to fetch from afar.
 #[derive(Default)]
-struct Arrivals {
-    first: Option<Arrived>,
-    later: VecDeque<Arrived>,
+struct CompletionQueue {
+    first: Option<QueuedCompletion>,
+    later: VecDeque<QueuedCompletion>,
 }
 
-impl Arrivals {
-    fn push(&mut self, arrived: Arrived) {
+impl CompletionQueue {
+    fn push(&mut self, arrived: QueuedCompletion) {
         match &self.first {
             None => self.first = Some(arrived),
             Some(_) => self.later.push_back(arrived),
         }
     }
 
-    fn pop(&mut self) -> Option<Arrived> {
+    fn pop(&mut self) -> Option<QueuedCompletion> {
         let first = self.first.take();
         self.first = self.later.pop_front();
         first
@@ -67,13 +67,13 @@ impl Arrivals {
     }
 }
 
-pub(crate) enum Arrived {
+pub(crate) enum QueuedCompletion {
     Chunk(Chunk),
-    Socket(Rc<Socket>),
+    Socket(Rc<SharedSocket>),
 }
 
 /// What a multishot operation has to say when asked.
-impl Arrived {
+impl QueuedCompletion {
     /// The same bytes in memory of their own.
     fn detach(self) -> Self {
         match self {
@@ -83,41 +83,41 @@ impl Arrived {
     }
 }
 
-pub(crate) enum Next {
-    Arrived(Arrived),
+pub(crate) enum MultishotPoll {
+    Arrived(QueuedCompletion),
     /// Everything was taken and no more will come.
     Ended(i32),
 }
 
 /// What follows from an answer.
 #[derive(Default)]
-pub(crate) struct Effect {
+pub(crate) struct CompletionEffect {
     pub(crate) wake: Option<Waiter>,
     /// More waits here than may: ask the driver to end the operation.
     pub(crate) pause: bool,
 }
 
-impl Slab {
-    pub(crate) fn insert(&mut self, op: Op) -> Key {
+impl OpSlab {
+    pub(crate) fn insert(&mut self, op: Op) -> OpKey {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(OpSlot::default());
             u32::try_from(self.slots.len() - 1).expect("four billion operations do not fit in memory")
         });
-        let Slot { generation, operation } = &mut self.slots[slot as usize];
-        *operation = Some(Operation {
+        let OpSlot { generation, operation } = &mut self.slots[slot as usize];
+        *operation = Some(PendingOp {
             op,
             waiter: None,
-            arrived: Arrivals::default(),
+            arrived: CompletionQueue::default(),
             outcome: None,
             orphaned: false,
             cancelled: false,
             detached: false,
         });
         self.running += 1;
-        Key(u64::from(*generation) << 32 | u64::from(slot))
+        OpKey(u64::from(*generation) << 32 | u64::from(slot))
     }
 
-    pub(crate) fn op(&self, key: Key) -> &Op {
+    pub(crate) fn op(&self, key: OpKey) -> &Op {
         &self.operation(key).op
     }
 
@@ -127,16 +127,16 @@ impl Slab {
     }
 
     /// Keys of the unfinished ones.
-    pub(crate) fn running_keys(&self) -> Vec<Key> {
-        let unfinished = |slot: &Slot| slot.operation.as_ref().is_some_and(|o| o.outcome.is_none());
-        let key = |(index, slot): (usize, &Slot)| Key(u64::from(slot.generation) << 32 | index as u64);
+    pub(crate) fn running_keys(&self) -> Vec<OpKey> {
+        let unfinished = |slot: &OpSlot| slot.operation.as_ref().is_some_and(|o| o.outcome.is_none());
+        let key = |(index, slot): (usize, &OpSlot)| OpKey(u64::from(slot.generation) << 32 | index as u64);
         self.slots.iter().enumerate().filter(|(_, slot)| unfinished(slot)).map(key).collect()
     }
 
     /// The outcome of an operation that answers once, with what it owned.
     pub(crate) fn poll_outcome(
         &mut self,
-        key: Key,
+        key: OpKey,
         executor: &Executor,
         cx: &Context<'_>,
     ) -> Poll<(i32, Op)> {
@@ -149,21 +149,26 @@ impl Slab {
     }
 
     /// The next thing a multishot operation brought. After `Ended` it is gone from the slab.
-    pub(crate) fn poll_next(&mut self, key: Key, executor: &Executor, cx: &Context<'_>) -> Poll<Next> {
+    pub(crate) fn poll_next(
+        &mut self,
+        key: OpKey,
+        executor: &Executor,
+        cx: &Context<'_>,
+    ) -> Poll<MultishotPoll> {
         let operation = self.operation_mut(key);
         if let Some(arrived) = operation.arrived.pop() {
-            return Poll::Ready(Next::Arrived(arrived));
+            return Poll::Ready(MultishotPoll::Arrived(arrived));
         }
         let Some(outcome) = operation.outcome else {
             Waiter::remember(&mut operation.waiter, executor, cx.waker());
             return Poll::Pending;
         };
         self.remove(key);
-        Poll::Ready(Next::Ended(outcome))
+        Poll::Ready(MultishotPoll::Ended(outcome))
     }
 
     /// The end of a post, which is gone from the slab then, as it is when all has left.
-    pub(crate) fn poll_posted(&mut self, key: Key, executor: &Executor, cx: &Context<'_>) -> Poll<i32> {
+    pub(crate) fn poll_posted(&mut self, key: OpKey, executor: &Executor, cx: &Context<'_>) -> Poll<i32> {
         if self.find(key).is_none() {
             return Poll::Ready(0);
         }
@@ -171,18 +176,18 @@ impl Slab {
     }
 
     /// Whether a post has left, as far as is known.
-    pub(crate) fn has_left(&self, key: Key) -> bool {
+    pub(crate) fn is_removed(&self, key: OpKey) -> bool {
         self.find(key).is_none()
     }
 
     /// What waits and how it ended, without taking anything.
-    pub(crate) fn peek(&self, key: Key) -> (usize, Option<i32>) {
+    pub(crate) fn peek(&self, key: OpKey) -> (usize, Option<i32>) {
         let operation = self.operation(key);
         (operation.arrived.len(), operation.outcome)
     }
 
     /// Marks for cancelling; `false` when it is done or marked already.
-    pub(crate) fn cancel(&mut self, key: Key) -> bool {
+    pub(crate) fn cancel(&mut self, key: OpKey) -> bool {
         let operation = self.operation_mut(key);
         let first = operation.outcome.is_none() && !operation.cancelled;
         operation.cancelled |= first;
@@ -190,17 +195,17 @@ impl Slab {
     }
 
     /// Copies what it brought, and what it still brings, out of the receive buffers.
-    pub(crate) fn detach(&mut self, key: Key) {
+    pub(crate) fn detach(&mut self, key: OpKey) {
         let operation = self.operation_mut(key);
         operation.detached = true;
-        let Arrivals { first, later } = std::mem::take(&mut operation.arrived);
+        let CompletionQueue { first, later } = std::mem::take(&mut operation.arrived);
         for arrived in first.into_iter().chain(later) {
             operation.arrived.push(arrived.detach());
         }
     }
 
     /// Nobody holds the ticket any more. Returns whether the driver should be asked to cancel.
-    pub(crate) fn abandon(&mut self, key: Key) -> bool {
+    pub(crate) fn abandon(&mut self, key: OpKey) -> bool {
         let operation = self.operation_mut(key);
         if operation.outcome.is_some() {
             self.remove(key);
@@ -208,23 +213,32 @@ impl Slab {
         }
         operation.orphaned = true;
         operation.waiter = None;
-        operation.arrived = Arrivals::default();
+        operation.arrived = CompletionQueue::default();
         self.cancel(key)
     }
 
     /// Nobody will ask, and it must run to its end all the same.
-    pub(crate) fn orphan(&mut self, key: Key) {
+    pub(crate) fn orphan(&mut self, key: OpKey) {
         self.operation_mut(key).orphaned = true;
     }
 
     /// Takes in one answer.
-    pub(crate) fn answer(&mut self, answer: Completion, limits: &Options, closing: &Rc<Closing>) -> Effect {
+    pub(crate) fn answer(
+        &mut self,
+        answer: Completion,
+        limits: &RingOptions,
+        closing: &Rc<PendingCloses>,
+    ) -> CompletionEffect {
         let Completion { key, result, more, chunk } = answer;
         let operation = self.operation_mut(key);
         let arrived = match (&mut operation.op, chunk) {
-            (Op::Accept(_), _) if result >= 0 => Some(Arrived::Socket(Socket::new(Handle(result), closing))),
-            (Op::ReceiveOnce(_, room), _) if result > 0 => Some(Arrived::Chunk(room.take(result as usize))),
-            (Op::Receive(_), Some(chunk)) if !chunk.is_empty() => Some(Arrived::Chunk(chunk)),
+            (Op::Accept(_), _) if result >= 0 => {
+                Some(QueuedCompletion::Socket(SharedSocket::new(SocketHandle(result), closing)))
+            }
+            (Op::ReceiveOnce(_, room), _) if result > 0 => {
+                Some(QueuedCompletion::Chunk(room.take(result as usize)))
+            }
+            (Op::Receive(_), Some(chunk)) if !chunk.is_empty() => Some(QueuedCompletion::Chunk(chunk)),
             _ => None,
         };
         if let Some(arrived) = arrived
@@ -233,7 +247,7 @@ impl Slab {
             operation.arrived.push(if operation.detached { arrived.detach() } else { arrived });
         }
 
-        let mut effect = Effect { wake: operation.waiter.take(), pause: false };
+        let mut effect = CompletionEffect { wake: operation.waiter.take(), pause: false };
         if more {
             let arrived_max = match operation.op {
                 Op::Accept(_) => limits.accepted_max,
@@ -243,8 +257,7 @@ impl Slab {
             operation.cancelled |= effect.pause;
         } else {
             operation.outcome = Some(result);
-            let posted =
-                matches!(&operation.op, Op::Post(_, chunk) if usize::try_from(result) == Ok(chunk.len()));
+            let posted = matches!(&operation.op, Op::DetachedSend(_, chunk) if usize::try_from(result) == Ok(chunk.len()));
             let forgotten = operation.orphaned || posted;
             self.running -= 1;
             if forgotten {
@@ -255,11 +268,11 @@ impl Slab {
     }
 
     /// Forgets an operation, and gives back what it owned.
-    fn remove(&mut self, key: Key) -> Op {
+    fn remove(&mut self, key: OpKey) -> Op {
         let slot = self.slot_of(key);
-        let Slot { generation, operation } = &mut self.slots[slot];
+        let OpSlot { generation, operation } = &mut self.slots[slot];
         // Taken apart where it lies: to move the whole would copy it twice.
-        let Some(Operation { op, outcome: Some(_), .. }) = operation.take() else {
+        let Some(PendingOp { op, outcome: Some(_), .. }) = operation.take() else {
             panic!("an operation leaves after its last answer");
         };
         *generation = generation.wrapping_add(1);
@@ -268,22 +281,22 @@ impl Slab {
     }
 
     /// The slot of an operation that is known still.
-    fn find(&self, key: Key) -> Option<usize> {
+    fn find(&self, key: OpKey) -> Option<usize> {
         let at = (key.0 & u64::from(u32::MAX)) as usize;
         let slot = self.slots.get(at)?;
         (u64::from(slot.generation) == key.0 >> 32 && slot.operation.is_some()).then_some(at)
     }
 
-    fn slot_of(&self, key: Key) -> usize {
+    fn slot_of(&self, key: OpKey) -> usize {
         self.find(key).expect("an operation is known until its last answer and its ticket are gone")
     }
 
-    fn operation(&self, key: Key) -> &Operation {
+    fn operation(&self, key: OpKey) -> &PendingOp {
         let slot = self.slot_of(key);
         self.slots[slot].operation.as_ref().expect("checked by slot_of")
     }
 
-    fn operation_mut(&mut self, key: Key) -> &mut Operation {
+    fn operation_mut(&mut self, key: OpKey) -> &mut PendingOp {
         let slot = self.slot_of(key);
         self.slots[slot].operation.as_mut().expect("checked by slot_of")
     }
@@ -293,24 +306,24 @@ impl Slab {
 mod tests {
     use super::*;
 
-    struct Fixture {
-        slab: Slab,
-        closing: Rc<Closing>,
-        limits: Options,
+    struct SlabFixture {
+        slab: OpSlab,
+        closing: Rc<PendingCloses>,
+        limits: RingOptions,
     }
 
-    impl Fixture {
+    impl SlabFixture {
         fn new() -> Self {
-            let limits = Options { accepted_max: 2, ..Options::default() };
-            Self { slab: Slab::default(), closing: Rc::default(), limits }
+            let limits = RingOptions { accepted_max: 2, ..RingOptions::default() };
+            Self { slab: OpSlab::default(), closing: Rc::default(), limits }
         }
 
-        fn accept(&mut self) -> Key {
-            let listener = Socket::new(Handle(3), &self.closing);
+        fn accept(&mut self) -> OpKey {
+            let listener = SharedSocket::new(SocketHandle(3), &self.closing);
             self.slab.insert(Op::Accept(listener))
         }
 
-        fn answer(&mut self, key: Key, result: i32, more: bool) -> Effect {
+        fn answer(&mut self, key: OpKey, result: i32, more: bool) -> CompletionEffect {
             let answer = Completion { key, result, more, chunk: None };
             self.slab.answer(answer, &self.limits, &self.closing)
         }
@@ -318,22 +331,22 @@ mod tests {
 
     #[test]
     fn an_orphan_stays_until_its_last_answer_and_what_it_brings_is_closed() {
-        let mut f = Fixture::new();
+        let mut f = SlabFixture::new();
         let key = f.accept();
         f.answer(key, 10, true);
         assert!(f.slab.abandon(key), "the driver is to cancel it");
-        assert_eq!(f.closing.take(), [Handle(10)]);
+        assert_eq!(f.closing.take(), [SocketHandle(10)]);
         f.answer(key, 11, true);
-        assert_eq!(f.closing.take(), [Handle(11)], "nobody will ask for it");
+        assert_eq!(f.closing.take(), [SocketHandle(11)], "nobody will ask for it");
         assert_eq!(f.slab.running(), 1);
         f.answer(key, -libc::ECANCELED, false);
         assert_eq!(f.slab.running(), 0);
-        assert_eq!(f.closing.take(), [Handle(3)], "the listener, now that no operation holds it");
+        assert_eq!(f.closing.take(), [SocketHandle(3)], "the listener, now that no operation holds it");
     }
 
     #[test]
     fn a_full_queue_is_paused_once() {
-        let mut f = Fixture::new();
+        let mut f = SlabFixture::new();
         let key = f.accept();
         assert!(!f.answer(key, 10, true).pause);
         assert!(f.answer(key, 11, true).pause);
@@ -343,11 +356,11 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_used_again_has_another_name() {
-        let mut f = Fixture::new();
-        let first = f.slab.insert(Op::Close(Handle(1)));
+        let mut f = SlabFixture::new();
+        let first = f.slab.insert(Op::Close(SocketHandle(1)));
         f.slab.orphan(first);
         f.answer(first, 0, false);
-        let second = f.slab.insert(Op::Close(Handle(2)));
+        let second = f.slab.insert(Op::Close(SocketHandle(2)));
         assert_eq!(first.0 & 0xffff_ffff, second.0 & 0xffff_ffff);
         assert_ne!(first, second);
     }

@@ -7,28 +7,28 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::address::Address;
+use crate::address::SocketAddress;
 use crate::chunk::Chunk;
-use crate::limits::{POST_BYTES_MAX, ROOM_BYTES};
-use crate::op::{Key, Op, Room, Socket};
-use crate::ring::{Core, Ring, Ticket};
-use crate::slab::{Arrived, Next};
+use crate::limits::{DETACHED_SEND_BYTES_MAX, FALLBACK_BUFFER_BYTES};
+use crate::op::{Op, OpBuffer, OpKey, SharedSocket};
+use crate::ring::{OpTicket, Ring, RingState};
+use crate::slab::{MultishotPoll, QueuedCompletion};
 
 /// A connection. Methods take `&self`, so that one task may receive while another sends.
 ///
 /// Dropping it ends its operations, and the socket is closed once they have ended.
-pub struct Stream {
-    core: Rc<Core>,
-    socket: Rc<Socket>,
-    receive: RefCell<Receive>,
-    sending: Cell<Sending>,
+pub struct RingStream {
+    core: Rc<RingState>,
+    socket: Rc<SharedSocket>,
+    receive: RefCell<ReceiveState>,
+    sending: Cell<SendState>,
     /// Bytes that nobody waited for, until it is known that they left.
-    posted: Cell<Option<Key>>,
+    posted: Cell<Option<OpKey>>,
 }
 
 /// What a connection in a pool has to say without being asked to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readiness {
+pub enum IdleReadiness {
     Idle,
     Data,
     /// The peer has finished, or the connection is broken.
@@ -36,42 +36,42 @@ pub enum Readiness {
 }
 
 #[derive(Default)]
-struct Receive {
+struct ReceiveState {
     /// The multishot receive. It outlives the calls to `recv`, so a dropped call loses nothing.
-    ticket: Option<Ticket>,
-    ended: Option<End>,
+    ticket: Option<OpTicket>,
+    ended: Option<StreamEnd>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum End {
+enum StreamEnd {
     Finished,
     Failed(i32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sending {
+enum SendState {
     Idle,
     Busy,
     /// A send was given up midway: nobody knows how much of it left.
     Broken,
 }
 
-impl Stream {
-    pub(crate) fn new(core: Rc<Core>, socket: Rc<Socket>) -> Self {
+impl RingStream {
+    pub(crate) fn new(core: Rc<RingState>, socket: Rc<SharedSocket>) -> Self {
         Self {
             core,
             socket,
             receive: RefCell::default(),
-            sending: Cell::new(Sending::Idle),
+            sending: Cell::new(SendState::Idle),
             posted: Cell::default(),
         }
     }
 
     pub async fn connect(ring: &Ring, address: SocketAddr) -> io::Result<Self> {
         let core = Rc::clone(&ring.core);
-        let address = Box::new(Address::new(address));
+        let address = Box::new(SocketAddress::new(address));
         let handle = core.driver.borrow_mut().socket(&address)?;
-        let socket = Socket::new(handle, &core.closing);
+        let socket = SharedSocket::new(handle, &core.closing);
         if handle.0 >= core.options.sockets_max {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
@@ -95,12 +95,12 @@ impl Stream {
     /// Hands over a few `bytes`, which leave while the caller goes on. Whether they did is told by the next
     /// [`send`](Self::send), or by [`settled`](Self::settled); to [`ready`](Self::ready) a connection is closed that
     /// has not sent them. Gives them back when they are many, or have to wait for others: then they are for `send`.
-    pub fn post(&self, bytes: Chunk) -> Result<(), Chunk> {
-        let free = self.sending.get() == Sending::Idle && self.has_posted_all();
-        if !free || bytes.len() > POST_BYTES_MAX || bytes.is_empty() {
+    pub fn send_detached(&self, bytes: Chunk) -> Result<(), Chunk> {
+        let free = self.sending.get() == SendState::Idle && self.has_posted_all();
+        if !free || bytes.len() > DETACHED_SEND_BYTES_MAX || bytes.is_empty() {
             return Err(bytes);
         }
-        self.posted.set(Some(self.core.begin(Op::Post(Rc::clone(&self.socket), bytes))));
+        self.posted.set(Some(self.core.submit(Op::DetachedSend(Rc::clone(&self.socket), bytes))));
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Stream {
             self.core.poll_posted(key, cx).map(|result| {
                 self.posted.set(None);
                 if result < 0 {
-                    self.sending.set(Sending::Broken);
+                    self.sending.set(SendState::Broken);
                 }
                 checked(result).map(drop)
             })
@@ -121,7 +121,7 @@ impl Stream {
 
     fn has_posted_all(&self) -> bool {
         let Some(key) = self.posted.get() else { return true };
-        let left = self.core.slab.borrow().has_left(key);
+        let left = self.core.slab.borrow().is_removed(key);
         if left {
             self.posted.set(None);
         }
@@ -193,20 +193,20 @@ impl Stream {
     /// Whether a connection that should be idle is: as of the last turn of the loop, without waiting.
     /// Begins to receive if nothing has yet.
     #[must_use]
-    pub fn ready(&self) -> Readiness {
+    pub fn ready(&self) -> IdleReadiness {
         let mut receive = self.receive.borrow_mut();
         if receive.ended.is_some() || !self.has_posted_all() {
-            return Readiness::Closed;
+            return IdleReadiness::Closed;
         }
         let ticket = receive.ticket.get_or_insert_with(|| self.arm());
         match ticket.peek() {
-            (0, None) => Readiness::Idle,
+            (0, None) => IdleReadiness::Idle,
             (0, Some(result)) if rearms(result) => {
                 *ticket = self.arm(); // or the end would go unnoticed
-                Readiness::Idle
+                IdleReadiness::Idle
             }
-            (0, Some(_)) => Readiness::Closed,
-            _ => Readiness::Data,
+            (0, Some(_)) => IdleReadiness::Closed,
+            _ => IdleReadiness::Data,
         }
     }
 
@@ -214,21 +214,27 @@ impl Stream {
         let mut receive = self.receive.borrow_mut();
         loop {
             match receive.ended {
-                Some(End::Finished) => return Poll::Ready(Ok(Chunk::empty())),
-                Some(End::Failed(errno)) => return Poll::Ready(Err(io::Error::from_raw_os_error(errno))),
+                Some(StreamEnd::Finished) => return Poll::Ready(Ok(Chunk::empty())),
+                Some(StreamEnd::Failed(errno)) => {
+                    return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
+                }
                 None => {}
             }
             let ticket = receive.ticket.get_or_insert_with(|| self.arm());
             match ticket.poll_next(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Next::Arrived(Arrived::Chunk(chunk))) => return Poll::Ready(Ok(chunk)),
-                Poll::Ready(Next::Arrived(Arrived::Socket(_))) => unreachable!("only accept brings sockets"),
-                Poll::Ready(Next::Ended(result)) => {
+                Poll::Ready(MultishotPoll::Arrived(QueuedCompletion::Chunk(chunk))) => {
+                    return Poll::Ready(Ok(chunk));
+                }
+                Poll::Ready(MultishotPoll::Arrived(QueuedCompletion::Socket(_))) => {
+                    unreachable!("only accept brings sockets")
+                }
+                Poll::Ready(MultishotPoll::Ended(result)) => {
                     receive.ticket = None;
                     if result == 0 {
-                        receive.ended = Some(End::Finished);
+                        receive.ended = Some(StreamEnd::Finished);
                     } else if !rearms(result) {
-                        receive.ended = Some(End::Failed(-result));
+                        receive.ended = Some(StreamEnd::Failed(-result));
                     }
                 }
             }
@@ -237,27 +243,27 @@ impl Stream {
 
     /// Begins to receive. While other streams hold all buffers this one brings its own, or whoever
     /// holds them might wait for us.
-    fn arm(&self) -> Ticket {
+    fn arm(&self) -> OpTicket {
         let socket = Rc::clone(&self.socket);
         if self.core.pool.is_exhausted() {
-            return self.core.start(Op::ReceiveOnce(socket, Room::new(ROOM_BYTES)));
+            return self.core.start(Op::ReceiveOnce(socket, OpBuffer::new(FALLBACK_BUFFER_BYTES)));
         }
         self.core.start(Op::Receive(socket))
     }
 
-    fn begin_send(&self) -> io::Result<SendTurn<'_>> {
-        match self.sending.replace(Sending::Busy) {
-            Sending::Idle => Ok(SendTurn { sending: &self.sending, whole: false }),
-            Sending::Busy => Err(io::Error::other("another send on this stream is under way")),
-            Sending::Broken => {
-                self.sending.set(Sending::Broken);
+    fn begin_send(&self) -> io::Result<SendGuard<'_>> {
+        match self.sending.replace(SendState::Busy) {
+            SendState::Idle => Ok(SendGuard { sending: &self.sending, whole: false }),
+            SendState::Busy => Err(io::Error::other("another send on this stream is under way")),
+            SendState::Broken => {
+                self.sending.set(SendState::Broken);
                 Err(io::Error::new(io::ErrorKind::BrokenPipe, "an earlier send was given up midway"))
             }
         }
     }
 }
 
-impl Drop for Stream {
+impl Drop for RingStream {
     fn drop(&mut self) {
         if let Some(key) = self.posted.get()
             && !self.has_posted_all()
@@ -268,14 +274,14 @@ impl Drop for Stream {
 }
 
 /// Marks the stream broken unless a send ran to its end.
-struct SendTurn<'a> {
-    sending: &'a Cell<Sending>,
+struct SendGuard<'a> {
+    sending: &'a Cell<SendState>,
     whole: bool,
 }
 
-impl Drop for SendTurn<'_> {
+impl Drop for SendGuard<'_> {
     fn drop(&mut self) {
-        self.sending.set(if self.whole { Sending::Idle } else { Sending::Broken });
+        self.sending.set(if self.whole { SendState::Idle } else { SendState::Broken });
     }
 }
 

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use crate::ring::Core;
+use crate::ring::RingState;
 use crate::tick::Tick;
 use crate::waiter::Waiter;
 
@@ -24,13 +24,13 @@ pub struct Elapsed;
 /// Resolves when its moment has come.
 #[must_use = "a sleep does nothing until it is awaited"]
 pub struct Sleep {
-    core: Rc<Core>,
+    core: Rc<RingState>,
     at: Tick,
-    set: Option<Name>,
+    set: Option<TimerId>,
 }
 
 impl Sleep {
-    pub(crate) fn new(core: Rc<Core>, at: Tick) -> Self {
+    pub(crate) fn new(core: Rc<RingState>, at: Tick) -> Self {
         Self { core, at, set: None }
     }
 }
@@ -65,20 +65,20 @@ pin_project_lite::pin_project! {
     /// A type of its own and not an `async fn`: that would keep its argument beside the copy that it awaits, and each
     /// level of waiting would double what a connection takes.
     #[must_use = "futures do nothing until they are awaited"]
-    pub struct Within<F> {
+    pub struct Timeout<F> {
         #[pin]
         future: F,
         sleep: Option<Sleep>,
     }
 }
 
-impl<F> Within<F> {
+impl<F> Timeout<F> {
     pub(crate) fn new(future: F, sleep: Option<Sleep>) -> Self {
         Self { future, sleep }
     }
 }
 
-impl<F: Future> Future for Within<F> {
+impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, Elapsed>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -95,23 +95,23 @@ impl<F: Future> Future for Within<F> {
 
 /// Who is to be woken when; equal moments in the order in which they were set.
 #[derive(Default)]
-pub(crate) struct Timers {
+pub(crate) struct TimerHeap {
     /// The earliest on top. Some are cleared: nobody waits in their place, or for another timer.
-    moments: BinaryHeap<Reverse<(Tick, Name)>>,
-    places: Vec<Place>,
+    moments: BinaryHeap<Reverse<(Tick, TimerId)>>,
+    positions: Vec<HeapEntry>,
     free: Vec<usize>,
     named: u64,
 }
 
 /// A timer that was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Name {
+pub(crate) struct TimerId {
     /// Counts up, so that names are in the order in which timers were set.
     id: u64,
-    place: usize,
+    slot: usize,
 }
 
-struct Place {
+struct HeapEntry {
     /// Whose it is, or was.
     id: u64,
     waiter: Option<Waiter>,
@@ -120,37 +120,37 @@ struct Place {
 /// Cleared moments that are not worth looking for.
 const CLEARED_FEW: usize = 64;
 
-impl Timers {
+impl TimerHeap {
     /// Sets a timer, unless the one of that name is set; and the place for who waits for it, to be filled at once.
-    pub(crate) fn set(&mut self, at: Tick, name: Option<Name>) -> (Name, &mut Option<Waiter>) {
-        let name = name.filter(|name| is_set(&self.places, *name)).unwrap_or_else(|| self.add(at));
-        (name, &mut self.places[name.place].waiter)
+    pub(crate) fn set(&mut self, at: Tick, name: Option<TimerId>) -> (TimerId, &mut Option<Waiter>) {
+        let name = name.filter(|name| is_set(&self.positions, *name)).unwrap_or_else(|| self.add(at));
+        (name, &mut self.positions[name.slot].waiter)
     }
 
-    fn add(&mut self, at: Tick) -> Name {
+    fn add(&mut self, at: Tick) -> TimerId {
         self.named += 1;
-        let mine = Place { id: self.named, waiter: None };
+        let mine = HeapEntry { id: self.named, waiter: None };
         let place = match self.free.pop() {
             Some(place) => {
-                self.places[place] = mine;
+                self.positions[place] = mine;
                 place
             }
             None => {
-                self.places.push(mine);
-                self.places.len() - 1
+                self.positions.push(mine);
+                self.positions.len() - 1
             }
         };
-        let name = Name { id: self.named, place };
+        let name = TimerId { id: self.named, slot: place };
         self.moments.push(Reverse((at, name)));
         name
     }
 
-    pub(crate) fn clear(&mut self, name: Name) {
+    pub(crate) fn clear(&mut self, name: TimerId) {
         self.take(name);
-        let (all, set) = (self.moments.len(), self.places.len() - self.free.len());
+        let (all, set) = (self.moments.len(), self.positions.len() - self.free.len());
         if all > 2 * set + CLEARED_FEW {
             // At most one step for each of as many that were cleared since the last time.
-            let places = &self.places;
+            let places = &self.positions;
             self.moments.retain(|Reverse((_, name))| is_set(places, *name));
         }
     }
@@ -158,7 +158,7 @@ impl Timers {
     /// The earliest moment set.
     pub(crate) fn next(&mut self) -> Option<Tick> {
         while let Some(Reverse((at, name))) = self.moments.peek() {
-            if is_set(&self.places, *name) {
+            if is_set(&self.positions, *name) {
                 return Some(*at);
             }
             self.moments.pop();
@@ -179,16 +179,16 @@ impl Timers {
     }
 
     /// Frees the timer's place, if it is set still.
-    fn take(&mut self, name: Name) -> Option<Waiter> {
-        let place = self.places.get_mut(name.place).filter(|place| place.id == name.id)?;
+    fn take(&mut self, name: TimerId) -> Option<Waiter> {
+        let place = self.positions.get_mut(name.slot).filter(|place| place.id == name.id)?;
         let waiter = place.waiter.take()?;
-        self.free.push(name.place);
+        self.free.push(name.slot);
         Some(waiter)
     }
 }
 
-fn is_set(places: &[Place], name: Name) -> bool {
-    places.get(name.place).is_some_and(|place| place.id == name.id && place.waiter.is_some())
+fn is_set(places: &[HeapEntry], name: TimerId) -> bool {
+    places.get(name.slot).is_some_and(|place| place.id == name.id && place.waiter.is_some())
 }
 
 #[cfg(test)]
@@ -201,21 +201,21 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    struct WakeCount(AtomicUsize);
 
-    impl Wake for Count {
+    impl Wake for WakeCount {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Relaxed);
         }
     }
 
-    fn begin(timers: &mut Timers, at: Tick, name: Option<Name>, waker: &Waker) -> Name {
+    fn begin(timers: &mut TimerHeap, at: Tick, name: Option<TimerId>, waker: &Waker) -> TimerId {
         let (name, waiter) = timers.set(at, name);
         *waiter = Some(Waiter::Other(waker.clone()));
         name
     }
 
-    fn due(timers: &mut Timers, now: Tick) -> Option<Waker> {
+    fn due(timers: &mut TimerHeap, now: Tick) -> Option<Waker> {
         timers.pop_due(now).map(|waiter| match waiter {
             Waiter::Other(waker) => waker,
             Waiter::Task(_) => unreachable!("nobody here is a task"),
@@ -230,9 +230,9 @@ mod tests {
     #[test]
     fn each_timer_that_was_not_cleared_comes_once_at_its_moment() {
         let mut rng = fastrand::Rng::with_seed(5);
-        let mut timers = Timers::default();
-        let counts: Vec<_> = (0..2000).map(|_| Arc::new(Count::default())).collect();
-        let mut set: Vec<(Tick, Name, usize)> = Vec::new();
+        let mut timers = TimerHeap::default();
+        let counts: Vec<_> = (0..2000).map(|_| Arc::new(WakeCount::default())).collect();
+        let mut set: Vec<(Tick, TimerId, usize)> = Vec::new();
         let mut expected = vec![0; counts.len()];
         let mut now = 0;
         for (nth, count) in counts.iter().enumerate() {
@@ -258,13 +258,13 @@ mod tests {
         }
         let came: Vec<_> = counts.iter().map(|count| count.0.load(Relaxed)).collect();
         assert_eq!(came, expected);
-        assert!(expected.contains(&1) && timers.places.len() < counts.len());
+        assert!(expected.contains(&1) && timers.positions.len() < counts.len());
     }
 
     #[test]
     fn equal_moments_come_in_the_order_in_which_they_were_set() {
-        let mut timers = Timers::default();
-        let wakers: Vec<_> = (0..20).map(|_| Waker::from(Arc::new(Count::default()))).collect();
+        let mut timers = TimerHeap::default();
+        let wakers: Vec<_> = (0..20).map(|_| Waker::from(Arc::new(WakeCount::default()))).collect();
         let names: Vec<_> = wakers.iter().map(|waker| begin(&mut timers, after(1), None, waker)).collect();
         timers.clear(names[3]);
         begin(&mut timers, after(1), None, &wakers[3]); // in the place of the one before, and behind all

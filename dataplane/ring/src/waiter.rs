@@ -2,12 +2,12 @@
 
 use std::task::Waker;
 
-use crate::executor::{Executor, TaskName};
+use crate::executor::{Executor, TaskId};
 
 /// A task of this ring by its name, or somebody else by their waker. Nearly always a task itself waits, and a name costs
 /// nothing: a waker is counted in memory that all threads may use, at each wait and each end of one.
 pub(crate) enum Waiter {
-    Task(TaskName),
+    Task(TaskId),
     Other(Waker),
 }
 

@@ -4,7 +4,7 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use sluicegate_ring::{Listener, Options, Ring, Stream};
+use sluicegate_ring::{Ring, RingListener, RingOptions, RingStream};
 
 fn sockets() -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -15,10 +15,10 @@ fn sockets() -> usize {
 #[test]
 fn a_cancelled_accept_leaves_no_descriptor_behind() {
     let before = sockets();
-    let ring = Ring::kernel(Options::default()).unwrap();
+    let ring = Ring::kernel(RingOptions::default()).unwrap();
     for round in 0..50 {
         ring.block_on(async {
-            let listener = Listener::bind(&ring, "127.0.0.1:0".parse().unwrap()).unwrap();
+            let listener = RingListener::bind(&ring, "127.0.0.1:0".parse().unwrap()).unwrap();
             let address = listener.local_addr().unwrap();
             assert!(ring.timeout(Duration::from_micros(10), listener.accept()).await.is_err());
             // Connections that come while nobody asks, and while the accept is being cancelled.
@@ -30,7 +30,7 @@ fn a_cancelled_accept_leaves_no_descriptor_behind() {
                 drop(listener);
             }
             // A connect that is given up.
-            let _ = ring.timeout(Duration::ZERO, Stream::connect(&ring, address)).await;
+            let _ = ring.timeout(Duration::ZERO, RingStream::connect(&ring, address)).await;
         });
     }
     ring.shutdown();

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use sluicegate_ring::sim::{Weather, World};
-use sluicegate_ring::{Listener, Options, Ring, Stream};
+use sluicegate_ring::sim::{FaultProfile, Simulation};
+use sluicegate_ring::{Ring, RingListener, RingOptions, RingStream};
 
 const CONNECTIONS: u64 = 12;
 
@@ -14,7 +14,7 @@ const CONNECTIONS: u64 = 12;
 /// then the end. Returns what each got, in the order in which they finished.
 fn echo(ring: &Ring, seed: u64) -> Vec<(u64, usize)> {
     let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let listener = Listener::bind(ring, address).unwrap();
+    let listener = RingListener::bind(ring, address).unwrap();
     let address = listener.local_addr().unwrap();
     let finished = Rc::new(RefCell::new(Vec::new()));
 
@@ -41,12 +41,12 @@ fn echo(ring: &Ring, seed: u64) -> Vec<(u64, usize)> {
             ring.sleep(std::time::Duration::from_millis(10)).await;
             assert_eq!(ring.panicked(), 0);
         }
-        assert!(Stream::connect(ring, address).await.is_err(), "nobody listens any more");
+        assert!(RingStream::connect(ring, address).await.is_err(), "nobody listens any more");
     });
     finished.take()
 }
 
-async fn serve(stream: Stream) {
+async fn serve(stream: RingStream) {
     loop {
         let chunk = stream.recv().await.unwrap();
         if chunk.is_empty() {
@@ -60,7 +60,7 @@ async fn serve(stream: Stream) {
 async fn converse(ring: &Ring, address: SocketAddr, seed: u64) -> usize {
     let mut chance = fastrand::Rng::with_seed(seed);
     let sent: Vec<u8> = (0..chance.usize(1..60_000)).map(|_| chance.u8(..)).collect();
-    let stream = Rc::new(Stream::connect(ring, address).await.unwrap());
+    let stream = Rc::new(RingStream::connect(ring, address).await.unwrap());
 
     let (sender, mut rest) = (Rc::clone(&stream), sent.clone());
     ring.spawn(async move {
@@ -84,21 +84,21 @@ async fn converse(ring: &Ring, address: SocketAddr, seed: u64) -> usize {
 
 #[test]
 fn the_kernel_gives_everybody_their_bytes_back() {
-    let ring = Ring::kernel(Options::default()).unwrap();
+    let ring = Ring::kernel(RingOptions::default()).unwrap();
     assert_eq!(echo(&ring, 7).len(), CONNECTIONS as usize);
     ring.shutdown();
 }
 
 #[test]
 fn queues_that_are_always_full_lose_nothing() {
-    let tiny = Options {
+    let tiny = RingOptions {
         submissions_max: 2,
         completions_max: 4,
         chunks: 8,
         chunk_bytes: 1024,
         recv_chunks_max: 2,
         accepted_max: 1,
-        ..Options::default()
+        ..RingOptions::default()
     };
     let ring = Ring::kernel(tiny).unwrap();
     assert_eq!(echo(&ring, 7).len(), CONNECTIONS as usize);
@@ -113,8 +113,8 @@ fn the_simulation_gives_everybody_their_bytes_back() {
         Err(_) => (0..8).collect(),
     };
     for seed in seeds {
-        for weather in [Weather::calm(), Weather::windy()] {
-            let world = World::new(seed, weather);
+        for weather in [FaultProfile::calm(), FaultProfile::windy()] {
+            let world = Simulation::new(seed, weather);
             assert_eq!(echo(&world.ring(), 7).len(), CONNECTIONS as usize);
             world.ring().shutdown();
         }
@@ -124,7 +124,7 @@ fn the_simulation_gives_everybody_their_bytes_back() {
 #[test]
 fn the_same_seed_is_the_same_night() {
     let night = |seed| {
-        let world = World::new(seed, Weather::windy());
+        let world = Simulation::new(seed, FaultProfile::windy());
         let ring = world.ring();
         let finished = echo(&ring, 7);
         let end = ring.now();

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[cfg(target_env = "gnu")]
-use sluicegate_ring::heap::{Cached, cached, let_go};
+use sluicegate_ring::allocator::{CachedChunks, cached, release_pages};
 
 const MIB: usize = 1024 * 1024;
 
@@ -23,7 +23,8 @@ fn what_a_threads_cache_holds_is_given_back_with_it() {
         .collect();
     let (large, small): (Vec<_>, Vec<_>) = far.into_iter().unzip();
     drop((large, small));
-    let elsewhere = |of_this: Option<Cached>| std::thread::spawn(move || let_go(of_this)).join().unwrap();
+    let elsewhere =
+        |of_this: Option<CachedChunks>| std::thread::spawn(move || release_pages(of_this)).join().unwrap();
     elsewhere(None);
     let before = held();
     elsewhere(Some(cached()));
@@ -44,7 +45,7 @@ fn what_was_freed_between_things_that_stay_is_given_back() {
     drop(large);
     let before = held();
     assert!(before > 32 * MIB, "nothing is kept, so there is nothing to let go: {before}");
-    let_go([]);
+    release_pages([]);
     assert!(held() + 32 * MIB < before, "{before} bytes before, {} after", held());
     assert!(stays.iter().all(|one| one[31] == 1));
 }

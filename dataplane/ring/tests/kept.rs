@@ -1,10 +1,10 @@
 //! Alone in its process, because it looks at the memory of all of it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use sluicegate_ring::heap::{Heap, let_go, stays};
+use sluicegate_ring::allocator::{ArenaAllocator, long_lived, release_pages};
 
 #[global_allocator]
-static HEAP: Heap = Heap;
+static HEAP: ArenaAllocator = ArenaAllocator;
 
 const MIB: usize = 1024 * 1024;
 
@@ -21,14 +21,14 @@ fn what_stays_keeps_no_page_of_what_goes() {
     let (mut stay, mut go) = (Vec::new(), Vec::new());
     for n in 0..16_000_usize {
         go.extend((0..20).map(|_| vec![1_u8; 200]));
-        let _stays = stays();
+        let _stays = long_lived();
         let mut words = vec![n; 4];
         words.extend([n; 9]); // it moves, and stays
         stay.push((format!("name-{n}"), words, vec![0_u64; 30]));
     }
     assert!(held() > before + 64 * MIB);
     drop(go);
-    let_go([]);
+    release_pages([]);
     let after = held() - before;
     assert!(after < 12 * MIB, "{after} bytes are held of 6 MB that stay");
 
@@ -44,6 +44,6 @@ fn what_stays_keeps_no_page_of_what_goes() {
         stay.len()
     });
     assert_eq!(moved.join().unwrap(), 16_000);
-    let_go([]);
+    release_pages([]);
     assert!(held() < before + 4 * MIB, "{} bytes before, {} when all is gone", before, held());
 }

@@ -9,10 +9,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::time::Duration;
 
-use sluicegate_ring::{Chunk, Elapsed, File, Listener, Options, Readiness, Ring, Stream};
+use sluicegate_ring::{Chunk, Elapsed, IdleReadiness, Ring, RingFile, RingListener, RingOptions, RingStream};
 
 fn ring() -> Ring {
-    Ring::kernel(Options::default()).unwrap()
+    Ring::kernel(RingOptions::default()).unwrap()
 }
 
 fn loopback() -> SocketAddr {
@@ -22,7 +22,7 @@ fn loopback() -> SocketAddr {
 #[test]
 fn bytes_come_back_as_they_were_sent() {
     let ring = ring();
-    let listener = Listener::bind(&ring, loopback()).unwrap();
+    let listener = RingListener::bind(&ring, loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     ring.spawn(async move {
         let stream = listener.accept().await.unwrap();
@@ -35,7 +35,7 @@ fn bytes_come_back_as_they_were_sent() {
         }
     });
     ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), address);
         stream.send(b"hello").await.unwrap();
         stream.shutdown_write().await.unwrap();
@@ -58,20 +58,20 @@ fn a_dropped_recv_loses_no_bytes() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         assert!(ring.timeout(Duration::from_millis(1), stream.recv()).await.is_err());
         peer.write_all(b"kept").unwrap();
         // The receive is armed: the bytes arrive while nobody waits for them.
-        while stream.ready() == Readiness::Idle {
+        while stream.ready() == IdleReadiness::Idle {
             ring.yield_now().await;
         }
         assert_eq!(&*stream.recv().await.unwrap(), b"kept");
         drop(peer);
-        while stream.ready() == Readiness::Idle {
+        while stream.ready() == IdleReadiness::Idle {
             ring.yield_now().await;
         }
-        assert_eq!(stream.ready(), Readiness::Closed);
+        assert_eq!(stream.ready(), IdleReadiness::Closed);
         assert!(stream.recv().await.unwrap().is_empty());
     });
 }
@@ -83,7 +83,7 @@ fn a_peers_end_is_told_before_its_bytes_are_read() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"unread").unwrap();
         let early = ring.timeout(Duration::from_millis(20), stream.hung_up()).await;
@@ -118,7 +118,7 @@ fn eight_mebibytes_reach_a_slow_reader_whole() {
         }
     });
     ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         stream.send(sent).await.unwrap();
     });
     assert!(reader.join().unwrap() == expected);
@@ -128,7 +128,7 @@ fn eight_mebibytes_reach_a_slow_reader_whole() {
 fn a_closed_listener_refuses() {
     let ring = ring();
     ring.block_on(async {
-        let listener = Listener::bind(&ring, loopback()).unwrap();
+        let listener = RingListener::bind(&ring, loopback()).unwrap();
         let address = listener.local_addr().unwrap();
         let _first = TcpStream::connect(address).unwrap();
         listener.accept().await.unwrap();
@@ -151,7 +151,7 @@ fn a_task_that_always_wakes_itself_does_not_starve_a_socket() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"through").unwrap();
         assert_eq!(&*stream.recv().await.unwrap(), b"through");
@@ -176,8 +176,8 @@ fn a_loop_that_stays_awake_misses_nothing() {
     let ring = ring();
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
-    let file = File::from_std(&ring, tempfile::tempfile().unwrap());
-    ring.stay_awake_until(ring.now() + Duration::from_secs(3600));
+    let file = RingFile::from_std(&ring, tempfile::tempfile().unwrap());
+    ring.busy_poll_until(ring.now() + Duration::from_secs(3600));
     ring.block_on(async {
         ring.sleep(Duration::from_millis(2)).await;
         file.write_at_durable(b"kept".to_vec(), 0).await.unwrap();
@@ -187,7 +187,7 @@ fn a_loop_that_stays_awake_misses_nothing() {
             remote.wake();
             accepted.write_all(b"x").unwrap();
         });
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         ring.woken().await;
         assert_eq!(&*stream.recv().await.unwrap(), b"x");
         peer.join().unwrap();
@@ -201,12 +201,12 @@ fn no_lull_comes_while_the_kernel_has_something() {
     let ring = ring();
     let listener = TcpListener::bind(loopback()).unwrap();
     ring.block_on(async {
-        let stream = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+        let stream = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
         listener.accept().unwrap().0.write_all(b"x").unwrap();
         let seen = Rc::new(Cell::new(false));
         let sees = Rc::clone(&seen);
         ring.spawn(async move { sees.set(&*stream.recv().await.unwrap() == b"x") });
-        ring.lull().await;
+        ring.idle().await;
         assert!(seen.get());
     });
     ring.shutdown();
@@ -255,7 +255,7 @@ fn a_file_holds_what_was_written() {
     let ring = ring();
     let file = tempfile::NamedTempFile::new().unwrap();
     ring.block_on(async {
-        let out = File::from_std(&ring, file.reopen().unwrap());
+        let out = RingFile::from_std(&ring, file.reopen().unwrap());
         out.write_at(b"world", 6).await.unwrap();
         out.write_at_durable(Chunk::from(b"hello "), 0).await.unwrap();
         out.sync_data().await.unwrap();
@@ -265,13 +265,13 @@ fn a_file_holds_what_was_written() {
 
 #[test]
 fn buffers_that_all_are_held_stop_nobody_and_come_back() {
-    let options = Options { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..Options::default() };
+    let options = RingOptions { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..RingOptions::default() };
     let ring = Ring::kernel(options).unwrap();
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     let sent: Vec<u8> = (0..100_000_u32).map(|i| i as u8).collect();
     ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         let outgoing = sent.clone();
         let writer = std::thread::spawn(move || {
@@ -302,8 +302,8 @@ fn calm_traffic_uses_few_buffers_again_and_again_and_a_burst_finds_enough() {
     ring.block_on(async {
         let mut pairs = Vec::new();
         for _ in 0..300 {
-            let stream = Stream::connect(&ring, address).await.unwrap();
-            assert_eq!(stream.ready(), Readiness::Idle); // arms the receive
+            let stream = RingStream::connect(&ring, address).await.unwrap();
+            assert_eq!(stream.ready(), IdleReadiness::Idle); // arms the receive
             pairs.push((stream, listener.accept().unwrap().0));
         }
         let mut places = HashSet::new();
@@ -329,23 +329,23 @@ fn calm_traffic_uses_few_buffers_again_and_again_and_a_burst_finds_enough() {
 
 #[test]
 fn a_peer_nobody_listens_to_does_not_take_all_buffers() {
-    let ring = Ring::kernel(Options { chunks: 256, chunk_bytes: 64, ..Options::default() }).unwrap();
+    let ring = Ring::kernel(RingOptions { chunks: 256, chunk_bytes: 64, ..RingOptions::default() }).unwrap();
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     ring.block_on(async {
-        let stuck = Stream::connect(&ring, address).await.unwrap();
+        let stuck = RingStream::connect(&ring, address).await.unwrap();
         let (mut flood, _) = listener.accept().unwrap();
-        assert_eq!(stuck.ready(), Readiness::Idle); // arms the receive
+        assert_eq!(stuck.ready(), IdleReadiness::Idle); // arms the receive
         flood.write_all(&[7; 64 * 1024]).unwrap();
-        while stuck.ready() != Readiness::Data {
+        while stuck.ready() != IdleReadiness::Data {
             ring.yield_now().await;
         }
         for _ in 0..100 {
             ring.yield_now().await;
         }
-        let other = Stream::connect(&ring, address).await.unwrap();
+        let other = RingStream::connect(&ring, address).await.unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        assert_eq!(other.ready(), Readiness::Idle);
+        assert_eq!(other.ready(), IdleReadiness::Idle);
         peer.write_all(&[1; 100]).unwrap();
         let first = other.recv().await.unwrap();
         assert!(first.len() <= 64, "a buffer of the ring was free");
@@ -362,7 +362,7 @@ fn a_peer_nobody_listens_to_does_not_take_all_buffers() {
 fn a_dropped_accept_loses_no_connection() {
     let ring = ring();
     ring.block_on(async {
-        let listener = Listener::bind(&ring, loopback()).unwrap();
+        let listener = RingListener::bind(&ring, loopback()).unwrap();
         let address = listener.local_addr().unwrap();
         assert!(ring.timeout(Duration::from_millis(1), listener.accept()).await.is_err());
         let peer = TcpStream::connect(address).unwrap();
@@ -377,12 +377,12 @@ fn a_stream_dropped_midway_through_everything_is_closed() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     let mut peer = ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         let (peer, _) = listener.accept().unwrap();
         // Too much for the socket buffers, so the send is under way, and so is a receive.
         let send = stream.send(vec![1; 32 << 20]);
         assert!(ring.timeout(Duration::from_millis(1), send).await.is_err());
-        assert_eq!(stream.ready(), Readiness::Idle);
+        assert_eq!(stream.ready(), IdleReadiness::Idle);
         let again = ring.timeout(Duration::from_secs(1), stream.send(b"into the middle")).await;
         assert_eq!(again.unwrap().unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
         drop(stream);
@@ -442,7 +442,7 @@ fn a_timeout_lets_what_is_in_time_pass() {
 fn shutdown_drops_tasks_that_wait_for_ever() {
     let ring = ring();
     let token = Rc::new(());
-    let listener = Listener::bind(&ring, loopback()).unwrap();
+    let listener = RingListener::bind(&ring, loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     let (own, held) = (ring.clone(), Rc::clone(&token));
     ring.spawn(async move {

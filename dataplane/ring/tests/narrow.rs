@@ -7,18 +7,18 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use sluicegate_ring::{Chunk, Listener, Options, Ring, Stream};
+use sluicegate_ring::{Chunk, Ring, RingListener, RingOptions, RingStream};
 
 /// Two submissions, four completions and four buffers of 64 bytes for all connections.
 fn narrow() -> Ring {
-    let options = Options {
+    let options = RingOptions {
         submissions_max: 2,
         completions_max: 4,
         chunk_bytes: 64,
         chunks: 4,
         recv_chunks_max: 2,
         accepted_max: 2,
-        ..Options::default()
+        ..RingOptions::default()
     };
     Ring::kernel(options).unwrap()
 }
@@ -28,13 +28,13 @@ fn byte(at: usize) -> u8 {
 }
 
 /// By posts and sends of any length; each post is given up or waited for.
-async fn talk(ring: Ring, stream: Rc<Stream>, bytes: usize, seed: u64) {
+async fn talk(ring: Ring, stream: Rc<RingStream>, bytes: usize, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut sent = 0;
     while sent < bytes {
         let count = rng.usize(1..=3000).min(bytes - sent);
         let part: Vec<u8> = (sent..sent + count).map(byte).collect();
-        if let Err(part) = stream.post(Chunk::from(part)) {
+        if let Err(part) = stream.send_detached(Chunk::from(part)) {
             stream.send(part).await.unwrap();
         } else if rng.bool() {
             stream.settled().await.unwrap();
@@ -48,7 +48,7 @@ async fn talk(ring: Ring, stream: Rc<Stream>, bytes: usize, seed: u64) {
 }
 
 /// Receives all, though calls are given up and chunks are held for a while.
-async fn listen(ring: Ring, stream: Rc<Stream>, bytes: usize, seed: u64) {
+async fn listen(ring: Ring, stream: Rc<RingStream>, bytes: usize, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut got, mut held) = (0, Vec::new());
     loop {
@@ -82,10 +82,10 @@ fn every_byte_arrives_once_and_in_order_however_little_room_there_is() {
     let done = Rc::new(Cell::new(0));
     let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
     ring.block_on(async {
-        let listener = Listener::bind(&ring, address).unwrap();
+        let listener = RingListener::bind(&ring, address).unwrap();
         let address = listener.local_addr().unwrap();
         for seed in 0..PAIRS {
-            let near = Rc::new(Stream::connect(&ring, address).await.unwrap());
+            let near = Rc::new(RingStream::connect(&ring, address).await.unwrap());
             let far = Rc::new(listener.accept().await.unwrap());
             for (from, to, seed) in [(&near, &far, seed), (&far, &near, seed + PAIRS)] {
                 ring.spawn(talk(ring.clone(), Rc::clone(from), BYTES, seed));
@@ -96,10 +96,10 @@ fn every_byte_arrives_once_and_in_order_however_little_room_there_is() {
                 });
             }
             // One that is given up with everything under way.
-            let lost = Stream::connect(&ring, address).await.unwrap();
+            let lost = RingStream::connect(&ring, address).await.unwrap();
             let found = Rc::new(listener.accept().await.unwrap());
             ring.spawn(async move {
-                let _ = lost.post(Chunk::from(vec![1; 2000]));
+                let _ = lost.send_detached(Chunk::from(vec![1; 2000]));
                 let _ = lost.ready();
             });
             let own = ring.clone();

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use sluicegate_ring::sim::{Weather, World};
-use sluicegate_ring::{Chunk, Listener, Options, Readiness, Ring, Stream};
+use sluicegate_ring::sim::{FaultProfile, Simulation};
+use sluicegate_ring::{Chunk, IdleReadiness, Ring, RingListener, RingOptions, RingStream};
 
 /// What a post may have at most.
 const MOST: usize = 4096;
@@ -20,10 +20,10 @@ fn pattern(bytes: usize) -> Vec<u8> {
 }
 
 /// By posts as far as they are taken; the stream's owner gives each its turn.
-async fn post_all(ring: &Ring, stream: &Stream, bytes: &[u8]) -> (usize, usize) {
+async fn post_all(ring: &Ring, stream: &RingStream, bytes: &[u8]) -> (usize, usize) {
     let (mut posted, mut sent) = (0, 0);
     for part in bytes.chunks(MOST) {
-        match stream.post(Chunk::from(part.to_vec())) {
+        match stream.send_detached(Chunk::from(part.to_vec())) {
             Ok(()) => posted += 1,
             Err(part) => {
                 stream.send(part).await.unwrap();
@@ -49,9 +49,9 @@ fn posts_reach_a_slow_reader_whole_and_in_their_order() {
         peer.read_to_end(&mut got).unwrap();
         got
     });
-    let ring = Ring::kernel(Options::default()).unwrap();
+    let ring = Ring::kernel(RingOptions::default()).unwrap();
     ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         let (posted, sent) = post_all(&ring, &stream, &bytes).await;
         assert!(posted > 0 && sent > 0, "{posted} posted, {sent} sent");
         stream.settled().await.unwrap();
@@ -64,16 +64,16 @@ fn posts_reach_a_slow_reader_whole_and_in_their_order() {
 fn a_post_is_settled_although_nothing_else_happens() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
-    let ring = Ring::kernel(Options::default()).unwrap();
+    let ring = Ring::kernel(RingOptions::default()).unwrap();
     ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
-        stream.post(b"a".into()).unwrap();
-        assert!(stream.post(b"b".into()).is_err(), "one at a time");
+        let stream = RingStream::connect(&ring, address).await.unwrap();
+        stream.send_detached(b"a".into()).unwrap();
+        assert!(stream.send_detached(b"b".into()).is_err(), "one at a time");
         let settled = ring.timeout(Duration::from_secs(5), stream.settled());
         settled.await.unwrap().unwrap();
-        stream.post(b"b".into()).unwrap();
+        stream.send_detached(b"b".into()).unwrap();
         ring.timeout(Duration::from_secs(5), stream.send(b"c")).await.unwrap().unwrap();
-        assert!(stream.post(Chunk::from(vec![0; MOST + 1])).is_err());
+        assert!(stream.send_detached(Chunk::from(vec![0; MOST + 1])).is_err());
     });
     let (mut peer, _) = listener.accept().unwrap();
     let mut got = Vec::new();
@@ -86,10 +86,10 @@ fn a_post_is_settled_although_nothing_else_happens() {
 fn what_was_posted_before_the_end_still_leaves() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
-    let ring = Ring::kernel(Options::default()).unwrap();
+    let ring = Ring::kernel(RingOptions::default()).unwrap();
     ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
-        stream.post(b"last words".into()).unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
+        stream.send_detached(b"last words".into()).unwrap();
     });
     ring.shutdown();
     let mut got = Vec::new();
@@ -101,37 +101,39 @@ fn what_was_posted_before_the_end_still_leaves() {
 fn a_post_that_failed_is_told_by_the_next_send() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
-    let ring = Ring::kernel(Options::default()).unwrap();
+    let ring = Ring::kernel(RingOptions::default()).unwrap();
     ring.block_on(async {
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         stream.send(b"never read").await.unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"x").unwrap();
         drop(peer); // with bytes unread: a reset
-        while stream.ready() != Readiness::Closed && stream.recv().await.is_ok_and(|got| !got.is_empty()) {}
-        if stream.post(b"a".into()).is_ok() {
-            assert_eq!(stream.ready(), Readiness::Closed);
+        while stream.ready() != IdleReadiness::Closed && stream.recv().await.is_ok_and(|got| !got.is_empty())
+        {
+        }
+        if stream.send_detached(b"a".into()).is_ok() {
+            assert_eq!(stream.ready(), IdleReadiness::Closed);
             assert!(stream.send(b"b").await.is_err());
         }
         assert!(stream.settled().await.is_ok(), "told once");
         assert!(stream.send(b"c").await.is_err(), "and nothing goes out any more");
-        assert!(stream.post(b"d".into()).is_err());
+        assert!(stream.send_detached(b"d".into()).is_err());
     });
 }
 
 #[test]
 fn in_any_weather_posts_arrive_whole_and_in_their_order() {
     for seed in 0..50 {
-        let world = World::new(seed, Weather { resets: 0, ..Weather::stormy() });
+        let world = Simulation::new(seed, FaultProfile { resets: 0, ..FaultProfile::stormy() });
         let ring = world.ring();
         let bytes = pattern(200_000);
         let expected = bytes.clone();
         let mine = ring.clone();
         ring.block_on(async {
-            let server = Listener::bind(&ring, loopback()).unwrap();
+            let server = RingListener::bind(&ring, loopback()).unwrap();
             let address = server.local_addr().unwrap();
             mine.clone().spawn(async move {
-                let stream = Stream::connect(&mine, address).await.unwrap();
+                let stream = RingStream::connect(&mine, address).await.unwrap();
                 post_all(&mine, &stream, &bytes).await;
                 stream.shutdown_write().await.unwrap();
                 while stream.recv().await.is_ok_and(|chunk| !chunk.is_empty()) {}

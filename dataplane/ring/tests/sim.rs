@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use sluicegate_ring::sim::{Weather, World};
-use sluicegate_ring::{File, Listener, Options, Ring, Stream};
+use sluicegate_ring::sim::{FaultProfile, Simulation};
+use sluicegate_ring::{Ring, RingFile, RingListener, RingOptions, RingStream};
 
 const PAGE: usize = 4096;
 
@@ -18,7 +18,7 @@ fn anywhere() -> SocketAddr {
 
 #[test]
 fn a_night_passes_in_no_time() {
-    let world = World::new(1, Weather::calm());
+    let world = Simulation::new(1, FaultProfile::calm());
     let ring = world.ring();
     ring.block_on(ring.sleep(Duration::from_secs(8 * 3600)));
     assert!(ring.now().as_nanos() >= 8 * 3_600_000_000_000);
@@ -26,7 +26,7 @@ fn a_night_passes_in_no_time() {
 
 #[test]
 fn a_task_that_always_wakes_itself_sees_time_pass() {
-    let world = World::new(1, Weather::calm());
+    let world = Simulation::new(1, FaultProfile::calm());
     let ring = world.ring();
     ring.block_on(async {
         let until = ring.now() + Duration::from_millis(1);
@@ -39,7 +39,7 @@ fn a_task_that_always_wakes_itself_sees_time_pass() {
 /// What is done for many at a time is done when everybody has had their turn.
 #[test]
 fn a_lull_comes_when_nobody_runs_and_not_before() {
-    let world = World::new(1, Weather::calm());
+    let world = Simulation::new(1, FaultProfile::calm());
     let ring = world.ring();
     let (turns, goes_on) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(true)));
     ring.block_on(async {
@@ -50,11 +50,11 @@ fn a_lull_comes_when_nobody_runs_and_not_before() {
                 count.set(count.get() + 1);
             }
         });
-        ring.lull().await;
+        ring.idle().await;
         assert_eq!(turns.get(), 50);
 
         // It needs no time to pass, and one follows the other.
-        ring.timeout(Duration::from_millis(1), async { (ring.lull().await, ring.lull().await) })
+        ring.timeout(Duration::from_millis(1), async { (ring.idle().await, ring.idle().await) })
             .await
             .unwrap();
 
@@ -64,9 +64,9 @@ fn a_lull_comes_when_nobody_runs_and_not_before() {
                 other.yield_now().await;
             }
         });
-        assert!(ring.timeout(Duration::from_millis(1), ring.lull()).await.is_err(), "somebody always runs");
+        assert!(ring.timeout(Duration::from_millis(1), ring.idle()).await.is_err(), "somebody always runs");
         goes_on.set(false);
-        ring.lull().await;
+        ring.idle().await;
     });
 }
 
@@ -74,23 +74,23 @@ fn a_lull_comes_when_nobody_runs_and_not_before() {
 /// a second listener on it would take its guests.
 #[test]
 fn a_port_in_use_is_given_to_nobody_else() {
-    let world = World::new(1, Weather::calm());
+    let world = Simulation::new(1, FaultProfile::calm());
     let ring = world.ring();
     ring.block_on(async {
-        let first = Listener::bind(&ring, anywhere()).unwrap().local_addr().unwrap();
+        let first = RingListener::bind(&ring, anywhere()).unwrap().local_addr().unwrap();
         let taken: Vec<_> = (1..=2)
-            .map(|step| Listener::bind(&ring, SocketAddr::new(first.ip(), first.port() + step)).unwrap())
+            .map(|step| RingListener::bind(&ring, SocketAddr::new(first.ip(), first.port() + step)).unwrap())
             .collect();
-        let next = Listener::bind(&ring, anywhere()).unwrap().local_addr().unwrap();
+        let next = RingListener::bind(&ring, anywhere()).unwrap().local_addr().unwrap();
         for listener in &taken {
             assert_ne!(next, listener.local_addr().unwrap());
         }
 
         // As many connections as come around to the same numbers again.
-        let server = Listener::bind(&ring, anywhere()).unwrap();
+        let server = RingListener::bind(&ring, anywhere()).unwrap();
         let mut kept = Vec::new();
         for _ in 0..40_000 {
-            let client = Stream::connect(&ring, server.local_addr().unwrap()).await.unwrap();
+            let client = RingStream::connect(&ring, server.local_addr().unwrap()).await.unwrap();
             let port = server.accept().await.unwrap().peer_addr().unwrap().port();
             assert!(taken.iter().all(|listener| listener.local_addr().unwrap().port() != port));
             if kept.is_empty() {
@@ -104,11 +104,11 @@ fn a_port_in_use_is_given_to_nobody_else() {
 
 #[test]
 fn a_broken_connection_is_told_to_both_sides() {
-    let world = World::new(3, Weather { resets: 1_000_000, ..Weather::calm() });
+    let world = Simulation::new(3, FaultProfile { resets: 1_000_000, ..FaultProfile::calm() });
     let ring = world.ring();
     ring.block_on(async {
-        let listener = Listener::bind(&ring, anywhere()).unwrap();
-        let client = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+        let listener = RingListener::bind(&ring, anywhere()).unwrap();
+        let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
         let server = listener.accept().await.unwrap();
         assert!(client.send(b"lost").await.is_err());
         assert!(server.recv().await.is_err());
@@ -120,15 +120,15 @@ fn a_broken_connection_is_told_to_both_sides() {
 #[test]
 fn a_peers_end_is_told_before_its_bytes_are_read() {
     for (resets, seed) in [(0, 5), (1_000_000, 6)] {
-        let world = World::new(seed, Weather::calm());
+        let world = Simulation::new(seed, FaultProfile::calm());
         let ring = world.ring();
         ring.block_on(async {
-            let listener = Listener::bind(&ring, anywhere()).unwrap();
-            let peer = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+            let listener = RingListener::bind(&ring, anywhere()).unwrap();
+            let peer = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
             let stream = listener.accept().await.unwrap();
             peer.send(b"unread").await.unwrap();
             assert!(ring.timeout(Duration::from_secs(1), stream.hung_up()).await.is_err(), "it is there");
-            world.set_weather(Weather { resets, ..Weather::calm() });
+            world.set_faults(FaultProfile { resets, ..FaultProfile::calm() });
             let _ = peer.send(b"more").await; // lost in bad weather
             drop(peer);
             stream.hung_up().await.unwrap();
@@ -148,10 +148,12 @@ fn a_peers_end_is_told_before_its_bytes_are_read() {
 /// As the kernel does it: who waits as well, or gives up, takes it from nobody.
 #[test]
 fn a_peers_end_is_told_to_each_who_waits_for_it() {
-    for ring in [World::new(7, Weather::calm()).ring(), Ring::kernel(Options::default()).unwrap()] {
+    for ring in
+        [Simulation::new(7, FaultProfile::calm()).ring(), Ring::kernel(RingOptions::default()).unwrap()]
+    {
         ring.block_on(async {
-            let listener = Listener::bind(&ring, anywhere()).unwrap();
-            let peer = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+            let listener = RingListener::bind(&ring, anywhere()).unwrap();
+            let peer = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
             let stream = Rc::new(listener.accept().await.unwrap());
             let told = Rc::new(Cell::new(0));
             for _ in 0..3 {
@@ -177,11 +179,11 @@ fn a_peers_end_is_told_to_each_who_waits_for_it() {
 
 #[test]
 fn a_sender_waits_for_a_receiver_that_does_not_read() {
-    let world = World::new(4, Weather { window_bytes: 1000, ..Weather::calm() });
+    let world = Simulation::new(4, FaultProfile { window_bytes: 1000, ..FaultProfile::calm() });
     let ring = world.ring();
     ring.block_on(async {
-        let listener = Listener::bind(&ring, anywhere()).unwrap();
-        let client = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+        let listener = RingListener::bind(&ring, anywhere()).unwrap();
+        let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
         let server = listener.accept().await.unwrap();
         let sent = ring.timeout(Duration::from_secs(3600), client.send(vec![7; 1001])).await;
         assert!(sent.is_err(), "more than the window was taken by nobody");
@@ -194,10 +196,10 @@ fn a_sync_is_kept_and_unsynced_pages_may_be_lost_one_by_one() {
     let (mut lost, mut kept) = (0, 0);
     for seed in 0..20 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let world = World::new(seed, Weather::windy());
+        let world = Simulation::new(seed, FaultProfile::windy());
         let ring = world.ring();
         ring.block_on(async {
-            let out = File::from_std(&ring, file.reopen().unwrap());
+            let out = RingFile::from_std(&ring, file.reopen().unwrap());
             out.write_at(vec![1; 8 * PAGE], 0).await.unwrap();
             out.sync_data().await.unwrap();
             out.write_at_durable(vec![2; PAGE], 0).await.unwrap();
@@ -225,10 +227,10 @@ fn a_write_after_the_sync_was_asked_for_is_not_safe_and_one_before_is() {
     let mut undone = 0;
     for seed in 0..20 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let world = World::new(seed, Weather::windy());
+        let world = Simulation::new(seed, FaultProfile::windy());
         let ring = world.ring();
         ring.block_on(async {
-            let out = Rc::new(File::from_std(&ring, file.reopen().unwrap()));
+            let out = Rc::new(RingFile::from_std(&ring, file.reopen().unwrap()));
             out.write_at(vec![1; PAGE], 0).await.unwrap();
             out.write_at(vec![2; PAGE], 0).await.unwrap();
             let later = Rc::clone(&out);
@@ -254,10 +256,10 @@ fn a_write_after_the_sync_was_asked_for_is_not_safe_and_one_before_is() {
 #[test]
 fn a_failing_disk_says_so() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let world = World::new(5, Weather { disk_errors: 1_000_000, ..Weather::calm() });
+    let world = Simulation::new(5, FaultProfile { disk_errors: 1_000_000, ..FaultProfile::calm() });
     let ring = world.ring();
     ring.block_on(async {
-        let out = File::from_std(&ring, file.reopen().unwrap());
+        let out = RingFile::from_std(&ring, file.reopen().unwrap());
         assert_eq!(out.write_at(b"x", 0).await.unwrap_err().raw_os_error(), Some(5));
         assert_eq!(out.sync_data().await.unwrap_err().raw_os_error(), Some(5));
     });
@@ -266,19 +268,19 @@ fn a_failing_disk_says_so() {
 #[test]
 #[should_panic(expected = "the world stands still")]
 fn waiting_for_nothing_is_a_failure_and_not_a_hang() {
-    let world = World::new(6, Weather::calm());
+    let world = Simulation::new(6, FaultProfile::calm());
     let ring = world.ring();
     ring.block_on(std::future::pending::<()>());
 }
 
 #[test]
 fn a_receiver_finds_its_bytes_although_others_hold_all_buffers() {
-    let options = Options { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..Options::default() };
-    let world = World::with_options(7, Weather::windy(), options);
+    let options = RingOptions { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..RingOptions::default() };
+    let world = Simulation::with_options(7, FaultProfile::windy(), options);
     let ring = world.ring();
     ring.block_on(async {
-        let listener = Listener::bind(&ring, anywhere()).unwrap();
-        let client = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+        let listener = RingListener::bind(&ring, anywhere()).unwrap();
+        let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
         let server = listener.accept().await.unwrap();
         client.send(vec![1; 10_000]).await.unwrap();
         let (mut held, mut bytes) = (Vec::new(), 0);
@@ -295,10 +297,10 @@ fn a_receiver_finds_its_bytes_although_others_hold_all_buffers() {
 fn a_durable_write_is_durable_also_where_the_file_system_has_no_such_write() {
     for seed in 0..10 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let world = World::new(seed, Weather { durable_writes: false, ..Weather::windy() });
+        let world = Simulation::new(seed, FaultProfile { durable_writes: false, ..FaultProfile::windy() });
         let ring = world.ring();
         ring.block_on(async {
-            let out = File::from_std(&ring, file.reopen().unwrap());
+            let out = RingFile::from_std(&ring, file.reopen().unwrap());
             for page in 0..4 {
                 out.write_at_durable(vec![9; PAGE], page * PAGE as u64).await.unwrap();
             }
@@ -312,9 +314,9 @@ fn a_durable_write_is_durable_also_where_the_file_system_has_no_such_write() {
 fn a_stormy_night_ends_for_everybody() {
     let (mut whole, mut broken) = (0, 0);
     for seed in 0..30 {
-        let world = World::new(seed, Weather::stormy());
+        let world = Simulation::new(seed, FaultProfile::stormy());
         let ring = world.ring();
-        let listener = Listener::bind(&ring, anywhere()).unwrap();
+        let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let address = listener.local_addr().unwrap();
         let own = ring.clone();
         ring.spawn(async move {
@@ -347,7 +349,7 @@ fn a_stormy_night_ends_for_everybody() {
 }
 
 async fn round_trip(ring: &Ring, address: SocketAddr) -> std::io::Result<Vec<u8>> {
-    let stream = Rc::new(Stream::connect(ring, address).await?);
+    let stream = Rc::new(RingStream::connect(ring, address).await?);
     let sender = Rc::clone(&stream);
     ring.spawn(async move {
         if sender.send(vec![5; 20_000]).await.is_ok() {
@@ -366,11 +368,11 @@ async fn round_trip(ring: &Ring, address: SocketAddr) -> std::io::Result<Vec<u8>
 
 #[test]
 fn a_power_cut_ends_every_wait() {
-    let world = World::new(8, Weather::calm());
+    let world = Simulation::new(8, FaultProfile::calm());
     let ring = world.ring();
     ring.block_on(async {
-        let listener = Listener::bind(&ring, anywhere()).unwrap();
-        let client = Stream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
+        let listener = RingListener::bind(&ring, anywhere()).unwrap();
+        let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
         let server = listener.accept().await.unwrap();
         assert!(ring.timeout(Duration::from_millis(1), server.recv()).await.is_err());
         assert!(ring.timeout(Duration::from_millis(1), listener.accept()).await.is_err());
@@ -385,13 +387,13 @@ fn a_power_cut_ends_every_wait() {
 #[test]
 fn suspended_stream_goes_on_where_it_stopped() {
     for seed in 0..20 {
-        let ring = World::new(seed, Weather::windy()).ring();
-        let listener = Listener::bind(&ring, anywhere()).unwrap();
+        let ring = Simulation::new(seed, FaultProfile::windy()).ring();
+        let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let address = listener.local_addr().unwrap();
         let bytes: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
         let (sender, sent) = (ring.clone(), bytes.clone());
         ring.spawn(async move {
-            let stream = Stream::connect(&sender, address).await.unwrap();
+            let stream = RingStream::connect(&sender, address).await.unwrap();
             stream.send(sent).await.unwrap();
         });
         ring.block_on(async {

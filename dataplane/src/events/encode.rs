@@ -9,9 +9,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
 use super::cloudevent::structured::{decoded, is_json, json_string};
-use super::cloudevent::{Attribute, Carriage, Kind, Mode, carriage};
+use super::cloudevent::{AttributeKind, CloudEventAttribute, ContentKind, ContentMode, carriage};
 use super::limits::{BINARY_ATTRIBUTES_MAX, BINARY_FIELDS_BYTES_MAX};
-use super::record::Record;
+use super::record::EventRecord;
 
 /// What the fields of most events take, tracing included.
 const FIELDS_USUAL_BYTES: usize = 512;
@@ -20,13 +20,13 @@ const FIELDS_ADDED_BYTES: usize = 192;
 
 /// A request without its first line and without Host and Content-Length, which are the sender's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Outgoing {
+pub struct EncodedEvent {
     /// Header fields as they go over the wire, each with its line end: one allocation for all of them.
     pub fields: Vec<u8>,
     pub body: Bytes,
 }
 
-impl Outgoing {
+impl EncodedEvent {
     /// Adds a field. Values come from parsed heads and checked attributes, so none has a line end in it.
     pub fn push(&mut self, name: &str, value: &[u8]) {
         self.begin(&[name]);
@@ -72,8 +72,8 @@ impl Outgoing {
 /// Writes the event with `extra` attributes (which replace its own of the same name). In an envelope, whatever `mode` says, where header
 /// fields could not carry it.
 #[must_use]
-pub fn encode(record: &Record, mode: Mode, extra: &[Attribute<'_>]) -> Outgoing {
-    if mode == Mode::Binary && can_be_binary(record) {
+pub fn encode(record: &EventRecord, mode: ContentMode, extra: &[CloudEventAttribute<'_>]) -> EncodedEvent {
+    if mode == ContentMode::Binary && can_be_binary(record) {
         let out = binary(record, extra);
         if out.fields.len() <= BINARY_FIELDS_BYTES_MAX {
             return out;
@@ -83,22 +83,25 @@ pub fn encode(record: &Record, mode: Mode, extra: &[Attribute<'_>]) -> Outgoing 
 }
 
 /// Data that is itself said to be an event in an envelope would be taken for the event: the Content-Type tells the mode.
-fn can_be_binary(record: &Record) -> bool {
+fn can_be_binary(record: &EventRecord) -> bool {
     let media = record.attribute("datacontenttype");
-    carriage(media.map(str::as_bytes)) == Carriage::Binary
+    carriage(media.map(str::as_bytes)) == ContentKind::Binary
         && record.attributes().count() <= BINARY_ATTRIBUTES_MAX
 }
 
-fn attributes<'e>(record: &'e Record, extra: &'e [Attribute<'e>]) -> impl Iterator<Item = Attribute<'e>> {
+fn attributes<'e>(
+    record: &'e EventRecord,
+    extra: &'e [CloudEventAttribute<'e>],
+) -> impl Iterator<Item = CloudEventAttribute<'e>> {
     let own = record.attributes().filter(|own| extra.iter().all(|more| more.name != own.name));
     own.chain(extra.iter().cloned())
 }
 
-fn binary(record: &Record, extra: &[Attribute<'_>]) -> Outgoing {
-    let mut out = Outgoing { fields: Vec::with_capacity(FIELDS_USUAL_BYTES), body: Bytes::new() };
+fn binary(record: &EventRecord, extra: &[CloudEventAttribute<'_>]) -> EncodedEvent {
+    let mut out = EncodedEvent { fields: Vec::with_capacity(FIELDS_USUAL_BYTES), body: Bytes::new() };
     let (body, decoded) = binary_body(record);
     let mut typed = false;
-    for Attribute { name, value, .. } in attributes(record, extra) {
+    for CloudEventAttribute { name, value, .. } in attributes(record, extra) {
         if name == "datacontenttype" {
             typed = true;
             out.push("Content-Type", value.as_bytes());
@@ -108,7 +111,7 @@ fn binary(record: &Record, extra: &[Attribute<'_>]) -> Outgoing {
             out.end();
         }
     }
-    if !typed && record.mode == Mode::Structured && !body.is_empty() {
+    if !typed && record.mode == ContentMode::Structured && !body.is_empty() {
         out.push("Content-Type", b"application/json"); // what an envelope without a type means
     }
     out.body = body;
@@ -116,12 +119,12 @@ fn binary(record: &Record, extra: &[Attribute<'_>]) -> Outgoing {
 }
 
 /// The body in binary mode, and whether a 0.3 event's base64 was undone on the way.
-fn binary_body(record: &Record) -> (Bytes, bool) {
+fn binary_body(record: &EventRecord) -> (Bytes, bool) {
     if !record.is_json() {
         return (record.data_bytes(), false); // the usual case
     }
     let event = record.event();
-    let super::cloudevent::Data::Json(text) = event.data else { return (record.data_bytes(), false) };
+    let super::cloudevent::EventData::Json(text) = event.data else { return (record.data_bytes(), false) };
     if event.is_encoded()
         && let Some(bytes) = decoded(text)
     {
@@ -135,36 +138,36 @@ fn binary_body(record: &Record) -> (Bytes, bool) {
     }
 }
 
-fn structured(record: &Record, extra: &[Attribute<'_>]) -> Outgoing {
+fn structured(record: &EventRecord, extra: &[CloudEventAttribute<'_>]) -> EncodedEvent {
     let data = record.data_bytes();
     let mut body = Vec::with_capacity(256 + data.len()); // the envelope is built here: one copy of the data
     body.push(b'{');
-    for Attribute { name, value, kind } in attributes(record, extra) {
+    for CloudEventAttribute { name, value, kind } in attributes(record, extra) {
         if body.len() > 1 {
             body.push(b',');
         }
         put_json_string(&mut body, &name);
         body.push(b':');
         match kind {
-            Kind::String => put_json_string(&mut body, &value),
-            Kind::Integer | Kind::Boolean => body.extend(value.as_bytes()),
+            AttributeKind::String => put_json_string(&mut body, &value),
+            AttributeKind::Integer | AttributeKind::Boolean => body.extend(value.as_bytes()),
         }
     }
     put_data(&mut body, record, &data);
     body.push(b'}');
-    let mut out = Outgoing { fields: Vec::with_capacity(FIELDS_USUAL_BYTES), body: body.into() };
+    let mut out = EncodedEvent { fields: Vec::with_capacity(FIELDS_USUAL_BYTES), body: body.into() };
     out.push("Content-Type", b"application/cloudevents+json");
     out
 }
 
-fn put_data(body: &mut Vec<u8>, record: &Record, data: &[u8]) {
+fn put_data(body: &mut Vec<u8>, record: &EventRecord, data: &[u8]) {
     let event = record.event();
     let as_json = match event.data {
-        super::cloudevent::Data::None => return,
-        super::cloudevent::Data::Json(_) => true,
-        super::cloudevent::Data::Bytes(_) => {
+        super::cloudevent::EventData::None => return,
+        super::cloudevent::EventData::Json(_) => true,
+        super::cloudevent::EventData::Bytes(_) => {
             // From an envelope it was base64 and stays it; from binary mode, JSON may be shown as JSON.
-            record.mode == Mode::Binary
+            record.mode == ContentMode::Binary
                 && event.attribute("datacontenttype").is_some_and(is_json_type)
                 && is_json(data)
         }
@@ -197,14 +200,14 @@ fn is_json_type(media: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cloudevent::{Event, binary, structured};
+    use super::super::cloudevent::{CloudEvent, binary, structured};
     use super::super::record;
     use super::*;
 
-    fn record(event: &Event<'_>) -> Record {
+    fn record(event: &CloudEvent<'_>) -> EventRecord {
         let mut bytes = record::encode_head(event, &[], 0);
         bytes.extend(event.data.bytes());
-        Record::decode(bytes.into()).unwrap()
+        EventRecord::decode(bytes.into()).unwrap()
     }
 
     const MINIMAL: [(&str, &[u8]); 4] =
@@ -218,7 +221,7 @@ mod tests {
             input.push(("content-type", b"application/x-odd; q=\"%20\""));
             input.push(("ce-subject", b"50%25%20%E2%82%AC"));
             let event = binary::parse(input, body).unwrap();
-            let out = encode(&record(&event), Mode::Binary, &[]);
+            let out = encode(&record(&event), ContentMode::Binary, &[]);
             assert_eq!(out.body, body);
             assert_eq!(out.header("content-type").unwrap(), b"application/x-odd; q=\"%20\"");
             assert_eq!(binary::parse(out.headers(), &out.body).unwrap(), event);
@@ -231,7 +234,7 @@ mod tests {
         let envelope = br#"{"specversion":"1.0","id":"1","source":"/s","type":"t","n":-7,"b":true,
             "data": { "x" : [ 1.50, "\u00e9" ] } }"#;
         let event = structured::parse(envelope).unwrap();
-        let out = encode(&record(&event), Mode::Structured, &[]);
+        let out = encode(&record(&event), ContentMode::Structured, &[]);
         assert_eq!(structured::parse(&out.body).unwrap(), event);
         let text = std::str::from_utf8(&out.body).unwrap();
         assert!(
@@ -243,9 +246,9 @@ mod tests {
     fn base64_data_stays_base64_in_an_envelope_and_is_raw_in_binary_mode() {
         let envelope = br#"{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"AP8="}"#;
         let event = structured::parse(envelope).unwrap();
-        let kept = encode(&record(&event), Mode::Structured, &[]);
+        let kept = encode(&record(&event), ContentMode::Structured, &[]);
         assert_eq!(structured::parse(&kept.body).unwrap(), event);
-        assert_eq!(encode(&record(&event), Mode::Binary, &[]).body, &b"\x00\xff"[..]);
+        assert_eq!(encode(&record(&event), ContentMode::Binary, &[]).body, &b"\x00\xff"[..]);
     }
 
     #[test]
@@ -255,7 +258,7 @@ mod tests {
                 r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t","datacontenttype":"{media}","data":"a\n"}}"#
             );
             let event = structured::parse(envelope.as_bytes()).unwrap();
-            assert_eq!(encode(&record(&event), Mode::Binary, &[]).body, body);
+            assert_eq!(encode(&record(&event), ContentMode::Binary, &[]).body, body);
         }
     }
 
@@ -264,12 +267,12 @@ mod tests {
     fn an_old_event_changes_mode_but_not_version() {
         let envelope = br#"{"specversion":"0.3","id":"1","source":"/s","type":"t","datacontentencoding":"base64","data":"AP8="}"#;
         let event = structured::parse(envelope).unwrap();
-        let out = encode(&record(&event), Mode::Binary, &[]);
+        let out = encode(&record(&event), ContentMode::Binary, &[]);
         assert_eq!(out.body, &b"\x00\xff"[..]);
         assert_eq!(out.header("ce-datacontentencoding"), None);
         assert_eq!(out.header("ce-specversion").unwrap(), b"0.3");
         let event = binary::parse(out.headers(), &out.body).unwrap();
-        let back = encode(&record(&event), Mode::Structured, &[]);
+        let back = encode(&record(&event), ContentMode::Structured, &[]);
         assert_eq!(structured::parse(&back.body).unwrap().attribute("datacontentencoding"), Some("base64"));
     }
 
@@ -278,12 +281,16 @@ mod tests {
         let mut input = MINIMAL.to_vec();
         input.push(("ce-knativeerrorcode", b"1"));
         let event = binary::parse(input, b"").unwrap();
-        let extra = [Attribute { name: "knativeerrorcode".into(), value: "500".into(), kind: Kind::Integer }];
-        for mode in [Mode::Binary, Mode::Structured] {
+        let extra = [CloudEventAttribute {
+            name: "knativeerrorcode".into(),
+            value: "500".into(),
+            kind: AttributeKind::Integer,
+        }];
+        for mode in [ContentMode::Binary, ContentMode::Structured] {
             let out = encode(&record(&event), mode, &extra);
             let event = match mode {
-                Mode::Binary => binary::parse(out.headers(), &out.body),
-                Mode::Structured => structured::parse(&out.body),
+                ContentMode::Binary => binary::parse(out.headers(), &out.body),
+                ContentMode::Structured => structured::parse(&out.body),
             };
             assert_eq!(event.unwrap().attribute("knativeerrorcode"), Some("500"));
         }
@@ -293,7 +300,7 @@ mod tests {
     #[test]
     fn a_new_events_encoding_is_an_extension() {
         let envelope = br#"{"specversion":"1.0","id":"1","source":"/s","type":"t","datacontenttype":"text/plain","datacontentencoding":"base64","data":"aGk="}"#;
-        let out = encode(&record(&structured::parse(envelope).unwrap()), Mode::Binary, &[]);
+        let out = encode(&record(&structured::parse(envelope).unwrap()), ContentMode::Binary, &[]);
         assert_eq!((&*out.body, out.header("ce-datacontentencoding")), (&b"aGk="[..], Some(&b"base64"[..])));
     }
 
@@ -312,7 +319,7 @@ mod tests {
             let envelope =
                 format!(r#"{{{more}"specversion":"1.0","id":"1","source":"/s","type":"t","data":[]}}"#);
             let event = structured::parse(envelope.as_bytes()).unwrap();
-            let out = encode(&record(&event), Mode::Binary, &[]);
+            let out = encode(&record(&event), ContentMode::Binary, &[]);
             assert_eq!(out.header("content-type").unwrap(), b"application/cloudevents+json");
             assert_eq!(structured::parse(&out.body).unwrap(), event, "{more}");
         }

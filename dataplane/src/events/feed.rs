@@ -5,35 +5,35 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ring::Bell;
-use wal::{Position, StreamId};
+use ring::Notify;
+use wal::{LogPosition, StreamId};
 
-use crate::table::Stream;
+use crate::table::EventStream;
 
 /// A stream as its readers see it.
 #[derive(Debug)]
-pub struct Feed {
+pub struct StreamFeed {
     pub id: StreamId,
     /// Events appended since the process began.
     pub(super) appended: Cell<u64>,
     /// The end of the newest one.
-    pub(super) appended_end: Cell<Position>,
+    pub(super) appended_end: Cell<LogPosition>,
     /// In the keeper's list of feeds with events that are not durable.
     pub(super) touched: Cell<bool>,
     /// Who is told of new durable events: the sorter, while there is anybody to sort for.
-    readers: RefCell<Vec<Rc<Bell>>>,
+    readers: RefCell<Vec<Rc<Notify>>>,
     /// What the newest table says of it.
-    pub(super) stream: RefCell<Option<Arc<Stream>>>,
+    pub(super) stream: RefCell<Option<Arc<EventStream>>>,
     /// Bytes that count against its quota.
     kept_bytes: Cell<u64>,
 }
 
-impl Feed {
+impl StreamFeed {
     pub(super) fn of(id: StreamId) -> Self {
         Self {
             id,
             appended: Cell::new(0),
-            appended_end: Cell::new(Position::ORIGIN),
+            appended_end: Cell::new(LogPosition::ORIGIN),
             touched: Cell::new(false),
             readers: RefCell::default(),
             stream: RefCell::default(),
@@ -47,7 +47,7 @@ impl Feed {
     }
 
     /// Takes the table's newest word; what is kept counts against the quota in it.
-    pub(super) fn follow(&self, stream: &Arc<Stream>) {
+    pub(super) fn follow(&self, stream: &Arc<EventStream>) {
         let kept = self.kept_bytes();
         self.account(0);
         self.stream.replace(Some(Arc::clone(stream)));
@@ -68,15 +68,15 @@ impl Feed {
         }
     }
 
-    pub(super) fn subscribe(&self, bell: &Rc<Bell>) {
+    pub(super) fn subscribe(&self, bell: &Rc<Notify>) {
         self.readers.borrow_mut().push(Rc::clone(bell));
     }
 
-    pub(super) fn unsubscribe(&self, bell: &Rc<Bell>) {
+    pub(super) fn unsubscribe(&self, bell: &Rc<Notify>) {
         self.readers.borrow_mut().retain(|other| !Rc::ptr_eq(other, bell));
     }
 
-    pub(super) fn tell(&self) {
+    pub(super) fn notify(&self) {
         for bell in &*self.readers.borrow() {
             bell.ring();
         }

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use wal::AppendError;
 
-use super::Answer;
-use super::admission::{BadToken, Stranger};
+use super::LocalResponse;
+use super::auth::{AuthError, TokenError};
 use super::cloudevent::{
-    Carriage, Event, Malformed, binary, carriage, content_type, is_compressed, structured,
+    CloudEvent, ContentKind, MalformedEvent, binary, carriage, content_type, is_compressed, structured,
 };
 use super::limits::{HOPS_MAX, RETRY_AFTER_S};
-use super::record::{Companion, encode_head};
-use crate::load::Quota;
-use crate::table::{Stream, Table};
+use super::record::{ExtensionHeader, encode_head};
+use crate::load::ByteQuota;
+use crate::table::{EventStream, RoutingTable};
 
 /// What a stream may be asked.
 const METHODS: &str = "POST, OPTIONS";
@@ -32,38 +32,38 @@ pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
 pub const HOPS_HEADER: &str = "Sluicegate-Hops-Left";
 
 /// The header by which a stream knows what another one of this process sends on: [`Table::inside_key`].
-pub const INSIDE_HEADER: &str = "Sluicegate-Inside";
+pub const INTERNAL_HEADER: &str = "Sluicegate-Inside";
 
 /// The header with the namespace of whose subscription an event is (X-DLV-10).
 pub const NAMESPACE_HEADER: &str = "Kn-Namespace";
 
 /// A request that passed.
 #[derive(Debug)]
-pub struct Intake<'a> {
-    pub stream: &'a Arc<Stream>,
+pub struct AcceptedRequest<'a> {
+    pub stream: &'a Arc<EventStream>,
     /// Several only in a batch; stored together or not at all.
-    pub events: Vec<Entering<'a>>,
+    pub events: Vec<IncomingEvent<'a>>,
     /// Its headers had bytes that are no UTF-8.
     pub is_latin1: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Entering<'a> {
-    pub event: Event<'a>,
+pub struct IncomingEvent<'a> {
+    pub event: CloudEvent<'a>,
     /// 0 on a stream without loop guard, unless the event came from one of our streams.
     pub hops_left: u8,
 }
 
-impl Entering<'_> {
+impl IncomingEvent<'_> {
     #[must_use]
-    pub fn head(&self, beside: &[Companion<'_>]) -> Vec<u8> {
+    pub fn head(&self, beside: &[ExtensionHeader<'_>]) -> Vec<u8> {
         encode_head(&self.event, beside, self.hops_left)
     }
 }
 
 /// Why a request was turned away. The sender must act.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum IngressRejection {
     /// Not an error: OPTIONS is answered with what is possible here.
     #[error("")]
     Options,
@@ -74,15 +74,15 @@ pub enum Refusal {
          config-features",
         if *by_tls { "by TLS" } else { "in the clear" }
     )]
-    WrongDoor { by_tls: bool },
+    WrongListener { by_tls: bool },
     #[error("only POST and OPTIONS are possible here")]
     Method,
     #[error("{0}")]
-    Stranger(#[from] Stranger),
+    Unauthorized(#[from] AuthError),
     #[error("{subject} may not send this event here: no EventPolicy or default mode lets it in")]
     Forbidden { subject: Box<str> },
     #[error("not a CloudEvent: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedEvent),
     #[error("this CloudEvents format is not read here: use binary mode or application/cloudevents+json")]
     Format,
     #[error(
@@ -97,115 +97,124 @@ pub enum Refusal {
 
 /// The stream at a request's path; a query and a trailing slash do not matter.
 #[must_use]
-pub fn find<'t>(table: &'t Table, path: &str) -> Option<&'t Arc<Stream>> {
+pub fn find<'t>(table: &'t RoutingTable, path: &str) -> Option<&'t Arc<EventStream>> {
     let path = path.split('?').next().unwrap_or_default();
     table.streams.get(path).or_else(|| table.streams.get(path.strip_suffix('/')?))
 }
 
 /// The stream that a request is for, if it can be for one.
-pub fn addressed<'a>(method: &str, stream: Option<&'a Arc<Stream>>) -> Result<&'a Arc<Stream>, Refusal> {
-    let stream = stream.filter(|stream| !stream.is_closed).ok_or(Refusal::UnknownPath)?;
+pub fn addressed<'a>(
+    method: &str,
+    stream: Option<&'a Arc<EventStream>>,
+) -> Result<&'a Arc<EventStream>, IngressRejection> {
+    let stream = stream.filter(|stream| !stream.is_closed).ok_or(IngressRejection::UnknownPath)?;
     match method {
         "POST" => Ok(stream),
-        "OPTIONS" => Err(Refusal::Options),
-        _ => Err(Refusal::Method),
+        "OPTIONS" => Err(IngressRejection::Options),
+        _ => Err(IngressRejection::Method),
     }
 }
 
 /// Reads a request that [`addressed`] let pass; judges it by everything but the log.
 pub fn read<'a>(
-    stream: &'a Arc<Stream>,
+    stream: &'a Arc<EventStream>,
     headers: &'a [(&'a str, &'a [u8])],
     body: &'a [u8],
-) -> Result<Intake<'a>, Refusal> {
+) -> Result<AcceptedRequest<'a>, IngressRejection> {
     if is_compressed(headers.iter().copied()) {
-        return Err(Refusal::Encoded);
+        return Err(IngressRejection::Encoded);
     }
     let carriage = carriage(content_type(headers.iter().copied())?);
-    let is_latin1 = carriage == Carriage::Binary && binary::has_latin1(headers.iter().copied());
+    let is_latin1 = carriage == ContentKind::Binary && binary::has_latin1(headers.iter().copied());
     let events = match carriage {
-        Carriage::Binary => vec![binary::parse(headers.iter().copied(), body)?],
-        Carriage::Structured => vec![structured::parse(body)?],
-        Carriage::Batch => structured::parse_batch(body)?,
-        Carriage::Unknown => return Err(Refusal::Format),
+        ContentKind::Binary => vec![binary::parse(headers.iter().copied(), body)?],
+        ContentKind::Structured => vec![structured::parse(body)?],
+        ContentKind::Batch => structured::parse_batch(body)?,
+        ContentKind::Unknown => return Err(IngressRejection::Format),
     };
     let carried = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(HOPS_HEADER));
     let carried = carried.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<u8>().ok());
     let events = events.into_iter().map(|event| admit(stream, event, carried)).collect::<Result<_, _>>()?;
-    Ok(Intake { stream, events, is_latin1 })
+    Ok(AcceptedRequest { stream, events, is_latin1 })
 }
 
 /// The namespace from which one of our own streams sends this on, if it is so.
 #[must_use]
-pub fn from_inside<'a>(table: &Table, headers: &[(&'a str, &'a [u8])]) -> Option<&'a str> {
+pub fn is_internal<'a>(table: &RoutingTable, headers: &[(&'a str, &'a [u8])]) -> Option<&'a str> {
     let value =
         |name: &str| headers.iter().find(|field| field.0.eq_ignore_ascii_case(name)).map(|field| field.1);
-    let key = value(INSIDE_HEADER)?;
-    let is_ours = !table.inside_key.is_empty() && key == table.inside_key.as_bytes();
+    let key = value(INTERNAL_HEADER)?;
+    let is_ours = !table.internal_key.is_empty() && key == table.internal_key.as_bytes();
     is_ours
         .then(|| value(NAMESPACE_HEADER).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default())
 }
 
 /// `carried`: the hops that the event had left where it comes from, if that is one of our streams.
-fn admit<'a>(stream: &Stream, mut event: Event<'a>, carried: Option<u8>) -> Result<Entering<'a>, Refusal> {
+fn admit<'a>(
+    stream: &EventStream,
+    mut event: CloudEvent<'a>,
+    carried: Option<u8>,
+) -> Result<IncomingEvent<'a>, IngressRejection> {
     let (bytes, max) = (event.bytes(), stream.event_bytes_max);
     if bytes > max as usize {
-        return Err(Refusal::TooLarge { bytes, max });
+        return Err(IngressRejection::TooLarge { bytes, max });
     }
     let said = if stream.guards_loops { event.take(HOPS_ATTRIBUTE) } else { None };
     let said = said.map(|given| given.value.parse::<i32>()).transpose();
-    let said = said.map_err(|_| Malformed::attribute(HOPS_ATTRIBUTE, "is not an integer"))?;
+    let said = said.map_err(|_| MalformedEvent::attribute(HOPS_ATTRIBUTE, "is not an integer"))?;
     let hops_left = match said.into_iter().chain(carried.map(i32::from)).min() {
         Some(given) => u8::try_from(given.saturating_sub(1).clamp(0, HOPS_MAX.into())).unwrap_or(HOPS_MAX),
         None if stream.guards_loops => HOPS_MAX,
-        None => return Ok(Entering { event, hops_left: 0 }),
+        None => return Ok(IncomingEvent { event, hops_left: 0 }),
     };
     if hops_left == 0 {
-        return Err(Refusal::TooManyHops);
+        return Err(IngressRejection::TooManyHops);
     }
-    Ok(Entering { event, hops_left })
+    Ok(IncomingEvent { event, hops_left })
 }
 
 /// 202 with nothing in it (AMB-48).
 #[must_use]
-pub fn accepted() -> Answer {
+pub fn accepted() -> LocalResponse {
     answer(202, "")
 }
 
 /// What a refusal looks like to its sender (DP-ACK-04, -05, -06, -07, DP-PROTO-11, -13, X-BRK-02, -03).
 #[must_use]
-pub fn refused(refusal: &Refusal) -> Answer {
+pub fn refused(refusal: &IngressRejection) -> LocalResponse {
     let status = match refusal {
-        Refusal::Options => 200,
+        IngressRejection::Options => 200,
         // Senders try a 404 again, and the switch reaches everybody at another moment.
-        Refusal::UnknownPath | Refusal::WrongDoor { .. } => 404,
-        Refusal::Method => 405,
-        Refusal::Stranger(Stranger::Bad(BadToken::NoKeys)) => return unavailable(&refusal.to_string()),
-        Refusal::Stranger(_) => 401,
-        Refusal::Forbidden { .. } => 403,
-        Refusal::Malformed(_) | Refusal::TooManyHops => 400,
-        Refusal::Format | Refusal::Encoded => 415,
-        Refusal::TooLarge { .. } => 413,
+        IngressRejection::UnknownPath | IngressRejection::WrongListener { .. } => 404,
+        IngressRejection::Method => 405,
+        IngressRejection::Unauthorized(AuthError::Bad(TokenError::NoKeys)) => {
+            return unavailable(&refusal.to_string());
+        }
+        IngressRejection::Unauthorized(_) => 401,
+        IngressRejection::Forbidden { .. } => 403,
+        IngressRejection::Malformed(_) | IngressRejection::TooManyHops => 400,
+        IngressRejection::Format | IngressRejection::Encoded => 415,
+        IngressRejection::TooLarge { .. } => 413,
     };
     let mut answer = answer(status, &refusal.to_string());
-    if *refusal == Refusal::Encoded {
+    if *refusal == IngressRejection::Encoded {
         answer.headers.push(("Accept-Encoding".into(), Bytes::from_static(b"identity"))); // RFC 9110 section 15.5.16
     }
-    if *refusal == Refusal::Options {
+    if *refusal == IngressRejection::Options {
         for name in ["WebHook-Allowed-Origin", "WebHook-Allowed-Rate"] {
             answer.headers.push((name.into(), Bytes::from_static(b"*")));
         }
     }
-    if let Refusal::Stranger(why) = refusal {
+    if let IngressRejection::Unauthorized(why) = refusal {
         answer.headers.push(("WWW-Authenticate".into(), challenge(why)));
     }
     answer
 }
 
 /// What a stranger is told to bring (RFC 6750): who said nothing is told nothing of errors.
-fn challenge(why: &Stranger) -> Bytes {
+fn challenge(why: &AuthError) -> Bytes {
     match why {
-        Stranger::Silent { .. } => Bytes::from_static(b"Bearer realm=\"events\""),
+        AuthError::Silent { .. } => Bytes::from_static(b"Bearer realm=\"events\""),
         why => {
             let why = why.to_string().replace('"', "'");
             format!("Bearer realm=\"events\", error=\"invalid_token\", error_description=\"{why}\"").into()
@@ -215,7 +224,7 @@ fn challenge(why: &Stranger) -> Bytes {
 
 /// The log did not take it (DP-ACK-10).
 #[must_use]
-pub fn not_stored(why: &AppendError) -> Answer {
+pub fn not_stored(why: &AppendError) -> LocalResponse {
     match why {
         AppendError::TooLarge { .. } => answer(413, &why.to_string()),
         _ => unavailable(&why.to_string()),
@@ -224,7 +233,7 @@ pub fn not_stored(why: &AppendError) -> Answer {
 
 /// 429: the sender's namespace, or all together, keep too much; passes when consumers get on.
 #[must_use]
-pub fn over_quota(quota: &Quota) -> Answer {
+pub fn over_quota(quota: &ByteQuota) -> LocalResponse {
     let (used, max, whose) = (quota.used(), quota.bytes_max, &quota.name);
     let why = format!("undelivered events take {used} of {max} bytes, the quota of {whose}");
     let mut answer = answer(429, &why);
@@ -234,7 +243,7 @@ pub fn over_quota(quota: &Quota) -> Answer {
 
 /// 503: it may work later.
 #[must_use]
-pub fn unavailable(why: &str) -> Answer {
+pub fn unavailable(why: &str) -> LocalResponse {
     let mut answer = answer(503, why);
     answer.headers.push(("Retry-After".into(), RETRY_AFTER_S.to_string().into()));
     answer
@@ -242,17 +251,17 @@ pub fn unavailable(why: &str) -> Answer {
 
 /// What is on every answer, though it is given before anybody looked for a stream (X-BRK-03).
 #[must_use]
-pub fn with_methods(answer: Answer) -> Answer {
+pub fn with_methods(answer: LocalResponse) -> LocalResponse {
     answer.with("Allow", METHODS)
 }
 
-fn answer(status: u16, text: &str) -> Answer {
+fn answer(status: u16, text: &str) -> LocalResponse {
     let mut headers = vec![("Allow".into(), Bytes::from_static(METHODS.as_bytes()))];
     if text.is_empty() {
-        return Answer { status, headers, body: Bytes::new() };
+        return LocalResponse { status, headers, body: Bytes::new() };
     }
     headers.push(("Content-Type".into(), Bytes::from_static(b"text/plain; charset=utf-8")));
-    Answer { status, headers, body: format!("{text}\n").into() }
+    LocalResponse { status, headers, body: format!("{text}\n").into() }
 }
 
 #[cfg(test)]
@@ -262,28 +271,28 @@ mod tests {
     /// DP-ACK-05, DP-ACK-06, DP-ACK-09, DP-ACK-14: each refusal has its code; 409 is nobody's.
     #[test]
     fn each_refusal_has_its_code() {
-        let malformed = Malformed::Request { why: "no" };
+        let malformed = MalformedEvent::Request { why: "no" };
         for (refusal, status) in [
-            (Refusal::Options, 200),
-            (Refusal::WrongDoor { by_tls: true }, 404),
-            (Refusal::UnknownPath, 404),
-            (Refusal::Method, 405),
-            (Stranger::Silent { audience: "a".into() }.into(), 401),
-            (Stranger::Bad(BadToken::Unknown).into(), 401),
-            (Stranger::Bad(BadToken::NoKeys).into(), 503),
-            (Refusal::Forbidden { subject: "me".into() }, 403),
-            (Refusal::Malformed(malformed), 400),
-            (Refusal::Format, 415),
-            (Refusal::Encoded, 415),
-            (Refusal::TooLarge { bytes: 2, max: 1 }, 413),
-            (Refusal::TooManyHops, 400),
+            (IngressRejection::Options, 200),
+            (IngressRejection::WrongListener { by_tls: true }, 404),
+            (IngressRejection::UnknownPath, 404),
+            (IngressRejection::Method, 405),
+            (AuthError::Silent { audience: "a".into() }.into(), 401),
+            (AuthError::Bad(TokenError::Unknown).into(), 401),
+            (AuthError::Bad(TokenError::NoKeys).into(), 503),
+            (IngressRejection::Forbidden { subject: "me".into() }, 403),
+            (IngressRejection::Malformed(malformed), 400),
+            (IngressRejection::Format, 415),
+            (IngressRejection::Encoded, 415),
+            (IngressRejection::TooLarge { bytes: 2, max: 1 }, 413),
+            (IngressRejection::TooManyHops, 400),
         ] {
             let answer = refused(&refusal);
             assert_eq!(answer.status, status, "{refusal:?}");
             assert!(answer.header("allow").is_some());
             assert_eq!(answer.header("www-authenticate").is_some(), status == 401, "{refusal:?}");
         }
-        let astray = refused(&Stranger::Astray { audience: "a".into() }.into());
+        let astray = refused(&AuthError::Astray { audience: "a".into() }.into());
         assert_eq!(
             astray.header("www-authenticate").unwrap(),
             b"Bearer realm=\"events\", error=\"invalid_token\", \

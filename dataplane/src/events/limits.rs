@@ -32,7 +32,7 @@ pub const BATCH_EVENTS_MAX: usize = 1000;
 
 /// Headers beside the event that travel with it (tracing, `knative-*`), in bytes, names included.
 /// More are left behind: they are company, not cargo.
-pub const COMPANIONS_BYTES_MAX: usize = 4096;
+pub const EXTENSION_HEADERS_BYTES_MAX: usize = 4096;
 
 /// Hops that an event may make through brokers before a loop is assumed, when its sender does not
 /// say less (`knativebrokerttl`, X-BRK-04).
@@ -50,7 +50,7 @@ pub const QUICK_ANSWER_MAX: Duration = Duration::from_millis(8);
 
 /// Done ranges from which on a bookmark is long: it is written at most every [`BOOKMARK_EVERY`], and not
 /// with each flush, which would cost more than the events.
-pub const BOOKMARK_LONG_RANGES: usize = 32;
+pub const CURSOR_LONG_RANGES: usize = 32;
 
 /// Records a subscriber looks at before others get a turn: a filter that wants nothing must not
 /// hold the core while it passes a backlog.
@@ -92,7 +92,7 @@ pub const ERROR_DATA_BYTES_MAX: usize = 1024;
 pub const ANSWER_BYTES_MAX: usize = 2 << 20;
 
 /// How often bookmarks become durable when no event takes them along: what a crash delivers twice.
-pub const BOOKMARK_EVERY: Duration = Duration::from_millis(100);
+pub const CURSOR_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The newest bytes of a log, in bytes, that are taken to be in memory: one segment. Older ones are read by a
 /// thread that may wait for the disk before a core touches them.
@@ -109,7 +109,7 @@ pub const PAGERS_MAX: u32 = 4;
 
 /// How long events of streams that promise nothing wait for company before they are flushed alone, and so
 /// the longest that their delivery is late.
-pub const UNHURRIED_FLUSH: Duration = BOOKMARK_EVERY;
+pub const UNHURRIED_FLUSH: Duration = CURSOR_INTERVAL;
 
 /// Events that nobody waits for are flushed at once when they are this many bytes: the staging buffer stays
 /// small, and larger writes are hardly faster.
@@ -135,17 +135,17 @@ pub const QUICK_FLUSH_MAX: Duration = Duration::from_micros(500);
 pub const NEXT_REQUEST_MAX: Duration = Duration::from_micros(600);
 
 /// How often it is said at most that a full log refuses events: each refusal has its answer and its count.
-pub const FULL_TOLD_EVERY: Duration = Duration::from_secs(10);
+pub const FULL_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often old segments are looked through, segment files are looked at, and retention and quotas follow
 /// what is kept.
 pub const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
 /// A reply that has no room in the log is tried again after this long: space is looked for once a second.
-pub const ROOM_AGAIN: Duration = Duration::from_secs(1);
+pub const SPACE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Between two attempts to let go of a log whose next segment is being prepared: that takes some 100 ms.
-pub const RELEASE_AGAIN: Duration = Duration::from_millis(5);
+pub const RELEASE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A subscriber or stream that the table no longer names is forgotten after this long: control may
 /// need a while after a start, or between two versions of an object, to name it again, and what is
@@ -179,10 +179,10 @@ pub const BODIES_BYTES_MAX: usize = 64 * BODY_BYTES_MAX;
 pub const TIDY_EVERY: Duration = Duration::from_secs(10);
 
 /// Notes of the flight recorder that make a page, in bytes: some 700.
-pub const JOURNAL_PAGE_BYTES: usize = 16 << 10;
+pub const DELIVERY_LOG_PAGE_BYTES: usize = 16 << 10;
 
 /// How long notes wait for a page to fill: what a kill takes from the flight recorder.
-pub const JOURNAL_EVERY: Duration = Duration::from_millis(250);
+pub const DELIVERY_LOG_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What is looked at of the flight recorder when a log is opened, in bytes, the newest: some 700,000 attempts, and 20 ms. Attempts at
 /// unfinished events that were noted before count as not made.
@@ -193,7 +193,7 @@ pub const RELAYED_MAX: usize = 1024;
 
 /// Types of events that are told of one stream: more are events that carry data in their type, and nobody
 /// reads a list of them.
-pub const TYPES_TOLD_MAX: usize = 1024;
+pub const EVENT_TYPES_REPORTED_MAX: usize = 1024;
 
 /// Places that are looked at for one type: the table is nearly full when they are all taken.
 pub const TYPES_PROBED_MAX: usize = 8;
@@ -202,18 +202,18 @@ pub const TYPES_PROBED_MAX: usize = 8;
 pub const TYPES_WAITING_MAX: usize = 64;
 
 /// How soon a report to control that found the queue full is made again.
-pub const SIGNAL_AGAIN: Duration = Duration::from_secs(1);
+pub const SIGNAL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest token taken from a sender, in bytes. A service account's has some 700; a head has room for more.
 pub const TOKEN_BYTES_MAX: usize = 8 << 10;
 
 /// Tokens that one core remembers: a sender has one for an hour, and a few streams that it sends to. With the
 /// usual length that is 3 MiB, and 32 MiB at the very worst.
-pub const TOKENS_KNOWN_MAX: usize = 4096;
+pub const TOKEN_CACHE_MAX: usize = 4096;
 
 /// How often a delivery looks whether there is a token for its target: only at a start, or after a long failure to
 /// renew one.
-pub const PASS_LOOK_EVERY: Duration = Duration::from_millis(50);
+pub const TOKEN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A token that is refused with 401 is renewed if it is older: a newer one is refused for another reason, and a receiver
 /// that refuses everything causes no more than one request for a token in this time.
@@ -227,4 +227,4 @@ pub const TOKEN_RENEWAL_MAX: Duration = Duration::from_secs(2);
 pub const REFUSED_RETRY_EVERY: Duration = Duration::from_secs(5);
 
 /// Deleted streams and subscribers with a backlog that wait to be told of. They are fetched every two seconds.
-pub const LEFT_TOLD_MAX: usize = 256;
+pub const ABANDONED_REPORTED_MAX: usize = 256;

@@ -5,32 +5,32 @@
 //! together for a core, [`service`] is how a core runs them, [`sender`] how requests leave. What an event is, and its forms on the wire and on disk: [`cloudevent`],
 //! [`record`], [`encode`].
 
-pub mod admission;
+pub mod abandoned;
+pub mod auth;
+mod busy_poll;
 pub mod cloudevent;
-pub mod companions;
+pub mod core_relay;
 pub mod delivery;
+pub mod delivery_log;
+pub mod dns;
 pub mod encode;
+pub mod engine;
+pub mod event_types;
+pub mod extension_headers;
 mod feed;
 pub mod filter;
-mod hand;
-pub mod house;
 pub mod ingress;
-pub mod journal;
-pub mod keeper;
-pub mod left_behind;
 pub mod limits;
-mod pager;
+pub mod log_writer;
+mod preallocator;
+mod readahead;
 pub mod record;
-pub mod relay;
-pub mod resolve;
 pub mod sender;
-pub mod service;
+pub mod server;
 pub mod stalled;
 pub mod trace;
-pub mod types;
-mod vigil;
 
-pub use crate::http::answer::Answer;
+pub use crate::http::local_response::LocalResponse;
 
 #[cfg(test)]
 mod tests;

@@ -23,7 +23,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::cloudevent::{ADDED, Attribute, Data, Event, Kind, Mode};
+use super::cloudevent::{ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData};
 
 /// The companion that names the only subscriber an event is for: it is replayed to that one. Never sent.
 pub const ADDRESSEE: &str = "sluicegate-addressee";
@@ -35,17 +35,17 @@ pub const ORIGINAL: &str = "sluicegate-original";
 pub const ARRIVAL_ATTRIBUTE: &str = ADDED[0];
 
 /// Which log, by its core's number, and where in it: what names an event.
-pub type Place = (usize, u64);
+pub type EventPosition = (usize, u64);
 
 const VERSION: u8 = 1;
 const ADDRESSED: u8 = 0x80;
 const FIXED_BYTES: usize = 8;
 const ATTRIBUTE_FIXED_BYTES: usize = 6;
-const COMPANION_FIXED_BYTES: usize = 3;
+const EXTENSION_HEADER_FIXED_BYTES: usize = 3;
 
 /// A header that travels beside the event: tracing, `knative-*` (X-DLV-09).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Companion<'a> {
+pub struct ExtensionHeader<'a> {
     /// Lower case.
     pub name: Cow<'a, str>,
     pub value: Cow<'a, [u8]>,
@@ -53,16 +53,17 @@ pub struct Companion<'a> {
 
 /// What stands before the data in a record; the data itself is appended by the caller as it is.
 #[must_use]
-pub fn encode_head(event: &Event<'_>, companions: &[Companion<'_>], hops_left: u8) -> Vec<u8> {
+pub fn encode_head(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], hops_left: u8) -> Vec<u8> {
     let attributes: usize =
         event.attributes.iter().map(|a| ATTRIBUTE_FIXED_BYTES + a.name.len() + a.value.len()).sum();
-    let beside: usize = companions.iter().map(|c| COMPANION_FIXED_BYTES + c.name.len() + c.value.len()).sum();
+    let beside: usize =
+        companions.iter().map(|c| EXTENSION_HEADER_FIXED_BYTES + c.name.len() + c.value.len()).sum();
     let mut out = Vec::with_capacity(FIXED_BYTES + attributes + beside); // the record is built here
-    let (mode, data) = (u8::from(event.mode == Mode::Structured), data_code(&event.data));
+    let (mode, data) = (u8::from(event.mode == ContentMode::Structured), data_code(&event.data));
     out.extend([VERSION, mode, hops_left, data]);
     out.extend(short(event.attributes.len()).to_le_bytes());
     out.extend(short(companions.len()).to_le_bytes());
-    for Attribute { name, value, kind } in &event.attributes {
+    for CloudEventAttribute { name, value, kind } in &event.attributes {
         let length =
             u32::try_from(value.len()).expect("a value came in a request, which is smaller than 4 GiB");
         out.extend([kind_code(*kind), byte(name.len())]);
@@ -70,7 +71,7 @@ pub fn encode_head(event: &Event<'_>, companions: &[Companion<'_>], hops_left: u
         out.extend(name.as_bytes());
         out.extend(value.as_bytes());
     }
-    for Companion { name, value } in companions {
+    for ExtensionHeader { name, value } in companions {
         out.push(byte(name.len()));
         out.extend(short(value.len()).to_le_bytes());
         out.extend(name.as_bytes());
@@ -81,11 +82,12 @@ pub fn encode_head(event: &Event<'_>, companions: &[Companion<'_>], hops_left: u
 
 /// A copy of the event at `original` for one subscriber only, whoever else reads the stream.
 #[must_use]
-pub fn addressed(record: &Record, subscriber: &str, original: Place) -> Vec<u8> {
+pub fn addressed(record: &EventRecord, subscriber: &str, original: EventPosition) -> Vec<u8> {
     let (core, position) = original;
-    let to = Companion { name: ADDRESSEE.into(), value: subscriber.as_bytes().into() };
-    let of = Companion { name: ORIGINAL.into(), value: format!("{core}:{position}").into_bytes().into() };
-    let others = record.companions().filter(|companion| !is_of_a_copy(&companion.name));
+    let to = ExtensionHeader { name: ADDRESSEE.into(), value: subscriber.as_bytes().into() };
+    let of =
+        ExtensionHeader { name: ORIGINAL.into(), value: format!("{core}:{position}").into_bytes().into() };
+    let others = record.extension_headers().filter(|companion| !is_of_a_copy(&companion.name));
     let companions: Vec<_> = [to, of].into_iter().chain(others).collect();
     let mut bytes = encode_head(&record.event(), &companions, record.hops_left);
     bytes[1] |= ADDRESSED;
@@ -107,15 +109,15 @@ pub fn is_of_a_copy(companion: &str) -> bool {
 
 /// A decoded record: views into the log.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct EventRecord {
     bytes: Bytes,
-    pub mode: Mode,
+    pub mode: ContentMode,
     pub hops_left: u8,
     /// Whether it is for one subscriber only, [`Record::addressee`].
     pub is_addressed: bool,
     data_code: u8,
     attributes: Range<usize>,
-    companions: Range<usize>,
+    extension_headers: Range<usize>,
     /// When a broker took it in, in milliseconds since 1970.
     arrived_ms: Option<u64>,
     /// The same as a text, once somebody asks.
@@ -124,7 +126,7 @@ pub struct Record {
 
 /// The record is not one of ours: a newer version wrote it, or a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Corrupt {
+pub enum CorruptRecord {
     #[error("the record has version {0}, this program reads 1")]
     Version(u8),
     #[error("the record ends early or has an unknown code")]
@@ -134,30 +136,30 @@ pub enum Corrupt {
     Stalled,
 }
 
-impl Record {
-    pub fn decode(bytes: Bytes) -> Result<Self, Corrupt> {
-        let fixed: [u8; FIXED_BYTES] = *bytes.first_chunk().ok_or(Corrupt::Shape)?;
+impl EventRecord {
+    pub fn decode(bytes: Bytes) -> Result<Self, CorruptRecord> {
+        let fixed: [u8; FIXED_BYTES] = *bytes.first_chunk().ok_or(CorruptRecord::Shape)?;
         let [version, mode, hops_left, data_code, a0, a1, c0, c1] = fixed;
         if version != VERSION {
-            return Err(Corrupt::Version(version));
+            return Err(CorruptRecord::Version(version));
         }
         let (is_addressed, mode) = (mode & ADDRESSED != 0, mode & !ADDRESSED);
         if mode > 1 || data_code > 2 {
-            return Err(Corrupt::Shape);
+            return Err(CorruptRecord::Shape);
         }
         let mut rest = &bytes[FIXED_BYTES..];
         for _ in 0..u16::from_le_bytes([a0, a1]) {
-            take_attribute(&mut rest).ok_or(Corrupt::Shape)?;
+            take_attribute(&mut rest).ok_or(CorruptRecord::Shape)?;
         }
         let attributes_end = bytes.len() - rest.len();
         for _ in 0..u16::from_le_bytes([c0, c1]) {
-            take_companion(&mut rest).ok_or(Corrupt::Shape)?;
+            take_extension_header(&mut rest).ok_or(CorruptRecord::Shape)?;
         }
         let companions_end = bytes.len() - rest.len();
         if (data_code == 0 && !rest.is_empty()) || (data_code == 2 && std::str::from_utf8(rest).is_err()) {
-            return Err(Corrupt::Shape);
+            return Err(CorruptRecord::Shape);
         }
-        let mode = if mode == 1 { Mode::Structured } else { Mode::Binary };
+        let mode = if mode == 1 { ContentMode::Structured } else { ContentMode::Binary };
         let (attributes, companions) = (FIXED_BYTES..attributes_end, attributes_end..companions_end);
         Ok(Self {
             bytes,
@@ -166,7 +168,7 @@ impl Record {
             is_addressed,
             data_code,
             attributes,
-            companions,
+            extension_headers: companions,
             arrived_ms: None,
             arrival: OnceCell::new(),
         })
@@ -179,14 +181,14 @@ impl Record {
     }
 
     /// The attributes in the order received.
-    pub fn attributes(&self) -> impl Iterator<Item = Attribute<'_>> {
+    pub fn attributes(&self) -> impl Iterator<Item = CloudEventAttribute<'_>> {
         let mut rest = &self.bytes[self.attributes.clone()];
         std::iter::from_fn(move || take_attribute(&mut rest))
     }
 
-    pub fn companions(&self) -> impl Iterator<Item = Companion<'_>> {
-        let mut rest = &self.bytes[self.companions.clone()];
-        std::iter::from_fn(move || take_companion(&mut rest))
+    pub fn extension_headers(&self) -> impl Iterator<Item = ExtensionHeader<'_>> {
+        let mut rest = &self.bytes[self.extension_headers.clone()];
+        std::iter::from_fn(move || take_extension_header(&mut rest))
     }
 
     /// The only subscriber that it is for, if it is for one only.
@@ -195,17 +197,17 @@ impl Record {
         if !self.is_addressed {
             return None;
         }
-        let first = self.companions().next().filter(|companion| companion.name == ADDRESSEE)?;
+        let first = self.extension_headers().next().filter(|companion| companion.name == ADDRESSEE)?;
         String::from_utf8(first.value.into_owned()).ok()
     }
 
     /// The event that it is a copy of, if it is one and says so.
     #[must_use]
-    pub fn original(&self) -> Option<Place> {
+    pub fn original(&self) -> Option<EventPosition> {
         if !self.is_addressed {
             return None;
         }
-        let second = self.companions().nth(1).filter(|companion| companion.name == ORIGINAL)?;
+        let second = self.extension_headers().nth(1).filter(|companion| companion.name == ORIGINAL)?;
         let (core, position) = std::str::from_utf8(&second.value).ok()?.split_once(':')?;
         Some((core.parse().ok()?, position.parse().ok()?))
     }
@@ -246,19 +248,19 @@ impl Record {
     /// The payload without a copy.
     #[must_use]
     pub fn data_bytes(&self) -> Bytes {
-        self.bytes.slice(self.companions.end..)
+        self.bytes.slice(self.extension_headers.end..)
     }
 
     /// The event as it was received.
     #[must_use]
-    pub fn event(&self) -> Event<'_> {
-        let data = &self.bytes[self.companions.end..];
+    pub fn event(&self) -> CloudEvent<'_> {
+        let data = &self.bytes[self.extension_headers.end..];
         let data = match self.data_code {
-            0 => Data::None,
-            2 => Data::Json(std::str::from_utf8(data).unwrap_or_default()), // checked by decode
-            _ => Data::Bytes(Cow::Borrowed(data)),
+            0 => EventData::None,
+            2 => EventData::Json(std::str::from_utf8(data).unwrap_or_default()), // checked by decode
+            _ => EventData::Bytes(Cow::Borrowed(data)),
         };
-        Event { mode: self.mode, attributes: self.attributes().collect(), data }
+        CloudEvent { mode: self.mode, attributes: self.attributes().collect(), data }
     }
 }
 
@@ -269,16 +271,16 @@ pub fn time_text(ms: u64) -> Option<Box<str>> {
     Some(time.to_string().into())
 }
 
-fn take_attribute<'a>(rest: &mut &'a [u8]) -> Option<Attribute<'a>> {
+fn take_attribute<'a>(rest: &mut &'a [u8]) -> Option<CloudEventAttribute<'a>> {
     let (kind, name, value) = split_attribute(rest)?;
     let kind = match kind {
-        0 => Kind::String,
-        1 => Kind::Integer,
-        2 => Kind::Boolean,
+        0 => AttributeKind::String,
+        1 => AttributeKind::Integer,
+        2 => AttributeKind::Boolean,
         _ => return None,
     };
     let (name, value) = (std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?);
-    Some(Attribute { name: name.into(), value: value.into(), kind })
+    Some(CloudEventAttribute { name: name.into(), value: value.into(), kind })
 }
 
 fn split_attribute<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8], &'a [u8])> {
@@ -291,29 +293,29 @@ fn split_attribute<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8], &'a [u8])> 
     Some((kind, name, value))
 }
 
-fn take_companion<'a>(rest: &mut &'a [u8]) -> Option<Companion<'a>> {
-    let (fixed, tail) = rest.split_first_chunk::<COMPANION_FIXED_BYTES>()?;
+fn take_extension_header<'a>(rest: &mut &'a [u8]) -> Option<ExtensionHeader<'a>> {
+    let (fixed, tail) = rest.split_first_chunk::<EXTENSION_HEADER_FIXED_BYTES>()?;
     let [name_length, v0, v1] = *fixed;
     let (name, tail) = tail.split_at_checked(name_length.into())?;
     let (value, tail) = tail.split_at_checked(u16::from_le_bytes([v0, v1]).into())?;
     let name = std::str::from_utf8(name).ok()?;
     *rest = tail;
-    Some(Companion { name: name.into(), value: value.into() })
+    Some(ExtensionHeader { name: name.into(), value: value.into() })
 }
 
-const fn kind_code(kind: Kind) -> u8 {
+const fn kind_code(kind: AttributeKind) -> u8 {
     match kind {
-        Kind::String => 0,
-        Kind::Integer => 1,
-        Kind::Boolean => 2,
+        AttributeKind::String => 0,
+        AttributeKind::Integer => 1,
+        AttributeKind::Boolean => 2,
     }
 }
 
-const fn data_code(data: &Data<'_>) -> u8 {
+const fn data_code(data: &EventData<'_>) -> u8 {
     match data {
-        Data::None => 0,
-        Data::Bytes(_) => 1,
-        Data::Json(_) => 2,
+        EventData::None => 0,
+        EventData::Bytes(_) => 1,
+        EventData::Json(_) => 2,
     }
 }
 
@@ -331,24 +333,28 @@ mod tests {
 
     use super::*;
 
-    fn attribute() -> impl Strategy<Value = Attribute<'static>> {
-        let kind = prop_oneof![Just(Kind::String), Just(Kind::Integer), Just(Kind::Boolean)];
-        ("[a-z0-9]{1,20}", "\\PC{0,40}", kind).prop_map(|(name, value, kind)| Attribute {
+    fn attribute() -> impl Strategy<Value = CloudEventAttribute<'static>> {
+        let kind = prop_oneof![
+            Just(AttributeKind::String),
+            Just(AttributeKind::Integer),
+            Just(AttributeKind::Boolean)
+        ];
+        ("[a-z0-9]{1,20}", "\\PC{0,40}", kind).prop_map(|(name, value, kind)| CloudEventAttribute {
             name: name.into(),
             value: value.into(),
             kind,
         })
     }
 
-    fn data() -> impl Strategy<Value = Data<'static>> {
+    fn data() -> impl Strategy<Value = EventData<'static>> {
         prop_oneof![
-            Just(Data::None),
-            any::<Vec<u8>>().prop_map(|bytes| Data::Bytes(bytes.into())),
-            Just(Data::Json("{ \"a\" :\t1 }")),
+            Just(EventData::None),
+            any::<Vec<u8>>().prop_map(|bytes| EventData::Bytes(bytes.into())),
+            Just(EventData::Json("{ \"a\" :\t1 }")),
         ]
     }
 
-    fn whole(event: &Event<'_>, companions: &[Companion<'_>], hops_left: u8) -> Bytes {
+    fn whole(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], hops_left: u8) -> Bytes {
         let mut bytes = encode_head(event, companions, hops_left);
         bytes.extend(event.data.bytes());
         bytes.into()
@@ -356,28 +362,32 @@ mod tests {
 
     #[test]
     fn an_addressed_copy_is_the_event_with_an_addressee() {
-        let event = Event {
-            mode: Mode::Structured,
-            attributes: vec![Attribute { name: "id".into(), value: "1".into(), kind: Kind::String }],
-            data: Data::Json("{ }"),
+        let event = CloudEvent {
+            mode: ContentMode::Structured,
+            attributes: vec![CloudEventAttribute {
+                name: "id".into(),
+                value: "1".into(),
+                kind: AttributeKind::String,
+            }],
+            data: EventData::Json("{ }"),
         };
-        let beside = Companion { name: "x-request-id".into(), value: b"7"[..].into() };
-        let first = Record::decode(whole(&event, std::slice::from_ref(&beside), 9)).unwrap();
+        let beside = ExtensionHeader { name: "x-request-id".into(), value: b"7"[..].into() };
+        let first = EventRecord::decode(whole(&event, std::slice::from_ref(&beside), 9)).unwrap();
         assert_eq!((first.addressee(), first.original()), (None, None));
-        let copy = Record::decode(addressed(&first, "one", (1, 77)).into()).unwrap();
+        let copy = EventRecord::decode(addressed(&first, "one", (1, 77)).into()).unwrap();
         assert_eq!((copy.addressee().as_deref(), copy.hops_left, copy.event()), (Some("one"), 9, event));
         assert_eq!(copy.original(), Some((1, 77)));
-        let again = Record::decode(addressed(&copy, "two", (0, 8)).into()).unwrap();
+        let again = EventRecord::decode(addressed(&copy, "two", (0, 8)).into()).unwrap();
         assert_eq!((again.addressee().as_deref(), again.original()), (Some("two"), Some((0, 8))));
-        assert_eq!(again.companions().skip(2).collect::<Vec<_>>(), [beside]);
+        assert_eq!(again.extension_headers().skip(2).collect::<Vec<_>>(), [beside]);
     }
 
     /// Programs wrote copies before copies said what they are of, and such are in logs.
     #[test]
     fn a_copy_that_does_not_say_of_what_is_read_too() {
-        let event = Event { mode: Mode::Binary, attributes: Vec::new(), data: Data::None };
+        let event = CloudEvent { mode: ContentMode::Binary, attributes: Vec::new(), data: EventData::None };
         for second in [None, Some((ORIGINAL, "")), Some((ORIGINAL, "x:1")), Some(("x-request-id", "0:1"))] {
-            let companion = |(name, value): (&'static str, &'static str)| Companion {
+            let companion = |(name, value): (&'static str, &'static str)| ExtensionHeader {
                 name: name.into(),
                 value: value.as_bytes().into(),
             };
@@ -385,7 +395,7 @@ mod tests {
                 [Some((ADDRESSEE, "one")), second].into_iter().flatten().map(companion).collect();
             let mut bytes = whole(&event, &beside, 0).to_vec();
             bytes[1] |= ADDRESSED;
-            let copy = Record::decode(bytes.into()).unwrap();
+            let copy = EventRecord::decode(bytes.into()).unwrap();
             assert_eq!((copy.addressee().as_deref(), copy.original()), (Some("one"), None), "{second:?}");
         }
     }
@@ -393,9 +403,13 @@ mod tests {
     /// X-BRK-05: filters see what subscribers are sent.
     #[test]
     fn a_record_that_arrived_at_a_broker_says_when() {
-        let own = Attribute { name: ARRIVAL_ATTRIBUTE.into(), value: "mine".into(), kind: Kind::String };
-        let event = Event { mode: Mode::Binary, attributes: vec![own], data: Data::None };
-        let record = Record::decode(whole(&event, &[], 0)).unwrap();
+        let own = CloudEventAttribute {
+            name: ARRIVAL_ATTRIBUTE.into(),
+            value: "mine".into(),
+            kind: AttributeKind::String,
+        };
+        let event = CloudEvent { mode: ContentMode::Binary, attributes: vec![own], data: EventData::None };
+        let record = EventRecord::decode(whole(&event, &[], 0)).unwrap();
         assert_eq!(record.attribute(ARRIVAL_ATTRIBUTE), Some("mine"));
         let arrived = record.clone().arrived_at(1_700_000_000_123);
         assert_eq!(arrived.attribute(ARRIVAL_ATTRIBUTE), Some("2023-11-14T22:13:20.123Z"));
@@ -413,12 +427,12 @@ mod tests {
             hops: u8,
             value in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
-            let mode = if structured { Mode::Structured } else { Mode::Binary };
-            let event = Event { mode, attributes, data };
-            let companions = [Companion { name: "traceparent".into(), value: value.into() }];
-            let record = Record::decode(whole(&event, &companions, hops)).unwrap();
+            let mode = if structured { ContentMode::Structured } else { ContentMode::Binary };
+            let event = CloudEvent { mode, attributes, data };
+            let companions = [ExtensionHeader { name: "traceparent".into(), value: value.into() }];
+            let record = EventRecord::decode(whole(&event, &companions, hops)).unwrap();
             prop_assert_eq!(record.event(), event.clone());
-            prop_assert_eq!(record.companions().collect::<Vec<_>>(), companions);
+            prop_assert_eq!(record.extension_headers().collect::<Vec<_>>(), companions);
             prop_assert_eq!(record.hops_left, hops);
             prop_assert_eq!(record.data_bytes(), event.data.bytes());
         }
@@ -428,21 +442,21 @@ mod tests {
             if let (true, Some(first)) = (ours, bytes.first_mut()) {
                 *first = VERSION; // or most cases end at the first byte
             }
-            if let Ok(record) = Record::decode(bytes.into()) {
+            if let Ok(record) = EventRecord::decode(bytes.into()) {
                 let _ = (record.event(), record.attribute("id"));
             }
         }
 
         #[test]
         fn a_record_cut_or_changed_anywhere_is_refused_or_read_without_panic(cut in 0_usize..120, change: u8) {
-            let attributes = vec![Attribute { name: "id".into(), value: "1".into(), kind: Kind::String }];
-            let event = Event { mode: Mode::Binary, attributes, data: Data::Json("[1]") };
+            let attributes = vec![CloudEventAttribute { name: "id".into(), value: "1".into(), kind: AttributeKind::String }];
+            let event = CloudEvent { mode: ContentMode::Binary, attributes, data: EventData::Json("[1]") };
             let bytes = whole(&event, &[], 3);
-            let _ = Record::decode(bytes.slice(..cut.min(bytes.len())));
+            let _ = EventRecord::decode(bytes.slice(..cut.min(bytes.len())));
             let mut changed = bytes.to_vec();
             let at = cut % changed.len();
             changed[at] = change;
-            if let Ok(record) = Record::decode(changed.into()) {
+            if let Ok(record) = EventRecord::decode(changed.into()) {
                 let _ = record.event();
             }
         }
@@ -450,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_newer_record_is_refused_by_its_number() {
-        assert_eq!(Record::decode(Bytes::from_static(&[2; 16])).unwrap_err(), Corrupt::Version(2));
-        assert_eq!(Record::decode(Bytes::new()).unwrap_err(), Corrupt::Shape);
+        assert_eq!(EventRecord::decode(Bytes::from_static(&[2; 16])).unwrap_err(), CorruptRecord::Version(2));
+        assert_eq!(EventRecord::decode(Bytes::new()).unwrap_err(), CorruptRecord::Shape);
     }
 }

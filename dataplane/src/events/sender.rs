@@ -8,37 +8,42 @@ use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
-use super::Answer;
-use super::admission::{Pass, Shown};
-use super::delivery::{Post, PostError, claims_reply};
-use super::encode::Outgoing;
+use super::LocalResponse;
+use super::auth::{AccessToken, PresentedToken};
+use super::delivery::{EventSender, PostError, claims_reply};
+use super::dns::DnsResolver;
+use super::encode::EncodedEvent;
 use super::limits::{
-    ANSWER_BYTES_MAX, JOINED_BODY_BYTES_MAX, PASS_LOOK_EVERY, REFUSED_TOKEN_AGE_MIN, TOKEN_RENEWAL_MAX,
+    ANSWER_BYTES_MAX, JOINED_BODY_BYTES_MAX, REFUSED_TOKEN_AGE_MIN, TOKEN_CHECK_INTERVAL, TOKEN_RENEWAL_MAX,
 };
-use super::resolve::Resolver;
-use crate::http::client::{self, ExchangeError, To};
+use crate::http::buffers::by;
+use crate::http::client::{self, ExchangeError, UpstreamAddress};
 use crate::http::codec::Method;
 use crate::http::pool::PoolKey;
-use crate::http::wire::by;
-use crate::names::Found;
-use crate::outcomes::Key;
-use crate::proxy::{Choice, Place, Proxy, Refusal, Wish};
-use crate::signal::{Signal, Signals};
-use crate::table::{Ask, Edits, Endpoint, NO_PORT, Target};
+use crate::proxy::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
+use crate::request_histograms::OutcomeKey;
+use crate::service_names::ResolvedAddress;
+use crate::signal::{Signal, SignalQueue};
+use crate::table::{DeliveryTarget, Endpoint, HeaderEdits, NO_PORT, RouteRequest};
 
 /// The receiver does not accept the token.
 const UNAUTHORIZED: u16 = 401;
 
 /// Sends over the core's own client.
 #[derive(Clone)]
-pub struct Sender {
+pub struct HttpSender {
     pub proxy: Rc<Proxy>,
-    pub resolver: Rc<Resolver>,
-    pub signals: Signals,
+    pub resolver: Rc<DnsResolver>,
+    pub signals: SignalQueue,
 }
 
-impl Post for Sender {
-    async fn post(&self, target: &Target, request: Outgoing, timeout: Duration) -> Result<Answer, PostError> {
+impl EventSender for HttpSender {
+    async fn send(
+        &self,
+        target: &DeliveryTarget,
+        request: EncodedEvent,
+        timeout: Duration,
+    ) -> Result<LocalResponse, PostError> {
         if target.port == NO_PORT {
             let what = "begins neither with http:// nor with https://, or its port is none of 1 to 65535";
             return Err(PostError::Transport(format!("{} {what}", target.url).into()));
@@ -46,7 +51,7 @@ impl Post for Sender {
         let Some(token) = self.token(target, timeout).await? else {
             return self.send(target, request, None, timeout).await;
         };
-        let is_renewed = target.pass.as_ref().filter(|pass| !pass.is_login());
+        let is_renewed = target.access_token.as_ref().filter(|pass| !pass.is_login());
         let Some(pass) = is_renewed else {
             return self.send(target, request, Some(&token.value), timeout).await;
         };
@@ -61,21 +66,21 @@ impl Post for Sender {
         }
     }
 
-    fn places(&self, target: &Target) -> usize {
-        let ask = Ask::ours(&target.host, &target.path);
+    fn capacity(&self, target: &DeliveryTarget) -> usize {
+        let ask = RouteRequest::ours(&target.host, &target.path);
         self.proxy.with_table(|table| table.hosts.find(&target.host).map_or(0, |route| route.places(&ask)))
     }
 }
 
-impl Sender {
+impl HttpSender {
     async fn send(
         &self,
-        target: &Target,
-        request: Outgoing,
+        target: &DeliveryTarget,
+        request: EncodedEvent,
         shown: Option<&str>,
         timeout: Duration,
-    ) -> Result<Answer, PostError> {
-        let sent = message(self.proxy.spare.take(self.proxy.ring.now()), target, &request, shown, None);
+    ) -> Result<LocalResponse, PostError> {
+        let sent = message(self.proxy.buffers.take(self.proxy.ring.now()), target, &request, shown, None);
         let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
             self.to_instance(target, (&request, shown), &sent, timeout).await?
         } else {
@@ -89,11 +94,14 @@ impl Sender {
             checked.map_err(|refused| {
                 PostError::Refused(self.proxy.targets.count(refused).to_string().into())
             })?;
-            let to = To { unrestricted: true, ..To::outside(address, target.trust.as_deref()) };
+            let to = UpstreamAddress {
+                unrestricted: true,
+                ..UpstreamAddress::outside(address, target.tls.as_deref())
+            };
             self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
         };
         if let Ok(buffer) = sent.head.try_into_mut() {
-            self.proxy.spare.give(buffer, self.proxy.ring.now()); // more than what the allocator keeps at hand
+            self.proxy.buffers.give(buffer, self.proxy.ring.now()); // more than what the allocator keeps at hand
         }
         match outcome {
             Ok(answer) => Ok(answer),
@@ -113,24 +121,32 @@ impl Sender {
 
     /// What is shown to a target that wants to know who comes. Control renews it long before it ends, so there is
     /// something to wait for only at a start.
-    async fn token(&self, target: &Target, timeout: Duration) -> Result<Option<Arc<Shown>>, PostError> {
-        let Some(pass) = &target.pass else { return Ok(None) };
+    async fn token(
+        &self,
+        target: &DeliveryTarget,
+        timeout: Duration,
+    ) -> Result<Option<Arc<PresentedToken>>, PostError> {
+        let Some(pass) = &target.access_token else { return Ok(None) };
         let due = self.proxy.ring.now() + timeout;
         loop {
-            if let Some(shown) = pass.shown() {
+            if let Some(shown) = pass.token() {
                 return Ok(Some(shown));
             }
             if self.proxy.ring.now() >= due {
                 return Err(PostError::Transport("there is no token for this target yet".into()));
             }
-            self.proxy.ring.sleep(PASS_LOOK_EVERY).await;
+            self.proxy.ring.sleep(TOKEN_CHECK_INTERVAL).await;
         }
     }
 
     /// A token that a receiver has not refused yet. One is asked for unless the refused one is new itself: then another
     /// would be refused as well.
-    async fn newer_token(&self, pass: &Pass, refused: &Arc<Shown>) -> Option<Arc<Shown>> {
-        let newer = || pass.shown().filter(|shown| !Arc::ptr_eq(shown, refused));
+    async fn newer_token(
+        &self,
+        pass: &AccessToken,
+        refused: &Arc<PresentedToken>,
+    ) -> Option<Arc<PresentedToken>> {
+        let newer = || pass.token().filter(|shown| !Arc::ptr_eq(shown, refused));
         if newer().is_none() {
             if refused.since.elapsed() < REFUSED_TOKEN_AGE_MIN {
                 return None;
@@ -143,19 +159,19 @@ impl Sender {
             if newer.is_some() || self.proxy.ring.now() >= due {
                 return newer;
             }
-            self.proxy.ring.sleep(PASS_LOOK_EVERY).await;
+            self.proxy.ring.sleep(TOKEN_CHECK_INTERVAL).await;
         }
     }
 
     /// Where somebody else's host is: as the table says, or else DNS.
-    async fn address(&self, target: &Target) -> Result<SocketAddr, Box<str>> {
+    async fn address(&self, target: &DeliveryTarget) -> Result<SocketAddr, Box<str>> {
         let named = self.proxy.with_table(|table| {
             table.names.find(&target.host, target.port, |count| fastrand::usize(..count))
         });
         match named {
-            Some(Found::At(address)) => Ok(address),
-            Some(Found::Alias(host)) => self.resolver.resolve(&host, target.port).await,
-            Some(Found::Nobody) => {
+            Some(ResolvedAddress::At(address)) => Ok(address),
+            Some(ResolvedAddress::Alias(host)) => self.resolver.resolve(&host, target.port).await,
+            Some(ResolvedAddress::Unresolved) => {
                 Err(format!("the Service has no ready endpoint for port {}", target.port).into())
             }
             None => self.resolver.resolve(&target.host, target.port).await,
@@ -166,16 +182,16 @@ impl Sender {
     /// refuses the connection is reported, and another is tried.
     async fn to_instance(
         &self,
-        target: &Target,
-        (request, token): (&Outgoing, Option<&str>),
-        sent: &client::Outgoing,
+        target: &DeliveryTarget,
+        (request, token): (&EncodedEvent, Option<&str>),
+        sent: &client::BufferedRequest,
         timeout: Duration,
-    ) -> Result<Result<Answer, ExchangeError>, PostError> {
+    ) -> Result<Result<LocalResponse, ExchangeError>, PostError> {
         let ring = &self.proxy.ring;
-        let ask = Ask::ours(&target.host, &target.path);
+        let ask = RouteRequest::ours(&target.host, &target.path);
         let choice = self.proxy.route(&ask).map_err(refused)?;
         let bytes = sent.head.len() + sent.body.len();
-        let mut wish = Wish { ask, bytes, tried: Vec::new() };
+        let mut wish = AcquireRequest { route_request: ask, bytes, tried: Vec::new() };
         let mut place = self.place(choice, &mut wish, target, timeout).await?;
         let due = ring.now() + timeout;
         loop {
@@ -183,15 +199,17 @@ impl Sender {
                 place.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
             let sent = edited.as_ref().unwrap_or(sent);
             let Endpoint { id, address, unrestricted, .. } = *place.endpoint;
-            let trust = place.backend().trust.clone();
-            let to = To { address, key: PoolKey::Endpoint(id), trust: trust.as_deref(), unrestricted };
+            let trust = place.backend().tls.clone();
+            let to =
+                UpstreamAddress { address, key: PoolKey::Endpoint(id), tls: trust.as_deref(), unrestricted };
             let began = ring.now();
             let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
             let is_lost =
                 matches!(outcome, Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }));
             if !is_lost {
                 let status = outcome.as_ref().map_or(0, |answer| answer.status);
-                let key = Key { tag: place.choice.tag(&wish.ask), ..Key::of(status) };
+                let key =
+                    OutcomeKey { tag: place.selected.tag(&wish.route_request), ..OutcomeKey::of(status) };
                 place.backend().load.answers.note(&key, ring.now() - began);
                 return Ok(outcome);
             }
@@ -200,9 +218,9 @@ impl Sender {
                 tracing::debug!(backend = %place.backend().key, "not reported as unreachable: too many signals wait");
             }
             wish.tried.push(id);
-            let choice = place.choice.clone();
+            let choice = place.selected.clone();
             drop(place);
-            let another = by(ring, Some(due), Box::pin(self.proxy.place(choice, &mut wish))).await;
+            let another = by(ring, Some(due), Box::pin(self.proxy.acquire(choice, &mut wish))).await;
             place = another.map_err(|_| PostError::Timeout(timeout))?.map_err(refused)?;
         }
     }
@@ -211,26 +229,26 @@ impl Sender {
     /// route allows a request. For the first instance to start it lasts as long as the subscriber may take.
     async fn place(
         &self,
-        choice: Choice,
-        wish: &mut Wish<'_>,
-        target: &Target,
+        choice: SelectedEndpoint,
+        wish: &mut AcquireRequest<'_>,
+        target: &DeliveryTarget,
         timeout: Duration,
-    ) -> Result<Place, PostError> {
-        if let Some(place) = self.proxy.try_place(&choice, &[]) {
+    ) -> Result<Permit, PostError> {
+        if let Some(place) = self.proxy.try_acquire(&choice, &[]) {
             return Ok(place);
         }
-        let mut waiting = Box::pin(self.proxy.place(choice, wish)); // seldom, and large
+        let mut waiting = Box::pin(self.proxy.acquire(choice, wish)); // seldom, and large
         loop {
             match self.proxy.ring.timeout(timeout, waiting.as_mut()).await {
                 Ok(place) => return place.map_err(refused),
-                Err(_) if self.places(target) > 0 => {} // busy, and not absent
+                Err(_) if self.capacity(target) > 0 => {} // busy, and not absent
                 Err(_) => return Err(PostError::Timeout(timeout)),
             }
         }
     }
 }
 
-fn refused(why: Refusal) -> PostError {
+fn refused(why: LocalReply) -> PostError {
     PostError::Transport(why.to_string().into())
 }
 
@@ -241,11 +259,11 @@ const FIRST_LINES_BYTES: usize = 256;
 /// the answer.
 fn message(
     mut out: BytesMut,
-    target: &Target,
-    request: &Outgoing,
+    target: &DeliveryTarget,
+    request: &EncodedEvent,
     token: Option<&str>,
-    edits: Option<&Edits>,
-) -> client::Outgoing {
+    edits: Option<&HeaderEdits>,
+) -> client::BufferedRequest {
     let head_bytes = FIRST_LINES_BYTES + request.fields.len() + token.map_or(0, str::len);
     let is_small = request.body.len() <= JOINED_BODY_BYTES_MAX;
     let (behind, apart) =
@@ -254,7 +272,7 @@ fn message(
     out.put_slice(b"POST ");
     out.put_slice(if target.path.is_empty() { b"/" } else { target.path.as_bytes() });
     out.put_slice(b" HTTP/1.1\r\nHost: ");
-    out.put_slice(edits.and_then(Edits::host).unwrap_or(&target.authority).as_bytes());
+    out.put_slice(edits.and_then(HeaderEdits::host).unwrap_or(&target.authority).as_bytes());
     out.put_slice(b"\r\nContent-Length: ");
     out.put_slice(itoa::Buffer::new().format(request.body.len()).as_bytes());
     out.put_slice(b"\r\n");
@@ -264,14 +282,14 @@ fn message(
             out.put_slice(part.as_bytes());
         }
     }
-    for (name, value) in edits.into_iter().flat_map(Edits::headers) {
+    for (name, value) in edits.into_iter().flat_map(HeaderEdits::headers) {
         for part in [name, ": ", value, "\r\n"] {
             out.put_slice(part.as_bytes());
         }
     }
     out.put_slice(b"\r\n");
     out.put_slice(behind);
-    client::Outgoing { head: out.freeze(), body: apart, method: Method::Post }
+    client::BufferedRequest { head: out.freeze(), body: apart, method: Method::Post }
 }
 
 #[cfg(test)]
@@ -284,7 +302,7 @@ mod tests {
     fn a_small_body_stands_behind_its_head_and_a_large_one_apart() {
         for (length, behind) in [(0, 0), (JOINED_BODY_BYTES_MAX, JOINED_BODY_BYTES_MAX), (5000, 0)] {
             let body: Vec<u8> = (0..length).map(|n| n as u8).collect();
-            let request = Outgoing { fields: b"ce-id: 1\r\n".to_vec(), body: body.clone().into() };
+            let request = EncodedEvent { fields: b"ce-id: 1\r\n".to_vec(), body: body.clone().into() };
             let sent = message(BytesMut::new(), &target("http://s/"), &request, Some("Bearer token"), None);
             let head = format!(
                 "POST / HTTP/1.1\r\nHost: s\r\nContent-Length: {length}\r\nce-id: 1\r\n\

@@ -9,9 +9,9 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use ring::Work;
+use ring::CurrentWork;
 use serde::{Deserialize, Serialize};
-use wal::Position;
+use wal::LogPosition;
 
 /// The file beside a log's segments.
 const FILE: &str = "stalled-events.json";
@@ -50,7 +50,7 @@ impl Phase {
 /// What a core works on. Stream and subscriber are known by their addresses in memory, which are in the table: that
 /// costs the core no look-up and no count, and only a watchdog reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Activity {
+pub struct CoreActivity {
     pub phase: Phase,
     /// Which of the core's logs, in their order.
     pub log: usize,
@@ -58,12 +58,12 @@ pub struct Activity {
     pub stream: usize,
     /// Of a [`crate::table::Subscriber`]; 0: all of the stream.
     pub subscriber: usize,
-    pub position: Position,
+    pub position: LogPosition,
 }
 
-impl Activity {
+impl CoreActivity {
     #[must_use]
-    pub fn encode(self) -> Work {
+    pub fn encode(self) -> CurrentWork {
         let Self { phase, log, stream, subscriber, position } = self;
         let code = (log << 8 | (phase as usize + 1)) as u64;
         [code, stream as u64, subscriber as u64, position.get()]
@@ -71,7 +71,7 @@ impl Activity {
 
     /// `None`: nothing of events.
     #[must_use]
-    pub fn decode([code, stream, subscriber, position]: Work) -> Option<Self> {
+    pub fn decode([code, stream, subscriber, position]: CurrentWork) -> Option<Self> {
         let word = |word: u64| usize::try_from(word).ok();
         let phase = word(code & 0xff)?.checked_sub(1).and_then(|nth| Phase::ALL.get(nth))?;
         Some(Self {
@@ -79,7 +79,7 @@ impl Activity {
             log: word(code >> 8)?,
             stream: word(stream)?,
             subscriber: word(subscriber)?,
-            position: Position::new(position),
+            position: LogPosition::new(position),
         })
     }
 }
@@ -131,12 +131,17 @@ mod tests {
     #[test]
     fn activity_is_read_back_as_it_was_said() {
         for (nth, phase) in Phase::ALL.into_iter().enumerate() {
-            let activity =
-                Activity { phase, log: nth, stream: 0xfff0, subscriber: 0, position: Position::new(1 << 40) };
-            assert_eq!(Activity::decode(activity.encode()), Some(activity));
+            let activity = CoreActivity {
+                phase,
+                log: nth,
+                stream: 0xfff0,
+                subscriber: 0,
+                position: LogPosition::new(1 << 40),
+            };
+            assert_eq!(CoreActivity::decode(activity.encode()), Some(activity));
         }
-        assert_eq!(Activity::decode(Work::default()), None);
-        assert_eq!(Activity::decode([u64::MAX; 4]), None);
+        assert_eq!(CoreActivity::decode(CurrentWork::default()), None);
+        assert_eq!(CoreActivity::decode([u64::MAX; 4]), None);
     }
 
     #[test]

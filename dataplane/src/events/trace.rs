@@ -9,7 +9,7 @@ use crate::http::headers::fresh_trace_parent;
 const LENGTH: usize = 55;
 
 /// A `traceparent` of version 00, as we write it.
-pub type Parent = [u8; LENGTH];
+pub type TraceParent = [u8; LENGTH];
 
 /// Whether a `traceparent` is well formed; anything else is replaced, as the standard asks. What later versions put behind the fields
 /// of version 00 is theirs, and the fields mean the same ("Versioning of traceparent").
@@ -33,7 +33,7 @@ pub fn is_valid(value: &[u8]) -> bool {
 
 /// The same trace with a parent id of this attempt.
 #[must_use]
-pub fn attempt(parent: &[u8], rng: &mut Rng) -> Parent {
+pub fn attempt(parent: &[u8], rng: &mut Rng) -> TraceParent {
     match parent.first_chunk::<LENGTH>() {
         Some(valid) if is_valid(parent) => {
             let mut next = *valid;

@@ -11,7 +11,7 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// Whether a request is a call of gRPC.
 #[must_use]
-pub fn is_asked(parts: &request::Parts) -> bool {
+pub fn is_grpc(parts: &request::Parts) -> bool {
     is_named(&parts.headers)
 }
 
@@ -25,7 +25,7 @@ pub fn is_named(headers: &HeaderMap) -> bool {
 
 /// The whole answer (trailers-only, in gRPC's words) to a call that gets this status of HTTP.
 #[must_use]
-pub fn refusal(status: u16, sentence: &str) -> Response<()> {
+pub fn grpc_response(status: u16, sentence: &str) -> Response<()> {
     let mut answer = Response::new(());
     *answer.headers_mut() = self::status(status, sentence);
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -84,13 +84,13 @@ mod tests {
             ("text/plain", false),
         ] {
             let request = http::Request::post("/").header("content-type", kind).body(()).unwrap();
-            assert_eq!(is_asked(&request.into_parts().0), is_call, "{kind}");
+            assert_eq!(is_grpc(&request.into_parts().0), is_call, "{kind}");
         }
     }
 
     #[test]
     fn a_refusal_is_a_status_and_an_encoded_message() {
-        let answer = refusal(503, "100 % f\u{fc}ll\n");
+        let answer = grpc_response(503, "100 % f\u{fc}ll\n");
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["grpc-status"], "14");
         assert_eq!(answer.headers()["grpc-message"], "100 %25 f%C3%BCll");

@@ -9,13 +9,14 @@ use http::header::{HeaderName, HeaderValue};
 use http::{Method, Request, Response, Uri};
 
 use crate::http::codec::{
-    Malformed, Name, Parsed, RequestHead, RequestView, ResponseView, content_length, has_token, parse_request,
+    FieldName, MalformedHttp, Parsed, RequestHead, RequestView, ResponseView, content_length, has_token,
+    parse_request,
 };
-use crate::http::headers::{ForClient, Scheme, put_status};
+use crate::http::headers::{ClientScheme, ResponseContext, put_status};
 
 /// A request of an HTTP/2 client, parsed like one of HTTP/1.
 #[derive(Debug)]
-pub struct Translated {
+pub struct TranslatedRequest {
     pub bytes: Bytes,
     pub head: RequestHead,
     /// It wants trailers (`te: trailers`), which instances are told only in HTTP/2.
@@ -23,7 +24,7 @@ pub struct Translated {
 }
 
 /// Reads a client's head; `ends` when no body follows.
-pub fn from_client(parts: &http::request::Parts, ends: bool) -> Result<Translated, Malformed> {
+pub fn from_client(parts: &http::request::Parts, ends: bool) -> Result<TranslatedRequest, MalformedHttp> {
     if parts.method == Method::CONNECT {
         // Known for what it is, whatever it is to.
         let authority = authority(parts)?;
@@ -34,11 +35,14 @@ pub fn from_client(parts: &http::request::Parts, ends: bool) -> Result<Translate
 
 /// Reads the head of an extended CONNECT for a WebSocket (RFC 8441 5) as the handshake of RFC 6455; `key` is the
 /// nonce that an instance wants to answer.
-pub fn websocket_from_client(parts: &http::request::Parts, key: [u8; 16]) -> Result<Translated, Malformed> {
+pub fn websocket_from_client(
+    parts: &http::request::Parts,
+    key: [u8; 16],
+) -> Result<TranslatedRequest, MalformedHttp> {
     let key = base64::engine::general_purpose::STANDARD.encode(key);
     let handshake = format!("connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: {key}\r\n");
     if parts.headers.contains_key("sec-websocket-key") {
-        return Err(Malformed::FieldName); // there is none in this handshake, and two would be ambiguous
+        return Err(MalformedHttp::FieldName); // there is none in this handshake, and two would be ambiguous
     }
     translate(parts, true, "GET", &handshake)
 }
@@ -49,7 +53,7 @@ fn translate(
     ends: bool,
     method: &str,
     further: &str,
-) -> Result<Translated, Malformed> {
+) -> Result<TranslatedRequest, MalformedHttp> {
     let authority = authority(parts)?;
     let mut out = BytesMut::with_capacity(1024);
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -59,7 +63,7 @@ fn translate(
     let mut has_cookie = false;
     for (name, value) in &parts.headers {
         if is_padded(value) {
-            return Err(Malformed::FieldValue);
+            return Err(MalformedHttp::FieldValue);
         }
         match name.as_str() {
             "host" => continue,
@@ -72,11 +76,11 @@ fn translate(
                 continue;
             }
             // A field of one connection: h2 refuses it, and nothing here should hang on that.
-            "transfer-encoding" | "connection" | "upgrade" => return Err(Malformed::CodingInvalid),
+            "transfer-encoding" | "connection" | "upgrade" => return Err(MalformedHttp::CodingInvalid),
             "content-length" => {
                 has_length = true;
                 if ends && value.as_bytes().iter().any(|byte| *byte != b'0') {
-                    return Err(Malformed::LengthInvalid);
+                    return Err(MalformedHttp::LengthInvalid);
                 }
             }
             _ => {}
@@ -90,7 +94,7 @@ fn translate(
     }
     out.put_slice(b"\r\n");
     let wants_trailers = parts.headers.get_all("te").iter().any(|te| has_token(te.as_bytes(), "trailers"));
-    Ok(Translated { wants_trailers, ..parsed(out.freeze())? })
+    Ok(TranslatedRequest { wants_trailers, ..parsed(out.freeze())? })
 }
 
 /// Whether a value has blanks around it, which HTTP/1 drops and HTTP/2 forbids (RFC 9113 8.2.1): two who
@@ -102,19 +106,19 @@ pub fn is_padded(value: &HeaderValue) -> bool {
 }
 
 /// The one host that is meant.
-fn authority(parts: &http::request::Parts) -> Result<&str, Malformed> {
+fn authority(parts: &http::request::Parts) -> Result<&str, MalformedHttp> {
     let mut hosts = parts.headers.get_all("host").iter();
-    let host = hosts.next().map(|host| host.to_str().map_err(|_| Malformed::HostInvalid)).transpose()?;
+    let host = hosts.next().map(|host| host.to_str().map_err(|_| MalformedHttp::HostInvalid)).transpose()?;
     if hosts.next().is_some() {
-        return Err(Malformed::HostRepeated);
+        return Err(MalformedHttp::HostRepeated);
     }
     match (parts.uri.authority(), host) {
         (Some(authority), Some(host)) if !are_one(authority.as_str(), host, parts.uri.scheme_str()) => {
-            Err(Malformed::HostRepeated)
+            Err(MalformedHttp::HostRepeated)
         }
         (Some(authority), _) => Ok(authority.as_str()),
         (None, Some(host)) => Ok(host),
-        (None, None) => Err(Malformed::HostMissing),
+        (None, None) => Err(MalformedHttp::HostMissing),
     }
 }
 
@@ -129,39 +133,47 @@ fn are_one(authority: &str, host: &str, scheme: Option<&str>) -> bool {
     authority.eq_ignore_ascii_case(host)
 }
 
-fn parsed(bytes: Bytes) -> Result<Translated, Malformed> {
+fn parsed(bytes: Bytes) -> Result<TranslatedRequest, MalformedHttp> {
     let mut head = RequestHead::rewritten();
     match parse_request(&bytes, &mut head) {
         Parsed::Head { bytes: end } if end == bytes.len() => {
-            Ok(Translated { bytes, head, wants_trailers: false })
+            Ok(TranslatedRequest { bytes, head, wants_trailers: false })
         }
         Parsed::Malformed(why) => Err(why),
-        Parsed::Head { .. } | Parsed::NeedBytes => Err(Malformed::RequestLine),
+        Parsed::Head { .. } | Parsed::NeedBytes => Err(MalformedHttp::RequestLine),
     }
 }
 
 /// A head as an instance gets it, written by [`crate::http::headers::put_request`], for an instance that
 /// speaks HTTP/2.
-pub fn for_instance(written: &[u8], wants_trailers: bool, scheme: Scheme) -> Result<Request<()>, Malformed> {
+pub fn for_instance(
+    written: &[u8],
+    wants_trailers: bool,
+    scheme: ClientScheme,
+) -> Result<Request<()>, MalformedHttp> {
     let mut head = RequestHead::rewritten();
     match parse_request(written, &mut head) {
         Parsed::Head { .. } => {}
-        Parsed::NeedBytes => return Err(Malformed::RequestLine),
+        Parsed::NeedBytes => return Err(MalformedHttp::RequestLine),
         Parsed::Malformed(why) => return Err(why),
     }
     let view = head.view(written);
     let mut request = Request::new(());
     *request.method_mut() =
-        Method::from_bytes(view.method().as_bytes()).map_err(|_| Malformed::RequestLine)?;
+        Method::from_bytes(view.method().as_bytes()).map_err(|_| MalformedHttp::RequestLine)?;
     *request.uri_mut() = uri(view, scheme)?;
     *request.version_mut() = http::Version::HTTP_2;
     for field in &head.fields {
-        if matches!(field.kind, Name::Host | Name::TransferEncoding | Name::Connection | Name::Upgrade) {
+        if matches!(
+            field.kind,
+            FieldName::Host | FieldName::TransferEncoding | FieldName::Connection | FieldName::Upgrade
+        ) {
             continue;
         }
-        let name = HeaderName::from_bytes(field.name.in_bytes(written)).map_err(|_| Malformed::FieldName)?;
+        let name =
+            HeaderName::from_bytes(field.name.in_bytes(written)).map_err(|_| MalformedHttp::FieldName)?;
         let value =
-            HeaderValue::from_bytes(field.value.in_bytes(written)).map_err(|_| Malformed::FieldValue)?;
+            HeaderValue::from_bytes(field.value.in_bytes(written)).map_err(|_| MalformedHttp::FieldValue)?;
         request.headers_mut().append(name, value);
     }
     if wants_trailers {
@@ -170,30 +182,34 @@ pub fn for_instance(written: &[u8], wants_trailers: bool, scheme: Scheme) -> Res
     Ok(request)
 }
 
-fn uri(view: RequestView<'_>, scheme: Scheme) -> Result<Uri, Malformed> {
+fn uri(view: RequestView<'_>, scheme: ClientScheme) -> Result<Uri, MalformedHttp> {
     Uri::builder()
         .scheme(scheme.name())
         .authority(view.authority())
         .path_and_query(view.path())
         .build()
-        .map_err(|_| Malformed::Target)
+        .map_err(|_| MalformedHttp::Target)
 }
 
 /// An HTTP/1 instance's answer, without what belongs to its connection.
-pub fn from_instance(view: ResponseView<'_>) -> Result<Response<()>, Malformed> {
+pub fn from_instance(view: ResponseView<'_>) -> Result<Response<()>, MalformedHttp> {
     let mut answer = Response::new(());
-    *answer.status_mut() = http::StatusCode::from_u16(view.head.status).map_err(|_| Malformed::StatusLine)?;
+    *answer.status_mut() =
+        http::StatusCode::from_u16(view.head.status).map_err(|_| MalformedHttp::StatusLine)?;
     for field in &view.head.fields {
         let name = field.name.in_bytes(view.bytes);
         match field.kind {
-            Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => continue,
-            Name::ContentLength if has_no_length(view.head.status) => continue,
-            Name::Other if view.head.nominates && is_nominated(view, name) => continue,
+            FieldName::Connection
+            | FieldName::Upgrade
+            | FieldName::HopByHop
+            | FieldName::TransferEncoding => continue,
+            FieldName::ContentLength if has_no_length(view.head.status) => continue,
+            FieldName::Other if view.head.nominates && is_nominated(view, name) => continue,
             _ => {}
         }
-        let name = HeaderName::from_bytes(name).map_err(|_| Malformed::FieldName)?;
-        let value =
-            HeaderValue::from_bytes(field.value.in_bytes(view.bytes)).map_err(|_| Malformed::FieldValue)?;
+        let name = HeaderName::from_bytes(name).map_err(|_| MalformedHttp::FieldName)?;
+        let value = HeaderValue::from_bytes(field.value.in_bytes(view.bytes))
+            .map_err(|_| MalformedHttp::FieldValue)?;
         answer.headers_mut().append(name, value);
     }
     Ok(answer)
@@ -205,27 +221,30 @@ fn has_no_length(status: u16) -> bool {
 
 fn is_nominated(view: ResponseView<'_>, name: &[u8]) -> bool {
     std::str::from_utf8(name)
-        .is_ok_and(|name| view.values(Name::Connection).any(|value| has_token(value, name)))
+        .is_ok_and(|name| view.values(FieldName::Connection).any(|value| has_token(value, name)))
 }
 
 /// An HTTP/2 instance's answer, without what should not be in it. As strict as with one of HTTP/1, but that a length
 /// which is repeated is said once (RFC 9110 8.6): where the answer ends, its frames say.
-pub fn from_h2_instance(parts: http::response::Parts) -> Result<Response<()>, Malformed> {
+pub fn from_h2_instance(parts: http::response::Parts) -> Result<Response<()>, MalformedHttp> {
     let mut answer = Response::new(());
     *answer.status_mut() = parts.status;
     let mut length = None;
     for (name, value) in &parts.headers {
         if is_padded(value) {
-            return Err(Malformed::FieldValue);
+            return Err(MalformedHttp::FieldValue);
         }
-        match Name::of(name.as_str().as_bytes()) {
-            Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => continue,
-            Name::Lookalike => return Err(Malformed::FieldName),
-            Name::ContentLength => {
-                let said = content_length(value.as_bytes()).ok_or(Malformed::LengthInvalid)?;
+        match FieldName::of(name.as_str().as_bytes()) {
+            FieldName::Connection
+            | FieldName::Upgrade
+            | FieldName::HopByHop
+            | FieldName::TransferEncoding => continue,
+            FieldName::Lookalike => return Err(MalformedHttp::FieldName),
+            FieldName::ContentLength => {
+                let said = content_length(value.as_bytes()).ok_or(MalformedHttp::LengthInvalid)?;
                 match length.replace(said) {
                     Some(before) if before == said => continue,
-                    Some(_) => return Err(Malformed::LengthRepeated),
+                    Some(_) => return Err(MalformedHttp::LengthRepeated),
                     None if has_no_length(parts.status.as_u16()) => continue,
                     None => {}
                 }
@@ -238,7 +257,7 @@ pub fn from_h2_instance(parts: http::response::Parts) -> Result<Response<()>, Ma
 }
 
 /// Writes an answer's head for an HTTP/1 client, the empty line included.
-pub fn put_answer(out: &mut BytesMut, answer: &Response<()>, client: ForClient) {
+pub fn put_answer(out: &mut BytesMut, answer: &Response<()>, client: ResponseContext) {
     out.put_slice(b"HTTP/1.1 ");
     put_status(out, answer.status().as_u16());
     let reason = answer.status().canonical_reason().unwrap_or_default();
@@ -269,7 +288,7 @@ fn put(out: &mut BytesMut, parts: &[&[u8]]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::codec::Framing;
+    use crate::http::codec::BodyFraming;
 
     fn request(build: http::request::Builder) -> http::request::Parts {
         build.body(()).unwrap().into_parts().0
@@ -288,33 +307,36 @@ mod tests {
             (view.method(), view.path(), view.authority()),
             ("POST", "/a//b?x=%2F", "app.example:8080")
         );
-        assert_eq!(translated.head.framing, Framing::Chunked);
+        assert_eq!(translated.head.framing, BodyFraming::Chunked);
         assert_eq!(view.field("cookie"), Some(b"a=1; b=2".as_slice()));
 
         let sized = from_client(&request(post().header("content-length", "12")), false).unwrap();
-        assert_eq!(sized.head.framing, Framing::Length(12));
-        assert_eq!(from_client(&parts, true).unwrap().head.framing, Framing::Empty);
+        assert_eq!(sized.head.framing, BodyFraming::Length(12));
+        assert_eq!(from_client(&parts, true).unwrap().head.framing, BodyFraming::Empty);
     }
 
     #[test]
     fn what_could_be_read_in_two_ways_is_refused() {
         for (parts, why) in [
-            (post().header("host", "other"), Malformed::HostRepeated),
-            (post().header("host", "app.example:8080").header("host", "x"), Malformed::HostRepeated),
-            (Request::post("/x"), Malformed::HostMissing),
-            (Request::post("/x").header("host", "a/b"), Malformed::HostInvalid),
-            (Request::post("http://user@app/"), Malformed::HostInvalid),
-            (post().header("transfer-encoding", "chunked"), Malformed::CodingInvalid),
-            (post().header("content-length", "1").header("content-length", "1"), Malformed::LengthRepeated),
-            (post().header("content-length", "+1"), Malformed::LengthInvalid),
-            (post().header("x", " a"), Malformed::FieldValue),
-            (post().header("x", "a\t"), Malformed::FieldValue),
-            (post().header("cookie", "a=1").header("cookie", "b=2 "), Malformed::FieldValue),
+            (post().header("host", "other"), MalformedHttp::HostRepeated),
+            (post().header("host", "app.example:8080").header("host", "x"), MalformedHttp::HostRepeated),
+            (Request::post("/x"), MalformedHttp::HostMissing),
+            (Request::post("/x").header("host", "a/b"), MalformedHttp::HostInvalid),
+            (Request::post("http://user@app/"), MalformedHttp::HostInvalid),
+            (post().header("transfer-encoding", "chunked"), MalformedHttp::CodingInvalid),
+            (
+                post().header("content-length", "1").header("content-length", "1"),
+                MalformedHttp::LengthRepeated,
+            ),
+            (post().header("content-length", "+1"), MalformedHttp::LengthInvalid),
+            (post().header("x", " a"), MalformedHttp::FieldValue),
+            (post().header("x", "a\t"), MalformedHttp::FieldValue),
+            (post().header("cookie", "a=1").header("cookie", "b=2 "), MalformedHttp::FieldValue),
         ] {
             assert_eq!(from_client(&request(parts), false).unwrap_err(), why);
         }
         let lies = request(post().header("content-length", "5"));
-        assert_eq!(from_client(&lies, true).unwrap_err(), Malformed::LengthInvalid);
+        assert_eq!(from_client(&lies, true).unwrap_err(), MalformedHttp::LengthInvalid);
     }
 
     /// RFC 9113 8.3.1: a host is compared as its scheme has it.
@@ -336,7 +358,7 @@ mod tests {
     #[test]
     fn an_instance_gets_the_same_request_in_http2() {
         let written = b"POST /a?b HTTP/1.1\r\nHost: app:1\r\nX-Y: z\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let request = for_instance(written, true, Scheme::Http).unwrap();
+        let request = for_instance(written, true, ClientScheme::Http).unwrap();
         assert_eq!(
             (request.method(), request.uri().to_string().as_str()),
             (&Method::POST, "http://app:1/a?b")

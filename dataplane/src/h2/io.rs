@@ -14,25 +14,25 @@ use bytes::BytesMut;
 use ring::{Chunk, Ring};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::flood_guard::{FloodGuard, FloodKind, FloodViolation};
 use super::limits::{STREAMS_MAX, WRITE_BYTES_MAX};
-use super::meter::{Breach, Flood, Meter};
-use crate::http::wire::by;
-use crate::tls::{Pipe, Wire};
+use crate::http::buffers::by;
+use crate::tls::{ByteStream, Transport};
 
-type Send = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+type SendFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
 /// One connection's bytes, both ways.
-pub struct Io {
+pub struct Http2Io {
     ring: Ring,
-    stream: Rc<Wire>,
+    stream: Rc<Transport>,
     /// Arrived and not read.
     held: Chunk,
-    meter: Option<Meter>,
-    facts: Rc<Facts>,
+    flood_guard: Option<FloodGuard>,
+    facts: Rc<IoState>,
     /// Written and not sent; up to `WRITE_BYTES_MAX` and one frame.
     buffer: BytesMut,
     /// The send under way.
-    sending: Option<Send>,
+    sending: Option<SendFuture>,
     /// Our side was told to finish.
     shut: bool,
     /// The longest time one send may take, if there is one.
@@ -41,20 +41,20 @@ pub struct Io {
 
 /// What a connection's owner wants to know while h2 holds the [`Io`].
 #[derive(Debug, Default)]
-pub struct Facts {
+pub struct IoState {
     pub received: Cell<u64>,
     pub sent: Cell<u64>,
     /// A send is under way.
     pub sending: Cell<bool>,
     /// Set once, and from then on nothing more is read.
-    pub breach: Cell<Option<Breach>>,
+    pub breach: Cell<Option<FloodViolation>>,
     /// What it would be, if h2 found a flood now.
-    pub suspect: Cell<Flood>,
+    pub suspect: Cell<FloodKind>,
     /// Streams whose trailers are malformed, and whose requests have not been told so yet.
     malformed: RefCell<Vec<u32>>,
 }
 
-impl Facts {
+impl IoState {
     /// Streams that were reset meanwhile do not ask; the oldest are forgotten for later ones.
     fn note_malformed(&self, stream: u32) {
         let mut malformed = self.malformed.borrow_mut();
@@ -72,15 +72,15 @@ impl Facts {
     }
 }
 
-impl Io {
+impl Http2Io {
     /// `held` are bytes that came already. A send may take `stall_max`; zero: any time.
     #[must_use]
-    pub fn new(ring: &Ring, stream: impl Into<Wire>, held: Chunk, stall_max: Duration) -> Self {
+    pub fn new(ring: &Ring, stream: impl Into<Transport>, held: Chunk, stall_max: Duration) -> Self {
         Self {
             ring: ring.clone(),
             stream: Rc::new(stream.into()),
             held,
-            meter: None,
+            flood_guard: None,
             facts: Rc::default(),
             buffer: BytesMut::new(),
             sending: None,
@@ -98,8 +98,8 @@ impl Io {
 
     /// Notices floods and frames of no good length, and tells of itself in `facts`.
     #[must_use]
-    pub fn metered(self, meter: Meter, facts: &Rc<Facts>) -> Self {
-        Self { meter: Some(meter), facts: Rc::clone(facts), ..self }
+    pub fn metered(self, meter: FloodGuard, facts: &Rc<IoState>) -> Self {
+        Self { flood_guard: Some(meter), facts: Rc::clone(facts), ..self }
     }
 
     /// Ready when no send is under way.
@@ -114,7 +114,7 @@ impl Io {
     fn begin_send(&mut self) {
         let bytes = self.buffer.split().freeze();
         self.facts.sent.set(self.facts.sent.get() + bytes.len() as u64);
-        if let Some(meter) = &mut self.meter {
+        if let Some(meter) = &mut self.flood_guard {
             meter.sent(bytes.len() as u64);
         }
         let (ring, stream) = (self.ring.clone(), Rc::clone(&self.stream));
@@ -128,7 +128,7 @@ impl Io {
     }
 }
 
-impl AsyncRead for Io {
+impl AsyncRead for Http2Io {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -147,7 +147,7 @@ impl AsyncRead for Io {
             }
         }
         let mut taken = this.held.len().min(into.remaining());
-        if let Some(meter) = &mut this.meter {
+        if let Some(meter) = &mut this.flood_guard {
             if let Err((before, breach)) = meter.read(&this.held[..taken], this.ring.now()) {
                 this.facts.breach.set(Some(breach));
                 taken = before;
@@ -169,7 +169,7 @@ impl AsyncRead for Io {
     }
 }
 
-impl AsyncWrite for Io {
+impl AsyncWrite for Http2Io {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.buffer.len() >= WRITE_BYTES_MAX {
             match self.poll_sent(cx) {

@@ -1,6 +1,6 @@
 //! Every number that bounds an HTTP/2 connection, with the reason for its size.
 
-use super::meter::Allowance;
+use super::flood_guard::RateAllowance;
 use crate::http::limits::HeadLimits;
 
 /// Payload bytes written before the socket has taken them: one send of some frames, not of a body.
@@ -60,10 +60,10 @@ pub const RESET_BY_US_MAX: usize = 1_000;
 
 /// Streams of a client's connection that were reset by us and are still known, so that what is on its way to them is not taken
 /// for a fault: all that can be open.
-pub const RESET_KNOWN_MAX: usize = STREAMS_MAX as usize;
+pub const RESET_STREAMS_MAX: usize = STREAMS_MAX as usize;
 
 /// ... and of a connection to an instance: when a client goes, all of its requests are taken back at once.
-pub const INSTANCE_RESET_KNOWN_MAX: usize = INSTANCE_STREAMS_MAX;
+pub const UPSTREAM_RESET_STREAMS_MAX: usize = INSTANCE_STREAMS_MAX;
 
 /// Connections from one core to one instance that take requests or are being opened, each with the streams that the
 /// instance allows. One that said GOAWAY is not among them while it finishes what it has.
@@ -78,36 +78,36 @@ pub const FIRST_STREAMS_MAX: usize = 100;
 
 /// RST_STREAM from a client (rapid reset). A proxy in front of us that gives up requests sends some;
 /// each may have cost an instance work.
-pub const RESETS: Allowance = Allowance { burst: 1_000, each_second: 100 };
+pub const RESETS: RateAllowance = RateAllowance { burst: 1_000, each_second: 100 };
 
 /// Requests of which one may be taken back for nothing: a proxy in front of us has many clients on one connection, and some of
 /// them always leave.
 pub const REQUESTS_FOR_A_RESET: u32 = 4;
 
 /// PING that wants an answer. gRPC clients that probe bandwidth send one a round trip.
-pub const PINGS: Allowance = Allowance { burst: 10_000, each_second: 1_000 };
+pub const PINGS: RateAllowance = RateAllowance { burst: 10_000, each_second: 1_000 };
 
 /// SETTINGS that want an answer: usual are one or two in a connection's life.
-pub const SETTINGS: Allowance = Allowance { burst: 100, each_second: 10 };
+pub const SETTINGS: RateAllowance = RateAllowance { burst: 100, each_second: 10 };
 
 /// DATA without content and without an end: so many in a connection's life, which is what h2 allows.
-pub const EMPTY_DATA: Allowance = Allowance { burst: 100, each_second: 0 };
+pub const EMPTY_DATA: RateAllowance = RateAllowance { burst: 100, each_second: 0 };
 
 /// CONTINUATION beyond the [`CONTINUATIONS_OF_A_HEAD`].
-pub const CONTINUATIONS: Allowance = Allowance { burst: 256, each_second: 64 };
+pub const CONTINUATIONS: RateAllowance = RateAllowance { burst: 256, each_second: 64 };
 
 /// What a head of 64 KiB takes.
 pub const CONTINUATIONS_OF_A_HEAD: u32 = 4;
 
 /// PRIORITY, GOAWAY, PING that answers nothing, and frames of types that nobody knows: ignored, so more than a few are noise.
-pub const IGNORED: Allowance = Allowance { burst: 1_000, each_second: 100 };
+pub const IGNORED: RateAllowance = RateAllowance { burst: 1_000, each_second: 100 };
 
 /// WINDOW_UPDATE beyond those that our own frames call for: see [`WINDOW_UPDATE_BYTES`].
-pub const WINDOW_UPDATES: Allowance = Allowance { burst: 50_000, each_second: 1_000 };
+pub const WINDOW_UPDATES: RateAllowance = RateAllowance { burst: 50_000, each_second: 1_000 };
 
 /// Bytes sent for which a client may send one more WINDOW_UPDATE: the smallest DATA frame with content has ten, and the least
 /// clever client answers each with two.
 pub const WINDOW_UPDATE_BYTES: u64 = 4;
 
 /// DATA of few bytes. Only looked at when h2 has met [`SMALL_DATA_BYTES_MAX`]: as many as that allows.
-pub const SMALL_DATA: Allowance = Allowance { burst: 65_536, each_second: 65_536 };
+pub const SMALL_DATA: RateAllowance = RateAllowance { burst: 65_536, each_second: 65_536 };

@@ -7,11 +7,11 @@
 
 pub mod buffered;
 pub mod client;
+pub mod flood_guard;
 pub mod grpc;
 pub mod heads;
 pub mod io;
 pub mod limits;
-pub mod meter;
 pub mod server;
 mod trailer_scan;
 pub mod trailers;

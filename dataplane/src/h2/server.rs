@@ -15,44 +15,44 @@ use ::http::Request;
 use bytes::Bytes;
 use ring::{Chunk, Ring, Tick};
 
-use super::io::{Facts, Io};
+use super::flood_guard::{FloodGuard, FloodViolation};
+use super::io::{Http2Io, IoState};
 use super::limits;
-use super::meter::{Breach, Meter};
 use crate::counters::CoreCounters;
+use crate::http::buffers::by;
+use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::limits::HttpLimits;
-use crate::http::roster::Seat;
 use crate::http::server::PREFACE;
-use crate::http::wire::by;
-use crate::tls::Wire;
+use crate::tls::Transport;
 
 /// A connection whose first bytes, in `held`, say that it speaks HTTP/2.
-pub struct Opened {
+pub struct DetectedHttp2 {
     pub ring: Ring,
     pub limits: HttpLimits,
     pub counters: Arc<CoreCounters>,
-    pub stream: Wire,
+    pub stream: Transport,
     pub held: Chunk,
-    pub seat: Seat,
+    pub guard: ConnectionGuard,
     /// Where its bytes are counted, frames and all.
-    pub facts: Rc<Facts>,
+    pub facts: Rc<IoState>,
 }
 
 /// What a connection and its streams share.
-struct Host {
+struct StreamHost {
     ring: Ring,
     limits: HttpLimits,
     counters: Arc<CoreCounters>,
     peer: Option<SocketAddr>,
     /// Kept until the last stream is done.
-    seat: Seat,
+    guard: ConnectionGuard,
     open: Cell<usize>,
     idle_since: Cell<Tick>,
 }
 
 /// What happens to a connection next.
-enum Event {
+enum ConnectionEvent {
     Stream(Box<(Request<RecvStream>, SendResponse<Bytes>)>),
-    Breach(Breach),
+    Breach(FloodViolation),
     Drain,
     /// Nothing for as long as was to be waited.
     Quiet,
@@ -62,23 +62,23 @@ enum Event {
 /// Serves one connection, each stream by a task of `exchange`, until its client goes or the core stops. `tunnels`:
 /// clients are told that they may ask for WebSockets (RFC 8441).
 pub async fn serve<F>(
-    opened: Opened,
+    opened: DetectedHttp2,
     tunnels: bool,
     exchange: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F,
 ) where
     F: Future<Output = ()> + 'static,
 {
-    let Opened { ring, limits, counters, stream, held, seat, facts } = opened;
+    let DetectedHttp2 { ring, limits, counters, stream, held, guard: seat, facts } = opened;
     counters.http2_connections.fetch_add(1, Relaxed);
     let peer = stream.peer_addr().ok();
-    let meter = Meter::new(PREFACE.len(), ring.now());
-    let io = Io::new(&ring, stream, held, limits.stall_max).patient().metered(meter, &facts);
+    let meter = FloodGuard::new(PREFACE.len(), ring.now());
+    let io = Http2Io::new(&ring, stream, held, limits.stall_max).patient().metered(meter, &facts);
     let due = ring.now() + limits.head_max;
     if let Ok(Ok(connection)) =
         by(&ring, Some(due), builder(tunnels, &limits).handshake::<_, Bytes>(io)).await
     {
         let idle_since = Cell::new(ring.now());
-        let host = Host { ring, limits, counters, peer, seat, open: Cell::new(0), idle_since };
+        let host = StreamHost { ring, limits, counters, peer, guard: seat, open: Cell::new(0), idle_since };
         Rc::new(host).attend(connection, &facts, exchange).await;
     }
 }
@@ -92,7 +92,7 @@ fn builder(tunnels: bool, http: &HttpLimits) -> Builder {
         .max_header_list_size(limits::header_list_bytes_max(http.head))
         .max_pending_accept_reset_streams(limits::RESET_BEFORE_ACCEPT_MAX)
         .max_local_error_reset_streams(Some(limits::RESET_BY_US_MAX))
-        .max_concurrent_reset_streams(limits::RESET_KNOWN_MAX)
+        .max_concurrent_reset_streams(limits::RESET_STREAMS_MAX)
         .data_frame_budget(limits::SMALL_DATA_BYTES_MAX)
         .max_send_buffer_size(limits::SEND_BYTES_MAX);
     if tunnels {
@@ -101,11 +101,11 @@ fn builder(tunnels: bool, http: &HttpLimits) -> Builder {
     builder
 }
 
-impl Host {
+impl StreamHost {
     async fn attend<F>(
         self: Rc<Self>,
-        mut connection: Connection<Io, Bytes>,
-        facts: &Facts,
+        mut connection: Connection<Http2Io, Bytes>,
+        facts: &IoState,
         exchange: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F,
     ) where
         F: Future<Output = ()> + 'static,
@@ -114,60 +114,65 @@ impl Host {
         loop {
             let event =
                 by(&self.ring, Some(self.next_look(leaving)), self.event(&mut connection, facts, leaving));
-            match event.await.unwrap_or(Event::Quiet) {
-                Event::Stream(both) => {
+            match event.await.unwrap_or(ConnectionEvent::Quiet) {
+                ConnectionEvent::Stream(both) => {
                     let (request, respond) = *both;
-                    let (open, exchange) = (Open::count(&self), exchange(request, respond));
+                    let (open, exchange) = (OpenStreamGuard::count(&self), exchange(request, respond));
                     self.ring.spawn(async move {
                         exchange.await;
                         drop(open);
                     });
                 }
-                Event::Breach(breach) => return self.cut(connection, breach).await,
+                ConnectionEvent::Breach(breach) => return self.cut(connection, breach).await,
                 // Its last stream may have ended since the wait began.
-                Event::Quiet if self.ring.now() < self.next_look(leaving) => {}
-                Event::Quiet if stuck.is_patient(facts, &self.limits, self.ring.now()) => {
+                ConnectionEvent::Quiet if self.ring.now() < self.next_look(leaving) => {}
+                ConnectionEvent::Quiet if stuck.is_patient(facts, &self.limits, self.ring.now()) => {
                     self.idle_since.set(self.ring.now());
                 }
-                Event::Quiet if leaving => return, // the client does not care
-                Event::Quiet | Event::Drain => {
+                ConnectionEvent::Quiet if leaving => return, // the client does not care
+                ConnectionEvent::Quiet | ConnectionEvent::Drain => {
                     leaving = true;
                     self.idle_since.set(self.ring.now());
                     connection.graceful_shutdown();
                 }
-                Event::End => return,
+                ConnectionEvent::End => return,
             }
         }
     }
 
-    async fn event(&self, connection: &mut Connection<Io, Bytes>, facts: &Facts, leaving: bool) -> Event {
+    async fn event(
+        &self,
+        connection: &mut Connection<Http2Io, Bytes>,
+        facts: &IoState,
+        leaving: bool,
+    ) -> ConnectionEvent {
         poll_fn(|cx| {
             match connection.poll_accept(cx) {
-                Poll::Ready(Some(Ok(both))) => return Poll::Ready(Event::Stream(Box::new(both))),
+                Poll::Ready(Some(Ok(both))) => return Poll::Ready(ConnectionEvent::Stream(Box::new(both))),
                 Poll::Ready(Some(Err(why))) => {
                     self.note_end(&why, facts);
-                    return Poll::Ready(Event::End);
+                    return Poll::Ready(ConnectionEvent::End);
                 }
-                Poll::Ready(None) => return Poll::Ready(Event::End),
+                Poll::Ready(None) => return Poll::Ready(ConnectionEvent::End),
                 Poll::Pending => {}
             }
             if let Some(breach) = facts.breach.get() {
-                return Poll::Ready(Event::Breach(breach)); // what came before it was taken in
+                return Poll::Ready(ConnectionEvent::Breach(breach)); // what came before it was taken in
             }
-            if leaving { Poll::Pending } else { self.seat.poll_closing(cx).map(|()| Event::Drain) }
+            if leaving { Poll::Pending } else { self.guard.poll_closing(cx).map(|()| ConnectionEvent::Drain) }
         })
         .await
     }
 
-    async fn cut(&self, mut connection: Connection<Io, Bytes>, breach: Breach) {
+    async fn cut(&self, mut connection: Connection<Http2Io, Bytes>, breach: FloodViolation) {
         // Counted; not told, because a client can bring it about as often as it likes.
         let reason = match breach {
-            Breach::Flood(flood) => {
+            FloodViolation::Flood(flood) => {
                 self.counters.http2_floods[flood as usize].fetch_add(1, Relaxed);
                 tracing::debug!(peer = ?self.peer, flood = flood.name(), "a connection is cut");
                 Reason::ENHANCE_YOUR_CALM
             }
-            Breach::FrameSize => {
+            FloodViolation::FrameSize => {
                 self.counters.http2_violations.fetch_add(1, Relaxed);
                 tracing::debug!(peer = ?self.peer, why = "a frame of no good length", "a connection is cut");
                 Reason::FRAME_SIZE_ERROR
@@ -179,7 +184,7 @@ impl Host {
     }
 
     /// h2 found that the client broke the protocol, or one of h2's own limits.
-    fn note_end(&self, why: &::h2::Error, facts: &Facts) {
+    fn note_end(&self, why: &::h2::Error, facts: &IoState) {
         if why.is_library() && why.is_go_away() {
             let count = match why.reason() {
                 Some(Reason::ENHANCE_YOUR_CALM) => &self.counters.http2_floods[facts.suspect.get() as usize],
@@ -206,7 +211,7 @@ struct Stuck {
 
 impl Stuck {
     /// A client may be as slow with the rest of an answer as with the answer.
-    fn is_patient(&mut self, facts: &Facts, limits: &HttpLimits, now: Tick) -> bool {
+    fn is_patient(&mut self, facts: &IoState, limits: &HttpLimits, now: Tick) -> bool {
         let sent = facts.sent.get();
         let since = self.seen.filter(|(seen, _)| *seen == sent).map_or(now, |(_, since)| since);
         self.seen = Some((sent, since));
@@ -216,18 +221,18 @@ impl Stuck {
 }
 
 /// An open stream, however it ends.
-struct Open {
-    host: Rc<Host>,
+struct OpenStreamGuard {
+    host: Rc<StreamHost>,
 }
 
-impl Open {
-    fn count(host: &Rc<Host>) -> Self {
+impl OpenStreamGuard {
+    fn count(host: &Rc<StreamHost>) -> Self {
         host.open.set(host.open.get() + 1);
         Self { host: Rc::clone(host) }
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenStreamGuard {
     fn drop(&mut self) {
         self.host.open.set(self.host.open.get() - 1);
         self.host.idle_since.set(self.host.ring.now());

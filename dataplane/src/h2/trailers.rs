@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::http::codec::{Name, trailer_fields};
+use crate::http::codec::{FieldName, trailer_fields};
 
 /// Trailer lines of a chunked body as fields; `None` when nothing of them may be passed on.
 #[must_use]
@@ -23,8 +23,9 @@ pub fn from_lines(lines: &[u8]) -> Option<HeaderMap> {
 
 /// What of a peer's trailers may be passed on: see [`trailer_fields`].
 #[must_use]
-pub fn passed(mut fields: HeaderMap) -> Option<HeaderMap> {
-    let kept = |name: &HeaderName| Name::of(name.as_str().as_bytes()) == Name::Other && name != "trailer";
+pub fn forwardable(mut fields: HeaderMap) -> Option<HeaderMap> {
+    let kept =
+        |name: &HeaderName| FieldName::of(name.as_str().as_bytes()) == FieldName::Other && name != "trailer";
     if !fields.keys().all(kept) {
         let gone: Vec<_> = fields.keys().filter(|name| !kept(name)).cloned().collect();
         for name in gone {
@@ -60,7 +61,7 @@ mod tests {
         let mut hostile = fields.clone();
         hostile.insert("host", HeaderValue::from_static("evil"));
         hostile.insert("transfer-encoding", HeaderValue::from_static("chunked"));
-        assert_eq!(passed(hostile), Some(fields));
+        assert_eq!(forwardable(hostile), Some(fields));
         assert_eq!(from_lines(b"Host: a\r\n"), None);
         out.clear();
         put_end(&mut out, None);

@@ -8,47 +8,47 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use ring::{Chunk, Ring, Tick};
 
-use super::answer::Answer;
-use super::codec::{BodyReader, Malformed, Method, Piece, parse_response};
+use super::buffers::{HeadReadError, WriteBuffer, by, earlier};
+use super::codec::{BodyDecoder, BodyEvent, MalformedHttp, Method, parse_response};
 use super::limits::{HttpLimits, INTERIM_MAX};
-use super::pool::{Pool, PoolKey, Upstream};
-use super::wire::{HeadFault, Outflow, by, earlier};
+use super::local_response::LocalResponse;
+use super::pool::{ConnectionPool, PoolKey, UpstreamConnection};
 use crate::target_policy::{TargetPolicy, TargetRefused};
-use crate::tls::{Trust, Wire};
+use crate::tls::{TlsClientConfig, Transport};
 
 /// Opens and keeps connections for one core.
 #[derive(Clone)]
-pub struct Client {
+pub struct UpstreamClient {
     ring: Ring,
-    pool: Rc<Pool>,
+    pool: Rc<ConnectionPool>,
     limits: HttpLimits,
     targets: Arc<TargetPolicy>,
 }
 
 /// Whom a request goes to.
 #[derive(Debug, Clone, Copy)]
-pub struct To<'a> {
+pub struct UpstreamAddress<'a> {
     pub address: SocketAddr,
     pub key: PoolKey,
     /// It speaks TLS, and has to be believed by this.
-    pub trust: Option<&'a Trust>,
+    pub tls: Option<&'a TlsClientConfig>,
     /// The target policy is not asked: see [`crate::table::Endpoint::unrestricted`].
     pub unrestricted: bool,
 }
 
-impl<'a> To<'a> {
+impl<'a> UpstreamAddress<'a> {
     /// Somebody outside; with `trust` by TLS.
     #[must_use]
-    pub fn outside(address: SocketAddr, trust: Option<&'a Trust>) -> Self {
+    pub fn outside(address: SocketAddr, trust: Option<&'a TlsClientConfig>) -> Self {
         let key = match trust {
             None => PoolKey::Address(address),
             Some(trust) => PoolKey::Trusted(address, trust.id()),
         };
-        Self { address, key, trust, unrestricted: false }
+        Self { address, key, tls: trust, unrestricted: false }
     }
 }
 
-impl From<SocketAddr> for To<'_> {
+impl From<SocketAddr> for UpstreamAddress<'_> {
     /// Somebody outside, without TLS.
     fn from(address: SocketAddr) -> Self {
         Self::outside(address, None)
@@ -57,7 +57,7 @@ impl From<SocketAddr> for To<'_> {
 
 /// A request that is sent whole.
 #[derive(Debug, Clone)]
-pub struct Outgoing {
+pub struct BufferedRequest {
     /// From the request line to the empty line; says the body's length. A small body stands behind it: then both leave
     /// as they lie, without a copy.
     pub head: Bytes,
@@ -80,41 +80,45 @@ pub enum ExchangeError {
     #[error("the connection ended before the answer did")]
     Failed,
     #[error("the answer is no HTTP/1.1: {}", .0.sentence())]
-    Malformed(Malformed),
+    Malformed(MalformedHttp),
     /// What the answer says, and its body as far as it was taken: nearly always that is enough.
     #[error("the answer's body is larger than {bytes_max} bytes")]
-    TooLarge { bytes_max: usize, answer: Box<Answer> },
+    TooLarge { bytes_max: usize, answer: Box<LocalResponse> },
 }
 
-impl Client {
+impl UpstreamClient {
     #[must_use]
     pub fn new(ring: &Ring, limits: &HttpLimits, targets: Arc<TargetPolicy>) -> Self {
-        Self { ring: ring.clone(), pool: Rc::new(Pool::new(limits)), limits: *limits, targets }
+        Self { ring: ring.clone(), pool: Rc::new(ConnectionPool::new(limits)), limits: *limits, targets }
     }
 
     #[must_use]
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &ConnectionPool {
         &self.pool
     }
 
     /// An idle connection, if there is one.
     #[must_use]
-    pub fn kept(&self, key: PoolKey) -> Option<Box<Upstream>> {
+    pub fn pooled(&self, key: PoolKey) -> Option<Box<UpstreamConnection>> {
         self.pool.take(key, self.ring.now())
     }
 
     /// A new connection, handshake and all, within `connect_max` and before `due`. `InvalidData`: the instance is
     /// not to be trusted. The target policy is asked here, with the address that is connected to; kept connections were
     /// opened so.
-    pub async fn open(&self, to: To<'_>, due: Option<Tick>) -> io::Result<Box<Upstream>> {
-        let To { address: to, trust, unrestricted, .. } = to;
+    pub async fn open(
+        &self,
+        to: UpstreamAddress<'_>,
+        due: Option<Tick>,
+    ) -> io::Result<Box<UpstreamConnection>> {
+        let UpstreamAddress { address: to, tls: trust, unrestricted, .. } = to;
         if !unrestricted {
             self.targets.admit_connect(to)?;
         }
         let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
-        match by(&self.ring, at, Wire::connect(&self.ring, to, trust)).await {
+        match by(&self.ring, at, Transport::connect(&self.ring, to, trust)).await {
             Ok(wire) => {
-                let mut upstream = Upstream::new(wire?);
+                let mut upstream = UpstreamConnection::new(wire?);
                 upstream.head.limits = self.limits.head;
                 Ok(upstream)
             }
@@ -123,7 +127,7 @@ impl Client {
     }
 
     /// Keeps a connection that has nothing open.
-    pub fn keep(&self, key: PoolKey, upstream: Box<Upstream>) {
+    pub fn put_back(&self, key: PoolKey, upstream: Box<UpstreamConnection>) {
         self.pool.put(key, upstream, self.ring.now());
     }
 
@@ -136,32 +140,36 @@ impl Client {
     /// whose end is still on its way costs an attempt. That is rare, because we are the first to close (`pool_idle_max`).
     pub async fn exchange(
         &self,
-        to: impl Into<To<'_>>,
-        request: &Outgoing,
+        to: impl Into<UpstreamAddress<'_>>,
+        request: &BufferedRequest,
         body_bytes_max: usize,
         due: Option<Tick>,
-    ) -> Result<Answer, ExchangeError> {
+    ) -> Result<LocalResponse, ExchangeError> {
         let to = to.into();
         let key = to.key;
-        let mut upstream = match self.kept(key) {
+        let mut upstream = match self.pooled(key) {
             Some(kept) => kept,
             None => self.reach(to, due).await?,
         };
         let answer = by(&self.ring, due, converse(&mut upstream, request, body_bytes_max)).await;
         let answer = answer.map_err(|_| ExchangeError::TimedOut)??;
-        if upstream.head.keep_alive && answer.status != 101 && upstream.inflow.held.is_empty() {
-            self.keep(key, upstream);
+        if upstream.head.keep_alive && answer.status != 101 && upstream.read_buffer.unread.is_empty() {
+            self.put_back(key, upstream);
         }
         Ok(answer)
     }
 
-    async fn reach(&self, to: To<'_>, due: Option<Tick>) -> Result<Box<Upstream>, ExchangeError> {
+    async fn reach(
+        &self,
+        to: UpstreamAddress<'_>,
+        due: Option<Tick>,
+    ) -> Result<Box<UpstreamConnection>, ExchangeError> {
         let opened = self.open(to, due).await;
         let refused = opened.as_ref().err().and_then(TargetRefused::of).copied();
         if let Some(refused) = refused {
             return Err(refused.into());
         }
-        let To { address: to, trust, .. } = to;
+        let UpstreamAddress { address: to, tls: trust, .. } = to;
         match opened {
             Ok(upstream) => Ok(upstream),
             Err(_) if due.is_some_and(|due| self.ring.now() >= due) => Err(ExchangeError::TimedOut),
@@ -174,11 +182,11 @@ impl Client {
 }
 
 async fn converse(
-    upstream: &mut Upstream,
-    request: &Outgoing,
+    upstream: &mut UpstreamConnection,
+    request: &BufferedRequest,
     body_bytes_max: usize,
-) -> Result<Answer, ExchangeError> {
-    let Upstream { stream, inflow, outflow, head, .. } = upstream;
+) -> Result<LocalResponse, ExchangeError> {
+    let UpstreamConnection { stream, read_buffer: inflow, write_buffer: outflow, head, .. } = upstream;
     // A peer that answers early may stop reading; its answer counts, so a failed send does not.
     let _ = send(stream, outflow, request).await;
 
@@ -187,10 +195,12 @@ async fn converse(
         let bytes = inflow.head(stream, |bytes| parse_response(bytes, request.method, head)).await;
         match bytes {
             Ok(bytes) if !head.is_interim() => break bytes,
-            Ok(_) if interim == INTERIM_MAX => return Err(ExchangeError::Malformed(Malformed::StatusLine)),
+            Ok(_) if interim == INTERIM_MAX => {
+                return Err(ExchangeError::Malformed(MalformedHttp::StatusLine));
+            }
             Ok(_) => interim += 1,
-            Err(HeadFault::Malformed(why)) => return Err(ExchangeError::Malformed(why)),
-            Err(HeadFault::Ended | HeadFault::Truncated | HeadFault::Broken(_)) => {
+            Err(HeadReadError::Malformed(why)) => return Err(ExchangeError::Malformed(why)),
+            Err(HeadReadError::Ended | HeadReadError::Truncated | HeadReadError::Broken(_)) => {
                 return Err(ExchangeError::Failed);
             }
         }
@@ -200,28 +210,28 @@ async fn converse(
     let is_kept = |name: &str| head.status == 200 || name.eq_ignore_ascii_case("retry-after");
     let fields = view.fields().filter(|(name, _)| is_kept(name));
     let headers = fields.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value))).collect();
-    let mut answer = Answer { status: head.status, headers, body: Bytes::new() };
+    let mut answer = LocalResponse { status: head.status, headers, body: Bytes::new() };
     drop(bytes);
 
-    let mut reader = BodyReader::of_response(head.framing);
+    let mut reader = BodyDecoder::of_response(head.framing);
     let mut body = BytesMut::new();
     loop {
-        match reader.next(&inflow.held).map_err(ExchangeError::Malformed)? {
-            Piece::Data { take, .. } if body.len() + take > body_bytes_max => {
+        match reader.next(&inflow.unread).map_err(ExchangeError::Malformed)? {
+            BodyEvent::Data { take, .. } if body.len() + take > body_bytes_max => {
                 answer.body = body.freeze();
                 return Err(ExchangeError::TooLarge { bytes_max: body_bytes_max, answer: Box::new(answer) });
             }
-            Piece::Data { skip, take } => {
-                inflow.held.advance(skip);
-                body.extend_from_slice(&inflow.held[..take]);
-                inflow.held.advance(take);
+            BodyEvent::Data { skip, take } => {
+                inflow.unread.advance(skip);
+                body.extend_from_slice(&inflow.unread[..take]);
+                inflow.unread.advance(take);
             }
-            Piece::End { skip } => {
-                inflow.held.advance(skip);
+            BodyEvent::End { skip } => {
+                inflow.unread.advance(skip);
                 break;
             }
-            Piece::NeedBytes => {
-                inflow.held = Chunk::empty();
+            BodyEvent::NeedBytes => {
+                inflow.unread = Chunk::empty();
                 if !inflow.fill(stream).await.map_err(|_| ExchangeError::Failed)? {
                     if reader.may_close() {
                         break;
@@ -235,10 +245,10 @@ async fn converse(
     Ok(answer)
 }
 
-async fn send(stream: &Wire, outflow: &mut Outflow, request: &Outgoing) -> io::Result<()> {
+async fn send(stream: &Transport, outflow: &mut WriteBuffer, request: &BufferedRequest) -> io::Result<()> {
     if request.body.is_empty() {
         // What becomes of a small one, the answer shows: it leaves while we wait for that.
-        let Err(head) = stream.post(Chunk::from(request.head.clone())) else { return Ok(()) };
+        let Err(head) = stream.send_detached(Chunk::from(request.head.clone())) else { return Ok(()) };
         return outflow.send_whole(stream, head).await;
     }
     outflow.buffer.extend_from_slice(&request.head);

@@ -12,22 +12,22 @@ use httpdate::HttpDate;
 use ring::Tick;
 
 /// A second as a header has it: `Sun, 06 Nov 1994 08:49:37 GMT`.
-pub type Date = [u8; 29];
+pub type DateText = [u8; 29];
 
 /// The last second that a header can name: of the year 9999.
 const SECOND_MAX: u64 = 253_402_300_799;
 
 thread_local! {
     /// The core's; a core is a thread.
-    static WRITTEN: Cell<Written> = const { Cell::new(Written { text: [b' '; 29], from: Tick::ZERO, until: Tick::ZERO }) };
+    static WRITTEN: Cell<CachedDate> = const { Cell::new(CachedDate { text: [b' '; 29], from: Tick::ZERO, until: Tick::ZERO }) };
 }
 
 /// What the time is at `now` on the core's ring.
 #[must_use]
-pub fn at(now: Tick) -> Date {
+pub fn at(now: Tick) -> DateText {
     let mut written = WRITTEN.get();
     if !written.holds(now) {
-        written = Written::new(now, SystemTime::now());
+        written = CachedDate::new(now, SystemTime::now());
         WRITTEN.set(written);
     }
     written.text
@@ -43,14 +43,14 @@ pub fn add(headers: &mut HeaderMap, now: Tick) {
 }
 
 #[derive(Clone, Copy)]
-struct Written {
-    text: Date,
+struct CachedDate {
+    text: DateText,
     from: Tick,
     /// The second's end. From there on a clock that was set is heeded too.
     until: Tick,
 }
 
-impl Written {
+impl CachedDate {
     fn new(now: Tick, wall: SystemTime) -> Self {
         let since = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         let second = UNIX_EPOCH + Duration::from_secs(since.as_secs().min(SECOND_MAX));
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     /// As httpdate reads it.
-    fn read(text: &Date) -> SystemTime {
+    fn read(text: &DateText) -> SystemTime {
         httpdate::parse_http_date(std::str::from_utf8(text).unwrap()).unwrap()
     }
 
@@ -78,7 +78,7 @@ mod tests {
     fn a_second_is_written_once_and_ends_with_the_wall_clocks() {
         let wall = UNIX_EPOCH + Duration::from_millis(784_111_777_250);
         let now = Tick::from_nanos(5);
-        let written = Written::new(now, wall);
+        let written = CachedDate::new(now, wall);
         assert_eq!(&written.text, b"Sun, 06 Nov 1994 08:49:37 GMT");
         assert!(written.holds(now) && written.holds(now + Duration::from_nanos(749_999_999)));
         assert!(!written.holds(now + Duration::from_millis(750)));
@@ -92,7 +92,7 @@ mod tests {
             (UNIX_EPOCH - Duration::from_secs(1), b"Thu, 01 Jan 1970 00:00:00 GMT"),
             (UNIX_EPOCH + ages, b"Fri, 31 Dec 9999 23:59:59 GMT"),
         ] {
-            assert_eq!(&Written::new(Tick::ZERO, wall).text, text);
+            assert_eq!(&CachedDate::new(Tick::ZERO, wall).text, text);
         }
     }
 

@@ -12,20 +12,20 @@ use std::sync::Arc;
 use bytes::{BufMut, BytesMut};
 use fastrand::Rng;
 
-use super::codec::{Framing, Name, RequestView, ResponseView, has_token, is_authority, tokens};
-use super::date::Date;
-use super::lines::{Lines, put_field};
+use super::codec::{BodyFraming, FieldName, RequestView, ResponseView, has_token, is_authority, tokens};
+use super::date::DateText;
+use super::field_copier::{FieldCopier, put_field};
 use crate::hex;
-use crate::table::Edits;
+use crate::table::HeaderEdits;
 
 /// How a client reached us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheme {
+pub enum ClientScheme {
     Http,
     Https,
 }
 
-impl Scheme {
+impl ClientScheme {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,19 +37,19 @@ impl Scheme {
 
 /// Whom a request came from, in the two spellings that headers want; made once a connection.
 #[derive(Debug)]
-pub struct Peer {
+pub struct ClientAddress {
     pub address: SocketAddr,
     /// Came by the private listener.
-    inside: bool,
+    is_internal: bool,
     /// What hosts without a dot are completed by.
     domain: Option<Arc<str>>,
-    scheme: Scheme,
+    scheme: ClientScheme,
     plain: Box<str>,
     /// As `Forwarded` wants it: IPv6 in brackets and quotes.
     node: Box<str>,
 }
 
-impl Peer {
+impl ClientAddress {
     /// As logs have it: an IPv4 address that came by IPv6 is one.
     #[must_use]
     pub fn canonical(&self) -> SocketAddr {
@@ -57,11 +57,11 @@ impl Peer {
     }
 
     #[must_use]
-    pub fn new(address: SocketAddr, scheme: Scheme) -> Self {
+    pub fn new(address: SocketAddr, scheme: ClientScheme) -> Self {
         let ip = address.ip().to_canonical();
         Self {
             address,
-            inside: false,
+            is_internal: false,
             domain: None,
             scheme,
             plain: ip.to_string().into(),
@@ -72,7 +72,7 @@ impl Peer {
     /// The same, come by the private listener or not.
     #[must_use]
     pub fn inside(self, inside: bool) -> Self {
-        Self { inside, ..self }
+        Self { is_internal: inside, ..self }
     }
 
     /// The same; hosts without a dot are in `domain`.
@@ -90,13 +90,13 @@ impl Peer {
     /// Whether it may ask for what is not for the public.
     #[must_use]
     pub fn is_inside(&self) -> bool {
-        self.inside
+        self.is_internal
     }
 
     /// Whether it asked without TLS.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        self.scheme == Scheme::Http
+        self.scheme == ClientScheme::Http
     }
 }
 
@@ -111,22 +111,22 @@ fn node(ip: IpAddr) -> String {
 pub fn put_request(
     out: &mut BytesMut,
     request: RequestView<'_>,
-    peer: &Peer,
-    edits: Option<&Edits>,
+    peer: &ClientAddress,
+    edits: Option<&HeaderEdits>,
     rng: &mut Rng,
 ) {
     let head = request.head;
     out.reserve(request.bytes.len() + 512); // what we add is shorter, except for odd Forwarded chains
-    let host = edits.and_then(Edits::host).map_or(request.authority_bytes(), str::as_bytes);
+    let host = edits.and_then(HeaderEdits::host).map_or(request.authority_bytes(), str::as_bytes);
     let space: &[u8] = if request.root().is_empty() { b" " } else { b" /" };
     put_all(
         out,
         &[request.method_bytes(), space, request.path_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\n"],
     );
 
-    let trace = Trace::of(request);
+    let trace = TracePropagation::of(request);
     let has = put_fields(out, request, edits, trace);
-    for (name, value) in edits.into_iter().flat_map(Edits::headers) {
+    for (name, value) in edits.into_iter().flat_map(HeaderEdits::headers) {
         put_field(out, name.as_bytes(), value.as_bytes());
     }
 
@@ -134,50 +134,58 @@ pub fn put_request(
         let less = hops.saturating_sub(1);
         put_field(out, b"Max-Forwards", itoa::Buffer::new().format(less).as_bytes());
     }
-    if head.framing == Framing::Chunked {
+    if head.framing == BodyFraming::Chunked {
         out.put_slice(b"Transfer-Encoding: chunked\r\n");
     }
     if head.wants_websocket {
         out.put_slice(WEBSOCKET);
     }
     put_forwarding(out, request, peer, &has);
-    if trace == Trace::Fresh {
+    if trace == TracePropagation::Fresh {
         put_fresh_trace(out, rng);
     }
     out.put_slice(b"\r\n");
 }
 
 /// Writes the fields that pass.
-fn put_fields(out: &mut BytesMut, request: RequestView<'_>, edits: Option<&Edits>, trace: Trace) -> Has {
+fn put_fields(
+    out: &mut BytesMut,
+    request: RequestView<'_>,
+    edits: Option<&HeaderEdits>,
+    trace: TracePropagation,
+) -> PresentFields {
     let head = request.head;
-    let mut lines = Lines::of(request.bytes);
-    let mut has = Has::default();
+    let mut lines = FieldCopier::of(request.bytes);
+    let mut has = PresentFields::default();
     for field in &head.fields {
         match field.kind {
-            Name::Host
-            | Name::TransferEncoding
-            | Name::Connection
-            | Name::Upgrade
-            | Name::HopByHop
-            | Name::NetworkHash
-            | Name::Platform
-            | Name::Internal => continue,
-            Name::Forwarded => {
+            FieldName::Host
+            | FieldName::TransferEncoding
+            | FieldName::Connection
+            | FieldName::Upgrade
+            | FieldName::HopByHop
+            | FieldName::NetworkHash
+            | FieldName::Platform
+            | FieldName::Internal => continue,
+            FieldName::Forwarded => {
                 has.forwarded = true;
                 continue;
             }
-            Name::ForwardedFor => {
+            FieldName::ForwardedFor => {
                 has.chain = true;
                 continue;
             }
-            Name::ForwardedHost => has.host = true,
-            Name::ForwardedProto => has.proto = true,
-            Name::Expect if !head.expects_continue => continue,
-            Name::MaxForwards if head.hops_left.is_some() => continue,
-            Name::TraceParent | Name::TraceState if trace == Trace::Fresh => continue,
-            Name::Other | Name::Date | Name::MaxForwards | Name::TraceState
+            FieldName::ForwardedHost => has.host = true,
+            FieldName::ForwardedProto => has.proto = true,
+            FieldName::Expect if !head.expects_continue => continue,
+            FieldName::MaxForwards if head.hops_left.is_some() => continue,
+            FieldName::TraceParent | FieldName::TraceState if trace == TracePropagation::Fresh => continue,
+            FieldName::Other | FieldName::Date | FieldName::MaxForwards | FieldName::TraceState
                 if head.nominates
-                    && is_nominated(field.name.in_bytes(request.bytes), request.values(Name::Connection)) =>
+                    && is_nominated(
+                        field.name.in_bytes(request.bytes),
+                        request.values(FieldName::Connection),
+                    ) =>
             {
                 continue;
             }
@@ -191,7 +199,7 @@ fn put_fields(out: &mut BytesMut, request: RequestView<'_>, edits: Option<&Edits
 }
 
 #[derive(Default, PartialEq, Eq)]
-struct Has {
+struct PresentFields {
     forwarded: bool,
     chain: bool,
     host: bool,
@@ -200,14 +208,14 @@ struct Has {
 
 /// RT-HDR-05..07. A list that came is kept and gets our client appended; lists that came on several
 /// lines become one, because many applications read the first line only.
-fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, has: &Has) {
+fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAddress, has: &PresentFields) {
     let host = request.authority_bytes();
-    if *has == Has::default() && !host.is_empty() {
+    if *has == PresentFields::default() && !host.is_empty() {
         return put_first_forwarding(out, host, peer);
     }
     out.put_slice(b"X-Forwarded-For: ");
     if has.chain {
-        put_list(out, request.values(Name::ForwardedFor));
+        put_list(out, request.values(FieldName::ForwardedFor));
     }
     put_all(out, &[peer.plain.as_bytes(), b"\r\n"]);
     if !has.proto {
@@ -219,7 +227,7 @@ fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, has
 
     out.put_slice(b"Forwarded: ");
     if has.forwarded {
-        put_list(out, request.values(Name::Forwarded));
+        put_list(out, request.values(FieldName::Forwarded));
         put_element(out, &peer.node, Some((host, peer.scheme.name().as_bytes())));
     } else {
         put_forwarded_from_older(out, request, peer, has);
@@ -228,10 +236,10 @@ fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, has
 }
 
 /// All four, for a request that came without any: most do. In as few pieces as there are.
-fn put_first_forwarding(out: &mut BytesMut, host: &[u8], peer: &Peer) {
+fn put_first_forwarding(out: &mut BytesMut, host: &[u8], peer: &ClientAddress) {
     let (proto, end): (&[u8], &[u8]) = match peer.scheme {
-        Scheme::Http => (b"\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: ", b"\";proto=http\r\n"),
-        Scheme::Https => (b"\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: ", b"\";proto=https\r\n"),
+        ClientScheme::Http => (b"\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: ", b"\";proto=http\r\n"),
+        ClientScheme::Https => (b"\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: ", b"\";proto=https\r\n"),
     };
     let (plain, node) = (peer.plain.as_bytes(), peer.node.as_bytes());
     put_all(out, &[b"X-Forwarded-For: ", plain, proto, host]);
@@ -245,15 +253,20 @@ fn put_list<'a>(out: &mut BytesMut, values: impl Iterator<Item = &'a [u8]>) {
 }
 
 /// `Forwarded` out of the `X-Forwarded-*` that came: host and proto stand with the first hop.
-fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: &Peer, has: &Has) {
+fn put_forwarded_from_older(
+    out: &mut BytesMut,
+    request: RequestView<'_>,
+    peer: &ClientAddress,
+    has: &PresentFields,
+) {
     let authority = request.authority_bytes();
     // A list has the first hop's first, on however many lines it came.
-    let first = |name: Name| request.values(name).flat_map(tokens).next();
-    let host = match first(Name::ForwardedHost) {
+    let first = |name: FieldName| request.values(name).flat_map(tokens).next();
+    let host = match first(FieldName::ForwardedHost) {
         Some(host) if has.host && is_authority(host) => host,
         _ => authority,
     };
-    let proto: &[u8] = match first(Name::ForwardedProto) {
+    let proto: &[u8] = match first(FieldName::ForwardedProto) {
         Some(proto) if proto.eq_ignore_ascii_case(b"https") => b"https",
         Some(_) => b"http",
         None => peer.scheme.name().as_bytes(),
@@ -261,7 +274,7 @@ fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: 
 
     let mut origin = Some((host, proto));
     if has.chain {
-        for hop in request.values(Name::ForwardedFor).flat_map(tokens) {
+        for hop in request.values(FieldName::ForwardedFor).flat_map(tokens) {
             // What is no address could break out of the list.
             match std::str::from_utf8(hop).ok().and_then(hop_address) {
                 Some(ip) => put_element(out, &node(ip), origin.take()),
@@ -295,17 +308,17 @@ fn put_element(out: &mut BytesMut, node: &str, origin: Option<(&[u8], &[u8])>) {
 
 /// What to do about trace context (RT-HDR-08).
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Trace {
-    Passed,
+enum TracePropagation {
+    Propagated,
     /// None came, or one that is invalid: then its `tracestate` goes as well (W3C trace context 3.2).
     Fresh,
 }
 
-impl Trace {
+impl TracePropagation {
     fn of(request: RequestView<'_>) -> Self {
-        let mut parents = request.values(Name::TraceParent);
+        let mut parents = request.values(FieldName::TraceParent);
         match (parents.next(), parents.next()) {
-            (Some(parent), None) if is_trace_parent(parent) => Self::Passed,
+            (Some(parent), None) if is_trace_parent(parent) => Self::Propagated,
             _ => Self::Fresh,
         }
     }
@@ -341,14 +354,17 @@ pub fn fresh_trace_parent(rng: &mut Rng) -> [u8; 55] {
 
 /// The id of the trace that a request came with.
 #[must_use]
-pub fn passed_trace_id(request: RequestView<'_>) -> Option<[u8; 32]> {
-    passed_trace_parent(request)?.get(3..35)?.try_into().ok()
+pub fn incoming_trace_id(request: RequestView<'_>) -> Option<[u8; 32]> {
+    incoming_trace_parent(request)?.get(3..35)?.try_into().ok()
 }
 
 /// The `traceparent` that a request came with, if it is one.
 #[must_use]
-pub fn passed_trace_parent(request: RequestView<'_>) -> Option<&[u8]> {
-    request.values(Name::TraceParent).next().filter(|_| Trace::of(request) == Trace::Passed)
+pub fn incoming_trace_parent(request: RequestView<'_>) -> Option<&[u8]> {
+    request
+        .values(FieldName::TraceParent)
+        .next()
+        .filter(|_| TracePropagation::of(request) == TracePropagation::Propagated)
 }
 
 /// The id of the trace that [`put_request`] began. It stands at the end of the head.
@@ -366,7 +382,7 @@ fn is_nominated<'a>(name: &[u8], mut connection: impl Iterator<Item = &'a [u8]>)
 
 /// How an answer has to be written for the client that gets it.
 #[derive(Debug, Clone, Copy)]
-pub struct ForClient {
+pub struct ResponseContext {
     /// The body is sent in chunks of ours.
     pub chunked: bool,
     /// The connection ends after this answer.
@@ -376,10 +392,10 @@ pub struct ForClient {
     /// The connection becomes a WebSocket.
     pub websocket: bool,
     /// For one that came without; an interim answer needs none.
-    pub date: Option<Date>,
+    pub date: Option<DateText>,
 }
 
-impl ForClient {
+impl ResponseContext {
     /// An interim answer.
     pub const INTERIM: Self =
         Self { chunked: false, close: false, keep_alive: false, websocket: false, date: None };
@@ -400,7 +416,7 @@ pub fn add_field(out: &mut BytesMut, name: &str, value: &[u8]) {
 }
 
 /// Writes the head of an instance's answer, interim or final, the empty line included.
-pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ForClient) {
+pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ResponseContext) {
     let head = response.head;
     out.reserve(response.bytes.len() + 128); // what we add is shorter
     out.put_slice(b"HTTP/1.1 ");
@@ -409,19 +425,22 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ForC
 
     let no_length = head.status < 200 || head.status == 204;
     let (mut has_date, mut upgrades) = (false, false);
-    let mut lines = Lines::of(response.bytes);
+    let mut lines = FieldCopier::of(response.bytes);
     for field in &head.fields {
         match field.kind {
-            Name::Date => has_date = true,
+            FieldName::Date => has_date = true,
             // RFC 9110 7.8: which protocols the instance wants instead.
-            Name::Upgrade if head.status == UPGRADE_REQUIRED => upgrades = true,
-            Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => continue,
-            Name::ContentLength if no_length || client.chunked => continue,
-            Name::Other
+            FieldName::Upgrade if head.status == UPGRADE_REQUIRED => upgrades = true,
+            FieldName::Connection
+            | FieldName::Upgrade
+            | FieldName::HopByHop
+            | FieldName::TransferEncoding => continue,
+            FieldName::ContentLength if no_length || client.chunked => continue,
+            FieldName::Other
                 if head.nominates
                     && is_nominated(
                         field.name.in_bytes(response.bytes),
-                        response.values(Name::Connection),
+                        response.values(FieldName::Connection),
                     ) =>
             {
                 continue;

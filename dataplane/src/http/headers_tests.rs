@@ -9,7 +9,7 @@ fn sent(fields: &str, peer: &str) -> String {
     let parsed = parse_request(text.as_bytes(), &mut head);
     assert_eq!(parsed, Parsed::Head { bytes: text.len() }, "{text:?}");
     let mut out = BytesMut::new();
-    let peer = Peer::new(peer.parse().unwrap(), Scheme::Http);
+    let peer = ClientAddress::new(peer.parse().unwrap(), ClientScheme::Http);
     put_request(&mut out, head.view(text.as_bytes()), &peer, None, &mut Rng::with_seed(1));
     String::from_utf8(out.to_vec()).unwrap()
 }
@@ -39,7 +39,7 @@ fn a_request_without_a_host_goes_on_with_an_empty_one() {
     let mut head = RequestHead::default();
     assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
     let mut out = BytesMut::new();
-    let peer = Peer::new("10.0.0.9:5".parse().unwrap(), Scheme::Http);
+    let peer = ClientAddress::new("10.0.0.9:5".parse().unwrap(), ClientScheme::Http);
     put_request(&mut out, head.view(text.as_bytes()), &peer, None, &mut Rng::with_seed(1));
     let out = String::from_utf8(out.to_vec()).unwrap();
     assert!(out.starts_with("GET / HTTP/1.1\r\nHost: \r\n"), "{out}");
@@ -75,11 +75,11 @@ fn what_a_platform_tells_is_taken_from_nobody_but_the_route() {
                 Knative-Serving-Tag: next\r\nX-Yours: 1\r\n\r\n";
     let mut head = RequestHead::default();
     assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
-    let mut edits = Edits::default();
+    let mut edits = HeaderEdits::default();
     edits.set("K-Original-Host", "app.example.com").unwrap();
     edits.set("Knative-Serving-Revision", "app-00001").unwrap();
     let mut out = BytesMut::new();
-    let peer = Peer::new("10.0.0.9:5".parse().unwrap(), Scheme::Http);
+    let peer = ClientAddress::new("10.0.0.9:5".parse().unwrap(), ClientScheme::Http);
     put_request(&mut out, head.view(text.as_bytes()), &peer, Some(&edits), &mut Rng::with_seed(1));
     let out = String::from_utf8(out.to_vec()).unwrap();
     assert!(!out.contains("spoof"), "{out}");
@@ -217,7 +217,7 @@ fn a_request_that_is_to_be_passed_on_so_often_is_told_one_less() {
         let mut head = RequestHead::default();
         assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
         let mut out = BytesMut::new();
-        let peer = Peer::new("10.0.0.9:5".parse().unwrap(), Scheme::Http);
+        let peer = ClientAddress::new("10.0.0.9:5".parse().unwrap(), ClientScheme::Http);
         put_request(&mut out, head.view(text.as_bytes()), &peer, None, &mut Rng::with_seed(1));
         assert_eq!(values(std::str::from_utf8(&out).unwrap(), "max-forwards"), [told], "{method} {count}");
     }
@@ -227,7 +227,7 @@ fn answered(text: &str, asked: Method, chunked: bool, close: bool) -> String {
     let mut head = ResponseHead::default();
     assert_eq!(parse_response(text.as_bytes(), asked, &mut head), Parsed::Head { bytes: text.len() });
     let mut out = BytesMut::new();
-    let client = ForClient { chunked, close, ..ForClient::INTERIM };
+    let client = ResponseContext { chunked, close, ..ResponseContext::INTERIM };
     put_response(&mut out, head.view(text.as_bytes()), client);
     String::from_utf8(out.to_vec()).unwrap()
 }
@@ -274,7 +274,7 @@ fn an_answer_without_a_date_gets_one_behind_its_fields() {
             Parsed::Head { bytes: text.len() }
         );
         let mut out = BytesMut::new();
-        let client = ForClient { date: Some(date), ..ForClient::INTERIM };
+        let client = ResponseContext { date: Some(date), ..ResponseContext::INTERIM };
         put_response(&mut out, head.view(text.as_bytes()), client);
         assert_eq!(out, format!("HTTP/1.1 304 Same\r\n{told}\r\n"));
     }
@@ -290,7 +290,7 @@ fn response_426_keeps_its_upgrade() {
         let parsed = parse_response(text.as_bytes(), Method::Get, &mut head);
         assert_eq!(parsed, Parsed::Head { bytes: text.len() });
         let mut out = BytesMut::new();
-        put_response(&mut out, head.view(text.as_bytes()), ForClient::INTERIM);
+        put_response(&mut out, head.view(text.as_bytes()), ResponseContext::INTERIM);
         let out = String::from_utf8(out.to_vec()).unwrap();
         assert_eq!(out.contains("\r\nUpgrade: TLS/1.3\r\n"), kept, "{out}");
         assert_eq!(out.contains("\r\nConnection: Upgrade\r\n"), kept, "{out}");

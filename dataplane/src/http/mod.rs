@@ -6,19 +6,19 @@
 //! are connections to instances, [`server`] serves small whole messages (events). [`websocket`] is what a tunnel has to know.
 //! [`date`] has the time for answers. [`trace`] puts spans of our own between a client's and an instance's.
 
-pub mod answer;
-pub mod bodies;
+pub mod body_budget;
+pub mod buffer_cache;
+pub mod buffers;
 pub mod client;
 pub mod codec;
+pub mod connection_tracker;
 pub mod date;
+mod field_copier;
 pub mod headers;
 pub mod limits;
-mod lines;
+pub mod local_response;
 pub mod pool;
 pub mod relay;
-pub mod roster;
 pub mod server;
-pub mod spare;
 pub mod trace;
 pub mod websocket;
-pub mod wire;

@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use ring::{Readiness, Tick};
+use ring::{IdleReadiness, Tick};
 
+use super::buffers::{ReadBuffer, WriteBuffer};
 use super::codec::ResponseHead;
 use super::limits::HttpLimits;
-use super::wire::{Inflow, Outflow};
-use crate::tls::Wire;
+use crate::tls::Transport;
 
 /// A connection to an instance, with the buffers that it keeps from request to request.
-pub struct Upstream {
-    pub stream: Wire,
-    pub inflow: Inflow,
-    pub outflow: Outflow,
+pub struct UpstreamConnection {
+    pub stream: Transport,
+    pub read_buffer: ReadBuffer,
+    pub write_buffer: WriteBuffer,
     pub head: ResponseHead,
     /// It has carried a request before, so the instance may be about to close it.
     pub reused: bool,
 }
 
-impl Upstream {
+impl UpstreamConnection {
     #[must_use]
-    pub fn new(stream: impl Into<Wire>) -> Box<Self> {
+    pub fn new(stream: impl Into<Transport>) -> Box<Self> {
         Box::new(Self {
             stream: stream.into(),
-            inflow: Inflow::default(),
-            outflow: Outflow::default(),
+            read_buffer: ReadBuffer::default(),
+            write_buffer: WriteBuffer::default(),
             head: ResponseHead::default(),
             reused: false,
         })
@@ -48,21 +48,21 @@ pub enum PoolKey {
 }
 
 /// Idle connections by instance, the one used last on top.
-pub struct Pool {
-    idle: RefCell<Idle>,
+pub struct ConnectionPool {
+    idle: RefCell<IdleConnection>,
     per_peer_max: usize,
     total_max: usize,
     idle_max: Duration,
 }
 
 #[derive(Default)]
-struct Idle {
-    by_peer: HashMap<PoolKey, Vec<(Box<Upstream>, Tick)>, RandomState>,
+struct IdleConnection {
+    by_peer: HashMap<PoolKey, Vec<(Box<UpstreamConnection>, Tick)>, RandomState>,
     /// Sum of all lists' lengths.
     total: usize,
 }
 
-impl Pool {
+impl ConnectionPool {
     #[must_use]
     pub fn new(limits: &HttpLimits) -> Self {
         Self {
@@ -75,19 +75,19 @@ impl Pool {
 
     /// A connection that is idle as far as we know now. Whoever sent bytes nobody asked for, or has
     /// closed, is dropped on the way.
-    pub fn take(&self, peer: PoolKey, now: Tick) -> Option<Box<Upstream>> {
+    pub fn take(&self, peer: PoolKey, now: Tick) -> Option<Box<UpstreamConnection>> {
         let mut idle = self.idle.borrow_mut();
         loop {
             let (upstream, since) = idle.by_peer.get_mut(&peer)?.pop()?;
             idle.total -= 1;
-            if now - since < self.idle_max && upstream.stream.ready() == Readiness::Idle {
+            if now - since < self.idle_max && upstream.stream.ready() == IdleReadiness::Idle {
                 return Some(upstream);
             }
         }
     }
 
     /// Keeps a connection, unless there are enough.
-    pub fn put(&self, peer: PoolKey, mut upstream: Box<Upstream>, now: Tick) {
+    pub fn put(&self, peer: PoolKey, mut upstream: Box<UpstreamConnection>, now: Tick) {
         let mut idle = self.idle.borrow_mut();
         if idle.total >= self.total_max {
             return;
@@ -108,7 +108,7 @@ impl Pool {
         let mut total = 0;
         idle.by_peer.retain(|_, list| {
             list.retain(|(upstream, since)| {
-                now - *since < self.idle_max && upstream.stream.ready() == Readiness::Idle
+                now - *since < self.idle_max && upstream.stream.ready() == IdleReadiness::Idle
             });
             total += list.len();
             !list.is_empty()
@@ -118,7 +118,7 @@ impl Pool {
 
     /// Closes all.
     pub fn clear(&self) {
-        self.idle.replace(Idle::default());
+        self.idle.replace(IdleConnection::default());
     }
 
     #[must_use]

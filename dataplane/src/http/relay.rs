@@ -4,13 +4,13 @@
 use bytes::{BufMut, BytesMut};
 use ring::Chunk;
 
-use super::codec::{BodyReader, Malformed, Piece, put_chunk_line, trailer_fields};
+use super::buffers::ReadBuffer;
+use super::codec::{BodyDecoder, BodyEvent, MalformedHttp, put_chunk_line, trailer_fields};
 use super::limits::COPY_BYTES_MAX;
-use super::wire::Inflow;
 
 /// What to do next about a body.
 #[derive(Debug)]
-pub enum Step {
+pub enum RelayStep {
     /// What was held is used up.
     NeedBytes,
     /// All of it is in the buffer (or was sent).
@@ -22,29 +22,29 @@ pub enum Step {
 /// Moves what `inflow` holds of a body into `out`, up to a piece that is better sent from where it
 /// lies. With `chunked` every piece becomes a chunk of ours.
 pub fn step(
-    inflow: &mut Inflow,
-    body: &mut BodyReader,
+    inflow: &mut ReadBuffer,
+    body: &mut BodyDecoder,
     chunked: bool,
     out: &mut BytesMut,
-) -> Result<Step, Malformed> {
+) -> Result<RelayStep, MalformedHttp> {
     loop {
-        match body.next(&inflow.held)? {
-            Piece::Data { skip, take } => {
-                inflow.held.advance(skip);
+        match body.next(&inflow.unread)? {
+            BodyEvent::Data { skip, take } => {
+                inflow.unread.advance(skip);
                 if let Some(large) = put_piece(inflow, take, chunked, out) {
-                    return Ok(Step::Send(large));
+                    return Ok(RelayStep::Send(large));
                 }
             }
-            Piece::NeedBytes => {
-                inflow.held = Chunk::empty();
-                return Ok(Step::NeedBytes);
+            BodyEvent::NeedBytes => {
+                inflow.unread = Chunk::empty();
+                return Ok(RelayStep::NeedBytes);
             }
-            Piece::End { skip } => {
-                inflow.held.advance(skip);
+            BodyEvent::End { skip } => {
+                inflow.unread.advance(skip);
                 if chunked {
                     put_end(body, out);
                 }
-                return Ok(Step::Done);
+                return Ok(RelayStep::Done);
             }
         }
     }
@@ -58,7 +58,7 @@ pub fn after_send(chunked: bool, out: &mut BytesMut) {
 }
 
 /// Ends a body whose own end was the connection's.
-pub fn put_end(body: &BodyReader, out: &mut BytesMut) {
+pub fn put_end(body: &BodyDecoder, out: &mut BytesMut) {
     out.put_slice(b"0\r\n");
     for line in trailer_fields(body.trailers()) {
         out.put_slice(line);
@@ -66,15 +66,15 @@ pub fn put_end(body: &BodyReader, out: &mut BytesMut) {
     out.put_slice(b"\r\n");
 }
 
-fn put_piece(inflow: &mut Inflow, take: usize, chunked: bool, out: &mut BytesMut) -> Option<Chunk> {
+fn put_piece(inflow: &mut ReadBuffer, take: usize, chunked: bool, out: &mut BytesMut) -> Option<Chunk> {
     if chunked {
         put_chunk_line(out, take);
     }
     if out.len() + take > COPY_BYTES_MAX {
-        return Some(inflow.held.split_to(take));
+        return Some(inflow.unread.split_to(take));
     }
-    out.put_slice(&inflow.held[..take]);
-    inflow.held.advance(take);
+    out.put_slice(&inflow.unread[..take]);
+    inflow.unread.advance(take);
     after_send(chunked, out);
     None
 }
@@ -82,11 +82,11 @@ fn put_piece(inflow: &mut Inflow, take: usize, chunked: bool, out: &mut BytesMut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::codec::Framing;
+    use crate::http::codec::BodyFraming;
 
-    fn holding(bytes: Vec<u8>) -> Inflow {
-        let mut inflow = Inflow::default();
-        inflow.held = bytes.into();
+    fn holding(bytes: Vec<u8>) -> ReadBuffer {
+        let mut inflow = ReadBuffer::default();
+        inflow.unread = bytes.into();
         inflow
     }
 
@@ -94,24 +94,26 @@ mod tests {
     fn a_body_in_chunks_comes_out_in_plain_chunks_without_extensions() {
         let mut inflow = holding(b"3;x=y\r\nabc\r\n0\r\nX-Sum: 1\r\nHost: evil\r\n\r\nGET".to_vec());
         let mut out = BytesMut::new();
-        let mut body = BodyReader::new(Framing::Chunked);
-        assert!(matches!(step(&mut inflow, &mut body, true, &mut out), Ok(Step::Done)));
+        let mut body = BodyDecoder::new(BodyFraming::Chunked);
+        assert!(matches!(step(&mut inflow, &mut body, true, &mut out), Ok(RelayStep::Done)));
         assert_eq!(out, "3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n");
-        assert_eq!(&*inflow.held, b"GET");
+        assert_eq!(&*inflow.unread, b"GET");
     }
 
     #[test]
     fn a_large_piece_is_handed_out_and_a_small_one_copied() {
         let mut out = BytesMut::from(&b"head"[..]);
-        let mut body = BodyReader::new(Framing::Length(COPY_BYTES_MAX as u64 + 3));
+        let mut body = BodyDecoder::new(BodyFraming::Length(COPY_BYTES_MAX as u64 + 3));
         let mut inflow = holding(vec![b'x'; COPY_BYTES_MAX]);
-        let Ok(Step::Send(large)) = step(&mut inflow, &mut body, false, &mut out) else { panic!("copied") };
+        let Ok(RelayStep::Send(large)) = step(&mut inflow, &mut body, false, &mut out) else {
+            panic!("copied")
+        };
         assert_eq!((large.len(), out.as_ref()), (COPY_BYTES_MAX, b"head".as_slice()));
-        assert!(matches!(step(&mut inflow, &mut body, false, &mut out), Ok(Step::NeedBytes)));
+        assert!(matches!(step(&mut inflow, &mut body, false, &mut out), Ok(RelayStep::NeedBytes)));
 
         inflow = holding(b"yyyGET".to_vec());
         out.clear();
-        assert!(matches!(step(&mut inflow, &mut body, false, &mut out), Ok(Step::Done)));
-        assert_eq!((out.as_ref(), &*inflow.held), (b"yyy".as_slice(), b"GET".as_slice()));
+        assert!(matches!(step(&mut inflow, &mut body, false, &mut out), Ok(RelayStep::Done)));
+        assert_eq!((out.as_ref(), &*inflow.unread), (b"yyy".as_slice(), b"GET".as_slice()));
     }
 }

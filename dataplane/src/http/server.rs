@@ -12,35 +12,36 @@ use std::task::Poll;
 use bytes::{Bytes, BytesMut};
 use ring::{Chunk, Ring, Tick};
 
-use super::answer::Answer;
-use super::bodies::{Bodies, Held, NoRoom};
+use super::body_budget::{BodyBudget, BodyLimitExceeded, BodyReservation};
+use super::buffers::{HeadReadError, ReadBuffer, WriteBuffer, by};
 use super::codec::{
-    BodyReader, Framing, Malformed, Method, Piece, RequestHead, RequestView, Version, parse_request,
+    BodyDecoder, BodyEvent, BodyFraming, HttpVersion, MalformedHttp, Method, RequestHead, RequestView,
+    parse_request,
 };
+use super::connection_tracker::ConnectionGuard;
 use super::date;
 use super::limits::HttpLimits;
-use super::roster::Seat;
-use super::wire::{HeadFault, Inflow, Outflow, by};
-use crate::tls::{Pipe, Wire};
+use super::local_response::LocalResponse;
+use crate::tls::{ByteStream, Transport};
 
 /// What a client of HTTP/2 by prior knowledge sends first (RFC 9113 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A client's connection between and during requests.
-pub struct Downstream {
+pub struct ClientConnection {
     pub ring: Ring,
-    pub stream: Wire,
-    pub inflow: Inflow,
-    pub outflow: Outflow,
+    pub stream: Transport,
+    pub read_buffer: ReadBuffer,
+    pub write_buffer: WriteBuffer,
     pub head: RequestHead,
-    pub seat: Seat,
+    pub guard: ConnectionGuard,
     /// Shared: there are ten thousands of idle connections, and one set of limits.
     pub limits: Rc<HttpLimits>,
 }
 
 /// What a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spoken {
+pub enum ClientProtocol {
     Http1,
     /// HTTP/2 by prior knowledge.
     Http2,
@@ -48,81 +49,88 @@ pub enum Spoken {
 
 /// Why there is no next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoRequest {
+pub enum RequestReadError {
     /// The client is gone, was idle for too long, or we stop.
-    Gone,
+    ClientGone,
     /// It began a head and did not finish it in time.
     Stalled,
-    Malformed(Malformed),
+    Malformed(MalformedHttp),
 }
 
-impl Downstream {
+impl ClientConnection {
     #[must_use]
-    pub fn new(ring: &Ring, stream: impl Into<Wire>, seat: Seat, limits: &Rc<HttpLimits>) -> Self {
+    pub fn new(
+        ring: &Ring,
+        stream: impl Into<Transport>,
+        seat: ConnectionGuard,
+        limits: &Rc<HttpLimits>,
+    ) -> Self {
         Self {
             ring: ring.clone(),
             stream: stream.into(),
-            inflow: Inflow::default(),
-            outflow: Outflow::default(),
+            read_buffer: ReadBuffer::default(),
+            write_buffer: WriteBuffer::default(),
             head: RequestHead::within(limits.head),
-            seat,
+            guard: seat,
             limits: Rc::clone(limits),
         }
     }
 
     /// What the client speaks: waits for as many bytes as tell. They stay held.
-    pub async fn opening(&mut self) -> Result<Spoken, NoRequest> {
+    pub async fn opening(&mut self) -> Result<ClientProtocol, RequestReadError> {
         self.idle().await?;
         let due = self.ring.now() + self.limits.head_max;
         loop {
-            let known = self.inflow.held.len().min(PREFACE.len());
-            if self.inflow.held[..known] != PREFACE[..known] {
-                return Ok(Spoken::Http1); // told by the first byte, nearly always
+            let known = self.read_buffer.unread.len().min(PREFACE.len());
+            if self.read_buffer.unread[..known] != PREFACE[..known] {
+                return Ok(ClientProtocol::Http1); // told by the first byte, nearly always
             }
             if known == PREFACE.len() {
-                return Ok(Spoken::Http2);
+                return Ok(ClientProtocol::Http2);
             }
-            let mut front = std::mem::take(&mut self.inflow.held).to_vec();
-            match by(&self.ring, Some(due), self.inflow.fill(&self.stream)).await {
+            let mut front = std::mem::take(&mut self.read_buffer.unread).to_vec();
+            match by(&self.ring, Some(due), self.read_buffer.fill(&self.stream)).await {
                 Ok(Ok(true)) => {}
-                Ok(Ok(false) | Err(_)) => return Err(NoRequest::Gone),
-                Err(_) => return Err(NoRequest::Stalled),
+                Ok(Ok(false) | Err(_)) => return Err(RequestReadError::ClientGone),
+                Err(_) => return Err(RequestReadError::Stalled),
             }
-            front.extend_from_slice(&self.inflow.held);
-            self.inflow.held = Chunk::from(front);
+            front.extend_from_slice(&self.read_buffer.unread);
+            self.read_buffer.unread = Chunk::from(front);
         }
     }
 
     /// The bytes of the next request's head, which then is in `head`.
-    pub async fn next_head(&mut self) -> Result<Chunk, NoRequest> {
-        if self.inflow.is_between() {
+    pub async fn next_head(&mut self) -> Result<Chunk, RequestReadError> {
+        if self.read_buffer.is_between() {
             self.idle().await?;
         }
         // What the last request asked must not shape an answer to one that cannot be read, nor what is told of it.
-        (self.head.method, self.head.version) = (Method::default(), Version::default());
+        (self.head.method, self.head.version) = (Method::default(), HttpVersion::default());
         let due = self.ring.now() + self.limits.head_max;
         let head = &mut self.head;
-        let parsed = self.inflow.head(&self.stream, |bytes| parse_request(bytes, head));
+        let parsed = self.read_buffer.head(&self.stream, |bytes| parse_request(bytes, head));
         match by(&self.ring, Some(due), parsed).await {
             Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(HeadFault::Malformed(why))) => Err(NoRequest::Malformed(why)),
-            Ok(Err(HeadFault::Ended | HeadFault::Truncated | HeadFault::Broken(_))) => Err(NoRequest::Gone),
-            Err(_) => Err(NoRequest::Stalled),
+            Ok(Err(HeadReadError::Malformed(why))) => Err(RequestReadError::Malformed(why)),
+            Ok(Err(HeadReadError::Ended | HeadReadError::Truncated | HeadReadError::Broken(_))) => {
+                Err(RequestReadError::ClientGone)
+            }
+            Err(_) => Err(RequestReadError::Stalled),
         }
     }
 
     /// Waits for the first byte of a request.
-    async fn idle(&mut self) -> Result<(), NoRequest> {
+    async fn idle(&mut self) -> Result<(), RequestReadError> {
         let due = self.ring.now() + self.limits.idle_max;
-        let mut fill = pin!(self.inflow.fill(&self.stream));
-        let seat = &self.seat;
+        let mut fill = pin!(self.read_buffer.fill(&self.stream));
+        let seat = &self.guard;
         let first = poll_fn(|cx| match fill.as_mut().poll(cx) {
             Poll::Ready(filled) => Poll::Ready(filled.unwrap_or(false)),
             Poll::Pending => seat.poll_draining(cx).map(|()| false),
         });
         match by(&self.ring, Some(due), first).await {
             Ok(true) => Ok(()),
-            Ok(false) | Err(_) => Err(NoRequest::Gone),
+            Ok(false) | Err(_) => Err(RequestReadError::ClientGone),
         }
     }
 
@@ -135,20 +143,20 @@ impl Downstream {
     /// Sends what is buffered, in bounded time.
     pub async fn flush(&mut self) -> io::Result<()> {
         let due = self.stall_due();
-        by(&self.ring, Some(due), self.outflow.flush(&self.stream))
+        by(&self.ring, Some(due), self.write_buffer.flush(&self.stream))
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Sends a whole answer of ours.
-    pub async fn answer(&mut self, answer: &Answer, close: bool) -> io::Result<()> {
+    pub async fn answer(&mut self, answer: &LocalResponse, close: bool) -> io::Result<()> {
         let (to_head, date) = (self.head.method == Method::Head, date::at(self.ring.now()));
         let connection = match (close, self.head.version) {
             (true, _) => Some("close"),
-            (false, Version::Http10) => Some("keep-alive"),
-            (false, Version::Http11) => None,
+            (false, HttpVersion::Http10) => Some("keep-alive"),
+            (false, HttpVersion::Http11) => None,
         };
-        answer.put(&mut self.outflow.buffer, to_head, connection, &date);
+        answer.put(&mut self.write_buffer.buffer, to_head, connection, &date);
         self.flush().await
     }
 
@@ -164,12 +172,12 @@ impl Downstream {
     /// answer its bytes with a reset, and the reset would overtake our answer.
     pub async fn linger(&mut self) {
         let due = self.ring.now() + self.limits.linger_max;
-        let read_until = self.inflow.bytes + self.limits.linger_bytes_max as u64;
+        let read_until = self.read_buffer.bytes + self.limits.linger_bytes_max as u64;
         let drained = async {
             self.stream.shutdown_write().await?;
             loop {
-                self.inflow.held = Chunk::empty();
-                if !self.inflow.fill(&self.stream).await? || self.inflow.bytes > read_until {
+                self.read_buffer.unread = Chunk::empty();
+                if !self.read_buffer.fill(&self.stream).await? || self.read_buffer.bytes > read_until {
                     return io::Result::Ok(());
                 }
             }
@@ -178,38 +186,41 @@ impl Downstream {
     }
 
     /// Reads a whole body, as far as there is room for it, which it holds as long as what comes with it.
-    pub async fn whole_body(&mut self, bodies: &Bodies) -> Result<(Bytes, Held), NoBody> {
+    pub async fn whole_body(
+        &mut self,
+        bodies: &BodyBudget,
+    ) -> Result<(Bytes, BodyReservation), BodyReadError> {
         let framing = self.head.framing;
-        if let Framing::Length(length) = framing {
-            bodies.judge(length).map_err(NoBody::NoRoom)?;
+        if let BodyFraming::Length(length) = framing {
+            bodies.judge(length).map_err(BodyReadError::LimitExceeded)?;
         }
         let mut room = bodies.enter();
 
-        let mut reader = BodyReader::new(framing);
+        let mut reader = BodyDecoder::new(framing);
         let mut body = BytesMut::new();
-        if self.head.expects_continue && self.inflow.held.is_empty() {
-            self.outflow.buffer.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-            self.flush().await.map_err(|_| NoBody::Gone)?;
+        if self.head.expects_continue && self.read_buffer.unread.is_empty() {
+            self.write_buffer.buffer.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            self.flush().await.map_err(|_| BodyReadError::ClientGone)?;
         }
         loop {
-            match reader.next(&self.inflow.held).map_err(NoBody::Malformed)? {
-                Piece::Data { skip, take } => {
-                    room.grow(take).map_err(NoBody::NoRoom)?;
-                    self.inflow.held.advance(skip);
-                    body.extend_from_slice(&self.inflow.held[..take]);
-                    self.inflow.held.advance(take);
+            match reader.next(&self.read_buffer.unread).map_err(BodyReadError::Malformed)? {
+                BodyEvent::Data { skip, take } => {
+                    room.grow(take).map_err(BodyReadError::LimitExceeded)?;
+                    self.read_buffer.unread.advance(skip);
+                    body.extend_from_slice(&self.read_buffer.unread[..take]);
+                    self.read_buffer.unread.advance(take);
                 }
-                Piece::End { skip } => {
-                    self.inflow.held.advance(skip);
+                BodyEvent::End { skip } => {
+                    self.read_buffer.unread.advance(skip);
                     return Ok((body.freeze(), room));
                 }
-                Piece::NeedBytes => {
-                    self.inflow.held = Chunk::empty();
+                BodyEvent::NeedBytes => {
+                    self.read_buffer.unread = Chunk::empty();
                     let due = self.stall_due();
-                    match by(&self.ring, Some(due), self.inflow.fill(&self.stream)).await {
+                    match by(&self.ring, Some(due), self.read_buffer.fill(&self.stream)).await {
                         Ok(Ok(true)) => {}
-                        Ok(Ok(false) | Err(_)) => return Err(NoBody::Gone),
-                        Err(_) => return Err(NoBody::Stalled),
+                        Ok(Ok(false) | Err(_)) => return Err(BodyReadError::ClientGone),
+                        Err(_) => return Err(BodyReadError::Stalled),
                     }
                 }
             }
@@ -219,21 +230,21 @@ impl Downstream {
 
 /// Why there is no whole body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoBody {
-    Gone,
-    NoRoom(NoRoom),
+pub enum BodyReadError {
+    ClientGone,
+    LimitExceeded(BodyLimitExceeded),
     Stalled,
-    Malformed(Malformed),
+    Malformed(MalformedHttp),
 }
 
-impl NoBody {
+impl BodyReadError {
     /// What the client is told, if there is one.
-    fn answer(self) -> Option<Answer> {
+    fn answer(self) -> Option<LocalResponse> {
         match self {
-            Self::Gone => None,
-            Self::NoRoom(why) => Some(why.answer()),
-            Self::Stalled => Some(Answer::text(408, "request timeout: the body stopped coming")),
-            Self::Malformed(why) => Some(Answer::text(why.status(), why.sentence())),
+            Self::ClientGone => None,
+            Self::LimitExceeded(why) => Some(why.answer()),
+            Self::Stalled => Some(LocalResponse::text(408, "request timeout: the body stopped coming")),
+            Self::Malformed(why) => Some(LocalResponse::text(why.status(), why.sentence())),
         }
     }
 }
@@ -242,10 +253,10 @@ impl NoBody {
 /// for which there is no room get 413 or 503, those that stop coming 408. `refusal` finishes answers that are given in the
 /// handler's place.
 pub async fn serve_buffered(
-    mut connection: Downstream,
-    bodies: &Bodies,
-    refusal: fn(Answer) -> Answer,
-    handler: &impl AsyncFn(RequestView<'_>, Bytes) -> Answer,
+    mut connection: ClientConnection,
+    bodies: &BodyBudget,
+    refusal: fn(LocalResponse) -> LocalResponse,
+    handler: &impl AsyncFn(RequestView<'_>, Bytes) -> LocalResponse,
 ) {
     loop {
         let (bytes, body, room) = match whole_request(&mut connection, bodies).await {
@@ -261,11 +272,11 @@ pub async fn serve_buffered(
 
         let answer = handler(connection.head.view(&bytes), body).await;
         drop((bytes, room)); // the receive buffer goes back before the next wait
-        let close = !connection.head.keep_alive || connection.seat.is_draining();
+        let close = !connection.head.keep_alive || connection.guard.is_draining();
         match connection.answer(&answer, close).await {
             Err(_) => return,
             // A client that has gone on sending is heard out, or a reset would overtake the answer.
-            Ok(()) if close && !connection.inflow.is_between() => return connection.linger().await,
+            Ok(()) if close && !connection.read_buffer.is_between() => return connection.linger().await,
             Ok(()) if close => return connection.close().await,
             Ok(()) => {}
         }
@@ -274,20 +285,22 @@ pub async fn serve_buffered(
 
 /// The next request's head and body; or what its client is told, if there is one.
 async fn whole_request(
-    connection: &mut Downstream,
-    bodies: &Bodies,
-) -> Result<(Chunk, Bytes, Held), Option<Answer>> {
+    connection: &mut ClientConnection,
+    bodies: &BodyBudget,
+) -> Result<(Chunk, Bytes, BodyReservation), Option<LocalResponse>> {
     let bytes = match connection.next_head().await {
         Ok(bytes) => bytes,
-        Err(NoRequest::Gone) => return Err(None),
-        Err(NoRequest::Stalled) => {
-            return Err(Some(Answer::text(408, "request timeout: the head did not come")));
+        Err(RequestReadError::ClientGone) => return Err(None),
+        Err(RequestReadError::Stalled) => {
+            return Err(Some(LocalResponse::text(408, "request timeout: the head did not come")));
         }
-        Err(NoRequest::Malformed(why)) => return Err(Some(Answer::text(why.status(), why.sentence()))),
+        Err(RequestReadError::Malformed(why)) => {
+            return Err(Some(LocalResponse::text(why.status(), why.sentence())));
+        }
     };
     if connection.head.expects_more {
-        return Err(Some(Answer::text(417, "the only expectation known is 100-continue")));
+        return Err(Some(LocalResponse::text(417, "the only expectation known is 100-continue")));
     }
-    let (body, room) = connection.whole_body(bodies).await.map_err(NoBody::answer)?;
+    let (body, room) = connection.whole_body(bodies).await.map_err(BodyReadError::answer)?;
     Ok((bytes, body, room))
 }

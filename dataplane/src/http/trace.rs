@@ -2,9 +2,9 @@
 //! that is about to leave. Without spans nothing of this is called (see [`super::headers`]).
 
 use super::codec::RequestView;
-use super::headers::passed_trace_parent;
+use super::headers::incoming_trace_parent;
 use crate::hex;
-use crate::spans::Context;
+use crate::spans::TraceContext;
 
 /// `00-` before the trace's id, its 32 digits, `-`, 16 digits of the span, `-`, two of the flags.
 const TRACE: std::ops::Range<usize> = 3..35;
@@ -13,8 +13,8 @@ const FLAGS: std::ops::Range<usize> = 53..55;
 
 /// The context of a request that came with one; `id` is to be our span in it.
 #[must_use]
-pub fn passed(request: RequestView<'_>, id: u64) -> Option<Context> {
-    let mut context = read(passed_trace_parent(request)?)?;
+pub fn passed(request: RequestView<'_>, id: u64) -> Option<TraceContext> {
+    let mut context = read(incoming_trace_parent(request)?)?;
     context.parent = std::mem::replace(&mut context.id, id);
     Some(context)
 }
@@ -22,7 +22,7 @@ pub fn passed(request: RequestView<'_>, id: u64) -> Option<Context> {
 /// Makes our span the parent of what the instance does. `known` is the context that came; without one the head has
 /// a trace that we began, and a span that is ours already.
 #[must_use]
-pub fn enter(head: &mut [u8], known: Option<Context>) -> Option<Context> {
+pub fn enter(head: &mut [u8], known: Option<TraceContext>) -> Option<TraceContext> {
     let at = value_at(head)?;
     let value = head.get_mut(at..at + FLAGS.end)?;
     let Some(context) = known else { return read(value) };
@@ -31,9 +31,9 @@ pub fn enter(head: &mut [u8], known: Option<Context>) -> Option<Context> {
 }
 
 /// Of a value that is known to be one, or was written by us.
-fn read(value: &[u8]) -> Option<Context> {
+fn read(value: &[u8]) -> Option<TraceContext> {
     let digits = |range| std::str::from_utf8(value.get(range)?).ok();
-    Some(Context {
+    Some(TraceContext {
         trace: u128::from_str_radix(digits(TRACE)?, 16).ok()?.to_be_bytes(),
         id: u64::from_str_radix(digits(SPAN)?, 16).ok()?,
         parent: 0,
@@ -59,7 +59,7 @@ mod tests {
     fn our_span_stands_between_the_client_and_the_instance() {
         let trace = "0af7651916cd43dd8448eb211c80319c";
         let text = format!("GET / HTTP/1.1\r\nTraceParent: 00-{trace}-b7ad6b7169203331-01\r\nA: b\r\n\r\n");
-        let known = Context {
+        let known = TraceContext {
             trace: u128::from_str_radix(trace, 16).unwrap().to_be_bytes(),
             id: 0x0123_4567_89ab_cdef,
             parent: 0xb7ad_6b71_6920_3331,

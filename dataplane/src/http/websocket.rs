@@ -5,19 +5,19 @@
 
 /// Follows one direction's frames through its bytes.
 #[derive(Debug, Default)]
-pub struct Frames {
+pub struct FrameTracker {
     /// The next frame's head, as far as it has come: 2 bytes, the longer length (2 or 8), the mask (4).
     head: [u8; 14],
-    known: usize,
+    header_bytes: usize,
     /// Of the present frame's content.
     left: u64,
 }
 
-impl Frames {
+impl FrameTracker {
     /// Whether the next byte begins a frame.
     #[must_use]
     pub fn is_between(&self) -> bool {
-        self.known == 0 && self.left == 0
+        self.header_bytes == 0 && self.left == 0
     }
 
     /// Takes the next bytes.
@@ -38,11 +38,11 @@ impl Frames {
                 self.left -= taken as u64;
                 at += taken;
             } else {
-                self.head[self.known] = bytes[at];
-                self.known += 1;
+                self.head[self.header_bytes] = bytes[at];
+                self.header_bytes += 1;
                 at += 1;
                 let Some(length) = self.content_length() else { continue };
-                self.known = 0;
+                self.header_bytes = 0;
                 self.left = length;
             }
             if self.left == 0 {
@@ -55,7 +55,7 @@ impl Frames {
     /// The content's length, once the head is whole.
     fn content_length(&self) -> Option<u64> {
         let [_, second, rest @ ..] = &self.head;
-        if self.known < 2 {
+        if self.header_bytes < 2 {
             return None;
         }
         let long = match second & 0x7f {
@@ -64,7 +64,7 @@ impl Frames {
             _ => 0,
         };
         let mask = if second & 0x80 == 0 { 0 } else { 4 };
-        if self.known < 2 + long + mask {
+        if self.header_bytes < 2 + long + mask {
             return None;
         }
         let longer = rest[..long].iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
@@ -109,7 +109,7 @@ mod tests {
             for masked in [false, true] {
                 let bytes = frame(length, masked);
                 for piece in [1, 3, 1000, usize::MAX] {
-                    let mut frames = Frames::default();
+                    let mut frames = FrameTracker::default();
                     for part in bytes[..bytes.len() - 1].chunks(piece) {
                         frames.pass(part);
                         assert!(!frames.is_between(), "{length} {masked} {piece}");
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn an_endless_frame_does_not_overflow() {
-        let mut frames = Frames::default();
+        let mut frames = FrameTracker::default();
         frames.pass(&[0x82, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
         frames.pass(&[0; 4096]);
         assert!(!frames.is_between());
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_goodbye_is_a_frame_that_says_1001() {
         let masked = going_away_masked([1, 2, 3, 4]);
-        let mut frames = Frames::default();
+        let mut frames = FrameTracker::default();
         assert_eq!(frames.rest_of_frame(&masked), masked.len());
         assert!(frames.is_between());
         let code = [masked[6] ^ masked[2], masked[7] ^ masked[3]];

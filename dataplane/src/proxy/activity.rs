@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use ring::{Elapsed, Ring, Sleep, Tick};
 
+use crate::http::buffers::earlier;
 use crate::http::limits::HttpLimits;
-use crate::http::wire::earlier;
-use crate::table::Timeouts;
+use crate::table::RequestTimeouts;
 
 /// The limits of one request; `None`: there is none.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ pub(super) struct IdleTimeouts {
 
 impl IdleTimeouts {
     /// Those of the backend, or else of all.
-    pub(super) fn of(limits: &HttpLimits, timeouts: &Timeouts) -> Self {
+    pub(super) fn of(limits: &HttpLimits, timeouts: &RequestTimeouts) -> Self {
         let limit = |wait: Duration| (!wait.is_zero()).then_some(wait);
         Self {
             request_body: limit(timeouts.request_body.unwrap_or(limits.stall_max)),
@@ -37,7 +37,7 @@ impl IdleTimeouts {
 }
 
 /// What has passed in one request, for both of its directions.
-pub(super) struct Activity {
+pub(super) struct StreamActivity {
     timeouts: Cell<IdleTimeouts>,
     /// When bytes passed last, in either direction.
     last: Cell<Tick>,
@@ -47,14 +47,14 @@ pub(super) struct Activity {
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum ActivityTarget {
     /// The next bytes of the request's body.
     Body,
     /// A peer that takes bytes.
     Room,
 }
 
-impl Activity {
+impl StreamActivity {
     pub(super) fn new(timeouts: IdleTimeouts) -> Self {
         Self { timeouts: timeouts.into(), last: Tick::ZERO.into(), answered: None.into() }
     }
@@ -80,7 +80,7 @@ impl Activity {
 
     /// `read` brings the next bytes of the request's body, unless they take too long.
     pub(super) fn body<'a, F: Future>(&'a self, ring: &'a Ring, read: F) -> UnlessIdle<'a, F> {
-        self.unless_idle(ring, (Wanted::Body, None), read)
+        self.unless_idle(ring, (ActivityTarget::Body, None), read)
     }
 
     /// `send` hands bytes to a peer, unless it takes none for too long, or not `until` then.
@@ -90,31 +90,31 @@ impl Activity {
         until: Option<Tick>,
         send: F,
     ) -> UnlessIdle<'a, F> {
-        self.unless_idle(ring, (Wanted::Room, until), send)
+        self.unless_idle(ring, (ActivityTarget::Room, until), send)
     }
 
     fn unless_idle<'a, F: Future>(
         &'a self,
         ring: &'a Ring,
-        (wanted, until): (Wanted, Option<Tick>),
+        (wanted, until): (ActivityTarget, Option<Tick>),
         future: F,
     ) -> UnlessIdle<'a, F> {
         UnlessIdle { future, activity: self, ring, wanted, until, since: ring.now(), sleep: None }
     }
 
     /// When the wait since then is over, as far as is known now.
-    fn due(&self, wanted: Wanted, since: Tick) -> Option<Tick> {
+    fn due(&self, wanted: ActivityTarget, since: Tick) -> Option<Tick> {
         let IdleTimeouts { request_body, stream } = self.timeouts.get();
         match (wanted, self.answered.get()) {
-            (Wanted::Body, None) => request_body.map(|wait| since + wait),
-            (Wanted::Body, Some(_)) | (Wanted::Room, _) => {
+            (ActivityTarget::Body, None) => request_body.map(|wait| since + wait),
+            (ActivityTarget::Body, Some(_)) | (ActivityTarget::Room, _) => {
                 stream.map(|wait| since.max(self.last.get()) + wait)
             }
         }
     }
 
     /// When the wait is to be looked at. The response may begin meanwhile, which changes what is waited for.
-    fn next_look(&self, wanted: Wanted, since: Tick, now: Tick) -> Option<Tick> {
+    fn next_look(&self, wanted: ActivityTarget, since: Tick, now: Tick) -> Option<Tick> {
         let soon = match self.answered.get() {
             None => self.timeouts.get().stream.map(|wait| now + wait),
             Some(_) => None,
@@ -129,9 +129,9 @@ pin_project_lite::pin_project! {
     pub(super) struct UnlessIdle<'a, F> {
         #[pin]
         future: F,
-        activity: &'a Activity,
+        activity: &'a StreamActivity,
         ring: &'a Ring,
-        wanted: Wanted,
+        wanted: ActivityTarget,
         until: Option<Tick>,
         since: Tick,
         sleep: Option<Sleep>,
@@ -169,7 +169,7 @@ mod tests {
     use std::future::pending;
     use std::rc::Rc;
 
-    use ring::sim::{Weather, World};
+    use ring::sim::{FaultProfile, Simulation};
 
     use super::*;
 
@@ -177,19 +177,22 @@ mod tests {
     const STREAM: Duration = Duration::from_secs(300);
 
     fn timeouts(request_body: Duration, stream_idle: Duration) -> IdleTimeouts {
-        let own =
-            Timeouts { request_body: Some(request_body), stream_idle: Some(stream_idle), ..Timeouts::NONE };
+        let own = RequestTimeouts {
+            request_body: Some(request_body),
+            stream_idle: Some(stream_idle),
+            ..RequestTimeouts::NONE
+        };
         IdleTimeouts::of(&HttpLimits::default(), &own)
     }
 
     /// How long a wait for nothing lasts, while `script` runs beside it.
     fn lasts<F: Future<Output = ()> + 'static>(
         timeouts: IdleTimeouts,
-        wanted: Wanted,
-        script: impl FnOnce(Ring, Rc<Activity>) -> F,
+        wanted: ActivityTarget,
+        script: impl FnOnce(Ring, Rc<StreamActivity>) -> F,
     ) -> Duration {
-        let ring = World::new(1, Weather::calm()).ring();
-        let activity = Rc::new(Activity::new(timeouts));
+        let ring = Simulation::new(1, FaultProfile::calm()).ring();
+        let activity = Rc::new(StreamActivity::new(timeouts));
         ring.spawn(script(ring.clone(), Rc::clone(&activity)));
         let begun = ring.now();
         let idle = activity.unless_idle(&ring, (wanted, None), pending::<()>());
@@ -199,7 +202,7 @@ mod tests {
         lasted
     }
 
-    async fn nothing(_ring: Ring, _activity: Rc<Activity>) {}
+    async fn nothing(_ring: Ring, _activity: Rc<StreamActivity>) {}
 
     fn about(lasted: Duration, wanted: Duration) {
         assert!(lasted >= wanted && lasted < wanted + Duration::from_secs(1), "{lasted:?}, not {wanted:?}");
@@ -207,9 +210,9 @@ mod tests {
 
     #[test]
     fn body_without_a_response_has_the_timeout_of_bodies() {
-        about(lasts(timeouts(BODY, STREAM), Wanted::Body, nothing), BODY);
+        about(lasts(timeouts(BODY, STREAM), ActivityTarget::Body, nothing), BODY);
         // Nothing but the request's own bytes counts: an instance says nothing before its response.
-        let lasted = lasts(timeouts(BODY, STREAM), Wanted::Body, async |ring, activity| {
+        let lasted = lasts(timeouts(BODY, STREAM), ActivityTarget::Body, async |ring, activity| {
             ring.sleep(BODY / 2).await;
             activity.received(ring.now());
         });
@@ -219,7 +222,7 @@ mod tests {
     #[test]
     fn stream_with_a_response_lives_while_either_side_speaks() {
         for stream in [Duration::from_secs(10), STREAM] {
-            for wanted in [Wanted::Body, Wanted::Room] {
+            for wanted in [ActivityTarget::Body, ActivityTarget::Room] {
                 let lasted = lasts(timeouts(BODY, stream), wanted, move |ring, activity| async move {
                     activity.answer_begins(ring.now());
                     for _ in 0..100 {
@@ -234,7 +237,7 @@ mod tests {
 
     #[test]
     fn response_that_begins_late_changes_what_is_waited_for() {
-        let lasted = lasts(timeouts(BODY, STREAM), Wanted::Body, async |ring, activity| {
+        let lasted = lasts(timeouts(BODY, STREAM), ActivityTarget::Body, async |ring, activity| {
             ring.sleep(BODY - Duration::from_secs(1)).await;
             activity.answer_begins(ring.now());
         });
@@ -245,7 +248,7 @@ mod tests {
     fn zero_is_no_timeout() {
         let without = timeouts(Duration::ZERO, Duration::ZERO);
         assert!(without.request_body.is_none() && without.stream.is_none());
-        let of_all = IdleTimeouts::of(&HttpLimits::default(), &Timeouts::NONE);
+        let of_all = IdleTimeouts::of(&HttpLimits::default(), &RequestTimeouts::NONE);
         assert_eq!((of_all.request_body, of_all.stream), (Some(BODY), Some(STREAM)));
     }
 }

@@ -11,30 +11,30 @@ use std::time::Duration;
 use bytes::Bytes;
 use ring::{Chunk, Ring, Tick};
 
-use super::activity::{Activity, IdleTimeouts};
-use super::afresh::Again;
-use super::answering::Answering;
-use super::beside::beside;
-use super::connection::Connection;
-use super::link::{Distrust, Link};
-use super::mirror::Recording;
-use super::sending::{Progress, Sending};
-use super::timing::Timing;
+use super::activity::{IdleTimeouts, StreamActivity};
+use super::cold_start_timing::ColdStartTiming;
+use super::connection::ProxyConnection;
+use super::disconnect_watcher::{gone, watch};
+use super::mirror::MirrorBuffer;
+use super::request_stream::{ExchangeProgress, RequestStream};
+use super::response_stream::ResponseStream;
+use super::retry::ReplayableRequest;
+use super::select::select_both;
 use super::tunnel::tunnel;
-use super::watch::{gone, watch};
-use super::{Choice, Place, Proxy, Refusal, Wish, streams};
-use crate::http::codec::{BodyReader, Framing, RequestView};
+use super::upstream::{TlsFailures, UpstreamLink};
+use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint, streams};
+use crate::connection_query::ConnectionState;
+use crate::http::buffers::earlier;
+use crate::http::codec::{BodyDecoder, BodyFraming, RequestView};
 use crate::http::headers::put_request;
 use crate::http::limits::SENDS_MAX;
-use crate::http::pool::{PoolKey, Upstream};
-use crate::http::relay::{self, Step};
-use crate::http::server::Downstream;
-use crate::http::wire::earlier;
-use crate::inquiry::State;
-use crate::table::{Ask, Edits, Protocol, Timeouts};
+use crate::http::pool::{PoolKey, UpstreamConnection};
+use crate::http::relay::{self, RelayStep};
+use crate::http::server::ClientConnection;
+use crate::table::{HeaderEdits, Protocol, RequestTimeouts, RouteRequest};
 
 /// How an exchange ended, as its client's connection must know it.
-pub(super) enum Ending {
+pub(super) enum ExchangeOutcome {
     Answered {
         status: u16,
         /// The client was told that the connection ends.
@@ -43,7 +43,7 @@ pub(super) enum Ending {
         request_read: bool,
     },
     /// Nothing was answered, so this can be.
-    Refused(Refusal),
+    Refused(LocalReply),
     /// It became a WebSocket, which has ended.
     Tunnelled,
     /// The answer broke off, or the client is gone: all that is left is to close.
@@ -51,12 +51,12 @@ pub(super) enum Ending {
 }
 
 /// How one attempt ended, as the exchange must know it.
-pub(super) enum Attempt {
+pub(super) enum AttemptOutcome {
     Done {
         status: u16,
         close: bool,
     },
-    Refused(Refusal),
+    Refused(LocalReply),
     /// The instance has switched to the WebSocket that the client asked for.
     Switched,
     Cut,
@@ -70,14 +70,14 @@ pub(super) enum Attempt {
 
 /// The moments at which a limit on the answer's time is reached.
 #[derive(Clone, Copy)]
-pub(super) struct Due {
+pub(super) struct ResponseDeadlines {
     pub(super) total: Option<Tick>,
     pub(super) first_byte: Option<Tick>,
     idle: Option<Duration>,
 }
 
-impl Due {
-    pub(super) fn new(started: Tick, timeouts: &Timeouts) -> Self {
+impl ResponseDeadlines {
+    pub(super) fn new(started: Tick, timeouts: &RequestTimeouts) -> Self {
         let limit = |wait: Duration| (!wait.is_zero()).then_some(wait);
         let total = limit(timeouts.total).map(|wait| started + wait);
         let start = limit(timeouts.response_start).map(|wait| started + wait);
@@ -108,22 +108,25 @@ impl Due {
 }
 
 /// Carries one request. `head` are the bytes of `connection.client.head`.
-pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> Ending {
+pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) -> ExchangeOutcome {
     let proxy = Rc::clone(&connection.proxy);
     let started = proxy.ring.now();
     let view = connection.client.head.view(&head);
-    let choice = match proxy.route_noted(&Ask::client(view, &connection.peer), &mut connection.note) {
+    let choice = match proxy.route_noted(&RouteRequest::client(view, &connection.peer), &mut connection.note)
+    {
         Ok(choice) => choice,
-        Err(refusal) => return Ending::Refused(refusal),
+        Err(refusal) => return ExchangeOutcome::Refused(refusal),
     };
     let reached = connect(connection, &mut head, choice, started).await;
     if let Ok((place, _)) = &reached {
         connection.note.placed(place, proxy.ring.now());
-        connection.open.sheet.turn(State::Serving);
+        connection.open.stats.set_state(ConnectionState::Serving);
     }
     let (place, mut upstream) = match reached {
-        Ok((place, Link::Http1(upstream))) => (place, upstream),
-        Ok(_) if connection.client.head.wants_websocket => return Ending::Refused(Refusal::Upgrade),
+        Ok((place, UpstreamLink::Http1(upstream))) => (place, upstream),
+        Ok(_) if connection.client.head.wants_websocket => {
+            return ExchangeOutcome::Refused(LocalReply::Upgrade);
+        }
         // Boxed, as is a tunnel: an idle connection need not have room for them.
         Ok((place, other)) => {
             return Box::pin(streams::exchange(connection, head, place, other, started)).await;
@@ -131,92 +134,98 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
         Err(ending) => return ending,
     };
 
-    let meant = meant(place.edits(), connection.client.head.view(&head));
-    let mut body = BodyReader::new(connection.client.head.framing);
+    let meant = original_host(place.edits(), connection.client.head.view(&head));
+    let mut body = BodyDecoder::new(connection.client.head.framing);
     let (wire, head_bytes) = match write_request(connection, &head, place.edits(), &mut body) {
         Ok(written) => written,
-        Err(refusal) => return Ending::Refused(refusal),
+        Err(refusal) => return ExchangeOutcome::Refused(refusal),
     };
     drop(head); // the receive buffer goes back before the wait for the answer
-    connection.client.inflow.detach();
+    connection.client.read_buffer.detach();
 
     let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
-    let timing = connection.note.timing.clone().filter(|_| proxy.tells_timing.get());
-    let mut request = Request::new(&proxy, place, (wire, head_bytes), body, started);
-    (request.timing, request.meant) = (timing, meant);
+    let timing = connection.note.timing.clone().filter(|_| proxy.server_timing.get());
+    let mut request = AdmittedRequest::new(&proxy, place, (wire, head_bytes), body, started);
+    (request.timing, request.original_host) = (timing, meant);
     let mut sends = 0;
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
         connection.note.answered = request.progress.activity.answered();
         match ended {
-            Attempt::Done { status, close } => {
+            AttemptOutcome::Done { status, close } => {
                 let request_read = request.progress.is_request_read();
-                if let Some(tape) = request.tape.take() {
+                if let Some(tape) = request.mirror_buffer.take() {
                     tape.end(request.progress.is_sent().then_some(status));
                 }
                 if request.progress.is_sent() && is_reusable(&upstream) {
-                    proxy.client.keep(request.key, upstream);
+                    proxy.client.put_back(request.key, upstream);
                 }
-                return Ending::Answered { status, close, request_read };
+                return ExchangeOutcome::Answered { status, close, request_read };
             }
-            Attempt::Stale | Attempt::Unread => {
+            AttemptOutcome::Stale | AttemptOutcome::Unread => {
                 sends += 1;
-                let (is_there, may) = (matches!(ended, Attempt::Stale), repeatable && sends < SENDS_MAX);
-                match Box::pin(request.afresh(connection, is_there, may)).await {
+                let (is_there, may) =
+                    (matches!(ended, AttemptOutcome::Stale), repeatable && sends < SENDS_MAX);
+                match Box::pin(request.replayable(connection, is_there, may)).await {
                     Ok(fresh) => upstream = fresh,
                     Err(ending) => return ending,
                 }
             }
-            Attempt::Refused(refusal) => return Ending::Refused(refusal),
-            Attempt::Switched => {
-                connection.open.sheet.turn(State::Tunnel);
-                request.place.iter_mut().for_each(Place::becomes_tunnel);
-                Box::pin(tunnel(connection, upstream, request.due)).await;
-                return Ending::Tunnelled;
+            AttemptOutcome::Refused(refusal) => return ExchangeOutcome::Refused(refusal),
+            AttemptOutcome::Switched => {
+                connection.open.stats.set_state(ConnectionState::Tunnel);
+                request.permit.iter_mut().for_each(Permit::becomes_tunnel);
+                Box::pin(tunnel(connection, upstream, request.deadlines)).await;
+                return ExchangeOutcome::Tunnelled;
             }
-            Attempt::Cut | Attempt::Unasked => return Ending::Cut, // only HTTP/2 has a word for the latter
+            AttemptOutcome::Cut | AttemptOutcome::Unasked => return ExchangeOutcome::Cut, // only HTTP/2 has a word for the latter
         }
     }
 }
 
 /// A request that has its place and is on its way.
-struct Request {
+struct AdmittedRequest {
     /// The head as the instance gets it, with what of the body was here. Kept until the end, because it
     /// may have to be sent again.
     wire: Bytes,
     /// As [`meant`] has it.
-    meant: Option<Box<str>>,
+    original_host: Option<Box<str>>,
     /// The rest of the body.
-    body: BodyReader,
-    progress: Progress,
-    due: Due,
+    body: BodyDecoder,
+    progress: ExchangeProgress,
+    deadlines: ResponseDeadlines,
     /// For the client, if it waited for an instance.
-    timing: Option<Rc<Timing>>,
-    place: Option<Place>,
+    timing: Option<Rc<ColdStartTiming>>,
+    permit: Option<Permit>,
     /// Where its connection is kept.
     key: PoolKey,
     /// For a copy; dropped unless the request is answered.
-    tape: Option<Recording>,
+    mirror_buffer: Option<MirrorBuffer>,
 }
 
-impl Request {
+impl AdmittedRequest {
     /// `wire` begins with so many bytes of head.
     fn new(
         proxy: &Rc<Proxy>,
-        place: Place,
+        place: Permit,
         (wire, head_bytes): (Bytes, usize),
-        body: BodyReader,
+        body: BodyDecoder,
         started: Tick,
     ) -> Self {
-        let activity = Activity::new(IdleTimeouts::of(&proxy.limits, &place.backend().timeouts));
+        let activity = StreamActivity::new(IdleTimeouts::of(&proxy.limits, &place.backend().timeouts));
         Self {
-            tape: Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &wire, head_bytes),
-            progress: Progress::new(&body, wire.len() > head_bytes, activity),
-            due: Due::new(started, &place.backend().timeouts),
+            mirror_buffer: MirrorBuffer::start(
+                proxy,
+                place.selected.affinity.mirror.as_ref(),
+                &wire,
+                head_bytes,
+            ),
+            progress: ExchangeProgress::new(&body, wire.len() > head_bytes, activity),
+            deadlines: ResponseDeadlines::new(started, &place.backend().timeouts),
             timing: None,
-            meant: None,
+            original_host: None,
             key: PoolKey::Endpoint(place.endpoint.id),
-            place: Some(place),
+            permit: Some(place),
             wire,
             body,
         }
@@ -224,79 +233,81 @@ impl Request {
 
     /// A new connection, after its instance had closed the last one before any byte of an answer; if the request may be sent again. A
     /// client that is gone meanwhile leaves at once.
-    async fn afresh(
+    async fn replayable(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut ProxyConnection,
         is_there: bool,
         repeatable: bool,
-    ) -> Result<Box<Upstream>, Ending> {
-        let Some(place) = self.place.take() else {
-            return Err(Ending::Refused(Refusal::InstanceFailed(Box::default())));
+    ) -> Result<Box<UpstreamConnection>, ExchangeOutcome> {
+        let Some(place) = self.permit.take() else {
+            return Err(ExchangeOutcome::Refused(LocalReply::InstanceFailed(Box::default())));
         };
         let backend = place.backend().key.clone();
         if !repeatable {
-            return Err(Ending::Refused(Refusal::InstanceFailed(backend)));
+            return Err(ExchangeOutcome::Refused(LocalReply::InstanceFailed(backend)));
         }
-        let Connection { proxy, client, peer, note, .. } = connection;
-        let again = Again {
+        let ProxyConnection { proxy, client, peer, note, .. } = connection;
+        let again = ReplayableRequest {
             protocol: Protocol::Http1,
             is_there,
             written: &self.wire,
-            meant: self.meant.as_deref(),
+            original_host: self.original_host.as_deref(),
             peer: Some(peer),
-            due: self.due.first_byte,
+            due: self.deadlines.first_byte,
         };
-        let reached = async { proxy.afresh(place, &again).await.map_err(Ending::Refused) };
+        let reached = async { proxy.retry_upstream(place, &again).await.map_err(ExchangeOutcome::Refused) };
         let (silence, most) = (&self.progress.silence, client.limits.half_closed_silence_max);
         let broken = async {
-            watch(&client.ring, &client.stream, &mut client.inflow, silence, most).await;
-            Err(Ending::Cut)
+            watch(&client.ring, &client.stream, &mut client.read_buffer, silence, most).await;
+            Err(ExchangeOutcome::Cut)
         };
-        match beside(reached, broken).await? {
-            (place, Link::Http1(upstream)) => {
-                note.moved(&place.endpoint);
+        match select_both(reached, broken).await? {
+            (place, UpstreamLink::Http1(upstream)) => {
+                note.add_bytes(&place.endpoint);
                 self.key = PoolKey::Endpoint(place.endpoint.id);
-                self.place = Some(place);
+                self.permit = Some(place);
                 Ok(upstream)
             }
-            (_, Link::Http2(_)) => Err(Ending::Refused(Refusal::Unreachable(backend))), // not what was asked for
+            (_, UpstreamLink::Http2(_)) => Err(ExchangeOutcome::Refused(LocalReply::Unreachable(backend))), // not what was asked for
         }
     }
 }
 
 /// A place and a connection to its instance. An instance that refuses is reported, and another tried.
 async fn connect(
-    connection: &mut Connection,
+    connection: &mut ProxyConnection,
     head: &mut Chunk,
-    mut choice: Choice,
+    mut choice: SelectedEndpoint,
     started: Tick,
-) -> Result<(Place, Link), Ending> {
+) -> Result<(Permit, UpstreamLink), ExchangeOutcome> {
     let proxy = Rc::clone(&connection.proxy);
-    let (mut tried, mut distrust) = (Vec::new(), Distrust::default());
+    let (mut tried, mut distrust) = (Vec::new(), TlsFailures::default());
     loop {
-        let place = match proxy.try_place(&choice, &tried) {
+        let place = match proxy.try_acquire(&choice, &tried) {
             Some(place) => place,
             None => {
-                connection.open.sheet.turn(State::Waiting);
+                connection.open.stats.set_state(ConnectionState::Waiting);
                 // Boxed: a request with a place need not have room for the wait.
                 match Box::pin(wait(connection, head, choice, &mut tried)).await {
                     Ok(place) => place,
-                    Err(Ending::Refused(why)) => return Err(Ending::Refused(distrust.explain(&proxy, why))),
+                    Err(ExchangeOutcome::Refused(why)) => {
+                        return Err(ExchangeOutcome::Refused(distrust.explain(&proxy, why)));
+                    }
                     Err(ending) => return Err(ending),
                 }
             }
         };
-        let due = Due::new(started, &place.backend().timeouts).first_byte;
+        let due = ResponseDeadlines::new(started, &place.backend().timeouts).first_byte;
         match proxy.link(&place, connection.client.head.wants_websocket, due).await {
             Ok(link) => return Ok((place, link)),
             Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
-                return Err(Ending::Refused(Refusal::TimedOut));
+                return Err(ExchangeOutcome::Refused(LocalReply::TimedOut));
             }
             Err(why) => {
                 distrust.note(&why);
                 tried.push(place.endpoint.id);
                 proxy.refused_by(&place);
-                choice = place.choice.clone();
+                choice = place.selected.clone();
             }
         }
     }
@@ -305,98 +316,125 @@ async fn connect(
 /// Waits for a place; a client that is gone meanwhile leaves the room at once. One that only says that it will
 /// send no more looks the same from here, and is taken for gone: most that do it are, and a seat is scarce.
 async fn wait(
-    connection: &mut Connection,
+    connection: &mut ProxyConnection,
     head: &mut Chunk,
-    choice: Choice,
+    choice: SelectedEndpoint,
     tried: &mut Vec<u64>,
-) -> Result<Place, Ending> {
+) -> Result<Permit, ExchangeOutcome> {
     // The ring's receive buffers are few and not for waiting in.
     *head = Chunk::from(head.to_vec());
-    let Connection { proxy, client, peer, .. } = connection;
-    client.inflow.detach();
-    let ask = Ask::client(client.head.view(head), peer);
-    let mut wish = Wish { ask, bytes: head.len() + client.inflow.held.len(), tried: std::mem::take(tried) };
-
-    let placed = async { proxy.place(choice, &mut wish).await.map_err(Ending::Refused) };
-    let broken = async {
-        gone(&client.stream, &mut client.inflow).await;
-        Err(Ending::Cut)
+    let ProxyConnection { proxy, client, peer, .. } = connection;
+    client.read_buffer.detach();
+    let ask = RouteRequest::client(client.head.view(head), peer);
+    let mut wish = AcquireRequest {
+        route_request: ask,
+        bytes: head.len() + client.read_buffer.unread.len(),
+        tried: std::mem::take(tried),
     };
-    let outcome = beside(placed, broken).await;
+
+    let placed = async { proxy.acquire(choice, &mut wish).await.map_err(ExchangeOutcome::Refused) };
+    let broken = async {
+        gone(&client.stream, &mut client.read_buffer).await;
+        Err(ExchangeOutcome::Cut)
+    };
+    let outcome = select_both(placed, broken).await;
     *tried = wish.tried;
     outcome
 }
 
 /// The host that a client meant, where its instance is told another one: what is written does not say it any more.
-pub(super) fn meant(edits: Option<&Edits>, request: RequestView<'_>) -> Option<Box<str>> {
-    edits.and_then(Edits::host).map(|_| request.authority().into()) // one allocation for mapped domains
+pub(super) fn original_host(edits: Option<&HeaderEdits>, request: RequestView<'_>) -> Option<Box<str>> {
+    edits.and_then(HeaderEdits::host).map(|_| request.authority().into()) // one allocation for mapped domains
 }
 
 /// The request as its instance gets it, with what of its body is here; and how much of it is the head.
 fn write_request(
-    connection: &mut Connection,
+    connection: &mut ProxyConnection,
     head: &[u8],
-    edits: Option<&Edits>,
-    body: &mut BodyReader,
-) -> Result<(Bytes, usize), Refusal> {
-    let Connection { proxy, client, peer, outgoing, note, .. } = connection;
-    let chunked = client.head.framing == Framing::Chunked;
+    edits: Option<&HeaderEdits>,
+    body: &mut BodyDecoder,
+) -> Result<(Bytes, usize), LocalReply> {
+    let ProxyConnection { proxy, client, peer, outgoing, note, .. } = connection;
+    let chunked = client.head.framing == BodyFraming::Chunked;
     outgoing.clear();
     put_request(outgoing, client.head.view(head), peer, edits, &mut proxy.rng.borrow_mut());
     note.written(proxy, outgoing);
     let head_bytes = outgoing.len();
-    while !body.is_done() && !client.inflow.held.is_empty() {
-        let step = relay::step(&mut client.inflow, body, chunked, outgoing).map_err(Refusal::Malformed)?;
+    while !body.is_done() && !client.read_buffer.unread.is_empty() {
+        let step =
+            relay::step(&mut client.read_buffer, body, chunked, outgoing).map_err(LocalReply::Malformed)?;
         match step {
             // At most one received chunk is held: it may as well be copied.
-            Step::Send(piece) => {
+            RelayStep::Send(piece) => {
                 outgoing.extend_from_slice(&piece);
                 relay::after_send(chunked, outgoing);
             }
-            Step::NeedBytes | Step::Done => {}
+            RelayStep::NeedBytes | RelayStep::Done => {}
         }
     }
     Ok((outgoing.split().freeze(), head_bytes))
 }
 
 /// Sends the request and reads the answer, side by side.
-async fn attempt(connection: &mut Connection, upstream: &mut Upstream, request: &mut Request) -> Attempt {
-    let Downstream { ring, stream: client, inflow, outflow, head, seat, limits } = &mut connection.client;
-    let Request { wire, body, progress, due, timing, place, key: _, tape, meant: _ } = request;
-    let mut sending = Sending {
+async fn attempt(
+    connection: &mut ProxyConnection,
+    upstream: &mut UpstreamConnection,
+    request: &mut AdmittedRequest,
+) -> AttemptOutcome {
+    let ClientConnection {
+        ring,
+        stream: client,
+        read_buffer: inflow,
+        write_buffer: outflow,
+        head,
+        guard: seat,
+        limits,
+    } = &mut connection.client;
+    let AdmittedRequest {
+        wire,
+        body,
+        progress,
+        deadlines: due,
+        timing,
+        permit: place,
+        key: _,
+        mirror_buffer: tape,
+        original_host: _,
+    } = request;
+    let mut sending = RequestStream {
         ring,
         limits,
         client,
-        inflow,
+        read_buffer: inflow,
         body,
-        chunked: head.framing == Framing::Chunked,
+        chunked: head.framing == BodyFraming::Chunked,
         up: &upstream.stream,
-        out: &mut upstream.outflow,
+        out: &mut upstream.write_buffer,
         progress,
-        tape,
+        mirror_buffer: tape,
     };
-    let mut answering = Answering {
+    let mut answering = ResponseStream {
         ring,
         limits,
         request: head,
-        seat,
+        guard: seat,
         client,
         out: outflow,
         up: &upstream.stream,
-        inflow: &mut upstream.inflow,
+        read_buffer: &mut upstream.read_buffer,
         head: &mut upstream.head,
         reused: upstream.reused,
         progress,
-        due,
+        deadlines: due,
         timing: timing.as_deref(),
-        place,
+        permit: place,
     };
     // Pinned where they are made: each is 600 bytes, and moved they would be copied twice.
     let (answered, sent) = (pin!(answering.run()), pin!(sending.run(wire.clone())));
-    beside(answered, sent).await
+    select_both(answered, sent).await
 }
 
 /// Bytes after the answer's end are none that we asked for.
-pub(super) fn is_reusable(upstream: &Upstream) -> bool {
-    upstream.head.keep_alive && upstream.inflow.is_between() && !upstream.inflow.ended
+pub(super) fn is_reusable(upstream: &UpstreamConnection) -> bool {
+    upstream.head.keep_alive && upstream.read_buffer.is_between() && !upstream.read_buffer.ended
 }

@@ -14,10 +14,10 @@ use bytes::{Bytes, BytesMut};
 
 use super::Proxy;
 use super::streams::replay;
+use crate::http::buffers::by;
 use crate::http::codec::{Parsed, RequestHead, parse_request};
-use crate::http::wire::by;
-use crate::load::Comparison;
-use crate::table::Mirror;
+use crate::load::MirrorComparison;
+use crate::table::MirrorPolicy;
 
 /// A body beyond this is not copied. Most API requests fit, and all copies of a core fit into 4 MiB.
 pub const COPY_BYTES_MAX: usize = 64 * 1024;
@@ -35,20 +35,20 @@ const TOO_MANY: usize = 1;
 const FAILED: usize = 2;
 
 /// What a request says, while it passes.
-pub(super) struct Recording {
+pub(super) struct MirrorBuffer {
     proxy: Rc<Proxy>,
-    mirror: Arc<Mirror>,
+    mirror: Arc<MirrorPolicy>,
     /// As the instance gets it.
     head: Bytes,
     /// Framed as it is sent; `None` once it is too large.
     body: Option<BytesMut>,
 }
 
-impl Recording {
+impl MirrorBuffer {
     /// `wire` holds the whole head, so many bytes, and what of the body comes with it. `None`: nobody wants a copy.
-    pub(super) fn begin(
+    pub(super) fn start(
         proxy: &Rc<Proxy>,
-        mirror: Option<&Arc<Mirror>>,
+        mirror: Option<&Arc<MirrorPolicy>>,
         wire: &Bytes,
         head_bytes: usize,
     ) -> Option<Self> {
@@ -75,17 +75,17 @@ impl Recording {
         };
         let Some(status) = status else { return skip(FAILED) };
         let Some(body) = self.body else { return skip(TOO_LARGE) };
-        let Some(turn) = Turn::take(&self.proxy) else { return skip(TOO_MANY) };
+        let Some(turn) = MirrorPermit::take(&self.proxy) else { return skip(TOO_MANY) };
         let body = body.freeze();
-        let copy = Copy { mirror: self.mirror, head: marked(&self.head), body, status };
+        let copy = MirroredRequest { mirror: self.mirror, head: marked(&self.head), body, status };
         self.proxy.ring.spawn(async move { copy.send(&turn.0).await });
     }
 }
 
 /// One of [`COPIES_MAX`].
-struct Turn(Rc<Proxy>);
+struct MirrorPermit(Rc<Proxy>);
 
-impl Turn {
+impl MirrorPermit {
     fn take(proxy: &Rc<Proxy>) -> Option<Self> {
         let under_way = proxy.mirrored.get();
         (under_way < COPIES_MAX).then(|| {
@@ -95,22 +95,22 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for MirrorPermit {
     fn drop(&mut self) {
         let count: &Cell<usize> = &self.0.mirrored;
         count.set(count.get() - 1);
     }
 }
 
-struct Copy {
-    mirror: Arc<Mirror>,
+struct MirroredRequest {
+    mirror: Arc<MirrorPolicy>,
     head: Bytes,
     body: Bytes,
     /// What the client was answered.
     status: u16,
 }
 
-impl Copy {
+impl MirroredRequest {
     async fn send(self, proxy: &Rc<Proxy>) {
         let mut head = RequestHead::rewritten();
         let Parsed::Head { .. } = parse_request(&self.head, &mut head) else { return }; // we wrote it ourselves
@@ -123,9 +123,9 @@ impl Copy {
             return;
         };
         backend.load.compared(match status {
-            Some(status) if status == self.status => Comparison::Same,
-            Some(_) => Comparison::Different,
-            None => Comparison::Unanswered,
+            Some(status) if status == self.status => MirrorComparison::Same,
+            Some(_) => MirrorComparison::Different,
+            None => MirrorComparison::Unanswered,
         });
     }
 }

@@ -5,26 +5,26 @@
 //! both ways. Reasons for an answer of our own are in [`refusal`](Refusal).
 
 mod activity;
-mod afresh;
-mod answering;
-mod beside;
-mod bond;
+mod cold_start_timing;
 mod connection;
+mod connection_stats;
+mod disconnect_watcher;
 mod exchange;
-mod link;
+mod local_reply;
 pub mod mirror;
-mod note;
 pub mod outliers;
+pub mod pending_queue;
+mod permit;
 pub mod pick;
-mod place;
-mod refusal;
-mod sending;
-mod sheet;
+mod request_record;
+mod request_stream;
+mod response_stream;
+mod retry;
+mod select;
+mod session_affinity;
 mod streams;
-mod timing;
 mod tunnel;
-pub mod waiting;
-mod watch;
+mod upstream;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -35,105 +35,109 @@ use std::sync::atomic::fence;
 use fastrand::Rng;
 use ring::{Ring, Tick};
 
-pub use connection::{serve, serve_inside};
-pub use place::{Choice, Place, Wish};
-pub use refusal::Refusal;
+pub use connection::{serve, serve_cluster_local};
+pub use local_reply::LocalReply;
+pub use permit::{AcquireRequest, Permit, SelectedEndpoint};
 
-use crate::access::{AccessLog, RequestLog};
+use crate::access_log::{AccessLog, RequestLog};
+use crate::connection_query::ConnectionQuery;
 use crate::counters::CoreCounters;
-use crate::http::client::Client;
-use crate::http::codec::{Name, Probe};
+use crate::http::buffer_cache::BufferCache;
+use crate::http::client::UpstreamClient;
+use crate::http::codec::{FieldName, PlatformProbe};
+use crate::http::connection_tracker::ConnectionTracker;
 use crate::http::limits::HttpLimits;
-use crate::http::roster::Roster;
-use crate::http::spare::Spare;
-use crate::inquiry::Question;
-use crate::publish::{Reader, Tables};
-use crate::signal::Signals;
+use crate::signal::SignalQueue;
 use crate::spans;
-use crate::table::{Ask, Backend, HTTPS_PORT, Route, Table, WhenEmpty, host_name};
+use crate::table::{Backend, HTTPS_PORT, NoEndpointPolicy, Route, RouteRequest, RoutingTable, host_name};
+use crate::table_publisher::{TablePublisher, TableReader};
 use crate::target_policy::TargetPolicy;
-use note::Note;
-use outliers::Outliers;
-use sheet::Sheets;
-use waiting::{RoomLimits, WaitingRoom};
+use connection_stats::ConnectionRegistry;
+use outliers::OutlierDetector;
+use pending_queue::{PendingQueue, PendingQueueLimits};
+use request_record::RequestRecord;
 
 /// What every request on a core shares. Belongs to the core's thread.
 pub struct Proxy {
     pub ring: Ring,
-    pub client: Client,
+    pub client: UpstreamClient,
     /// ... to instances that speak HTTP/2.
-    pub h2_client: crate::h2::client::Client,
+    pub h2_client: crate::h2::client::Http2Client,
     /// Which addresses users may have requests sent to.
     pub targets: Arc<TargetPolicy>,
     pub limits: Rc<HttpLimits>,
-    pub roster: Rc<Roster>,
+    pub tracker: Rc<ConnectionTracker>,
     pub counters: Arc<CoreCounters>,
     /// Unset when nobody wants it.
     pub access: OnceCell<AccessLog>,
     /// The lines that requests are to have beside those, as the table has them.
     request_log: RefCell<Option<Arc<RequestLog>>>,
     /// Unset when nobody collects spans.
-    pub spans: OnceCell<spans::Queue>,
+    pub spans: OnceCell<spans::SpanQueue>,
     /// Clients are told what a request waited for (`Server-Timing`).
-    pub tells_timing: Cell<bool>,
-    sheets: Sheets,
-    signals: Signals,
-    reader: RefCell<Reader>,
+    pub server_timing: Cell<bool>,
+    connections: ConnectionRegistry,
+    signals: SignalQueue,
+    reader: RefCell<TableReader>,
     /// This core among those that read the tables.
     number: usize,
-    room: RefCell<WaitingRoom>,
+    pending_queue: RefCell<PendingQueue>,
     /// The table whose arrival was last told to the waiting room.
     version_seen: Cell<u64>,
     rng: RefCell<Rng>,
-    outliers: RefCell<Outliers>,
+    outliers: RefCell<OutlierDetector>,
     /// Copies under way.
     mirrored: Cell<usize>,
     /// For connections with a request, and for deliveries.
-    pub(crate) spare: Spare,
+    pub(crate) buffers: BufferCache,
     /// When the log last had it that an instance is not trusted.
-    distrust_told: Cell<Option<Tick>>,
+    tls_failure_logged: Cell<Option<Tick>>,
     /// ... and that the target policy refused one.
     refusal_told: Cell<Option<Tick>>,
 }
 
 /// What a proxy is made from.
-pub struct Parts {
+pub struct ProxyConfig {
     pub ring: Ring,
-    pub tables: Arc<Tables>,
-    pub signals: Signals,
+    pub tables: Arc<TablePublisher>,
+    pub signals: SignalQueue,
     pub counters: Arc<CoreCounters>,
     pub limits: HttpLimits,
     pub targets: Arc<TargetPolicy>,
-    pub room: RoomLimits,
+    pub pending_limits: PendingQueueLimits,
     /// Where this core's chance comes from: the same seed picks the same way.
     pub seed: u64,
 }
 
 impl Proxy {
     #[must_use]
-    pub fn new(parts: Parts) -> Rc<Self> {
-        let number = parts.tables.add_bell(parts.ring.remote());
+    pub fn new(parts: ProxyConfig) -> Rc<Self> {
+        let number = parts.tables.add_waker(parts.ring.remote());
         Rc::new(Self {
-            client: Client::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),
-            h2_client: crate::h2::client::Client::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),
+            client: UpstreamClient::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),
+            h2_client: crate::h2::client::Http2Client::new(
+                &parts.ring,
+                &parts.limits,
+                Arc::clone(&parts.targets),
+            ),
             targets: parts.targets,
             ring: parts.ring,
             limits: Rc::new(parts.limits),
-            roster: Rc::default(),
+            tracker: Rc::default(),
             counters: parts.counters,
             access: OnceCell::new(),
             request_log: RefCell::new(parts.tables.load().request_log.clone()),
-            tells_timing: Cell::new(true),
-            sheets: Sheets::default(),
+            server_timing: Cell::new(true),
+            connections: ConnectionRegistry::default(),
             signals: parts.signals,
             reader: RefCell::new(parts.tables.reader()),
             number,
-            room: RefCell::new(WaitingRoom::new(parts.room)),
+            pending_queue: RefCell::new(PendingQueue::new(parts.pending_limits)),
             outliers: RefCell::default(),
-            distrust_told: Cell::default(),
+            tls_failure_logged: Cell::default(),
             refusal_told: Cell::default(),
             spans: OnceCell::new(),
-            spare: Spare::default(),
+            buffers: BufferCache::default(),
             version_seen: Cell::new(0),
             mirrored: Cell::new(0),
             rng: RefCell::new(Rng::with_seed(parts.seed)),
@@ -141,34 +145,38 @@ impl Proxy {
     }
 
     /// Reads the current table; `read` must not call back into the proxy.
-    pub fn with_table<T>(&self, read: impl FnOnce(&Table) -> T) -> T {
+    pub fn with_table<T>(&self, read: impl FnOnce(&RoutingTable) -> T) -> T {
         read(self.reader.borrow_mut().load())
     }
 
     /// Chooses a backend for one request, and counts the request.
-    pub fn route(&self, ask: &Ask<'_>) -> Result<Choice, Refusal> {
+    pub fn route(&self, ask: &RouteRequest<'_>) -> Result<SelectedEndpoint, LocalReply> {
         self.choose(ask).and_then(|choice| set_out(ask, choice))
     }
 
     /// The same, and the note knows where it is to go and by which tag, even if it does not get there.
-    fn route_noted(&self, ask: &Ask<'_>, note: &mut Note) -> Result<Choice, Refusal> {
+    fn route_noted(
+        &self,
+        ask: &RouteRequest<'_>,
+        note: &mut RequestRecord,
+    ) -> Result<SelectedEndpoint, LocalReply> {
         let choice = self.choose(ask)?;
         note.aim(&choice.backend, choice.tag(ask));
         set_out(ask, choice)
     }
 
-    fn choose(&self, ask: &Ask<'_>) -> Result<Choice, Refusal> {
+    fn choose(&self, ask: &RouteRequest<'_>) -> Result<SelectedEndpoint, LocalReply> {
         self.with_table(|table| {
-            let route = table.route_for(ask).ok_or_else(|| Refusal::UnknownHost(name(ask.host)))?;
-            let splits = route.way(ask);
+            let route = table.route_for(ask).ok_or_else(|| LocalReply::UnknownHost(name(ask.host)))?;
+            let splits = route.select(ask);
             if splits.is_empty() {
-                return Err(Refusal::UnknownPath(name(ask.host)));
+                return Err(LocalReply::UnknownPath(name(ask.host)));
             }
             if let Some(answer) = probed(route, ask) {
                 return Err(answer);
             }
             if ask.plain
-                && !ask.inside
+                && !ask.cluster_local
                 && let Some(port) = route.redirect(splits)
                 && ask.path != "*"
                 // Looked up by who is sent on, or would be: what is known for each host when a table is made would have to be
@@ -178,19 +186,20 @@ impl Proxy {
                 return Err(only_by_https(ask, port));
             }
             let rng = &mut self.rng.borrow_mut();
-            let bond = bond::bond(route, splits, ask, rng);
+            let bond = session_affinity::session_affinity(route, splits, ask, rng);
             let split = match bond.key {
                 Some(key) => pick::split_of(splits, key),
                 None => pick::split(splits, rng),
             };
-            let choice = split.map(|split| Choice { bond, ..Choice::from(split) });
-            choice.ok_or_else(|| Refusal::NoTraffic(name(ask.host)))
+            let choice =
+                split.map(|split| SelectedEndpoint { affinity: bond, ..SelectedEndpoint::from(split) });
+            choice.ok_or_else(|| LocalReply::NoTraffic(name(ask.host)))
         })
     }
 
     /// Tells of the connections that are open now.
-    pub(crate) fn tell(&self, question: Question) {
-        question.answer(|most| self.sheets.tell(self.ring.now(), most));
+    pub(crate) fn tell(&self, question: ConnectionQuery) {
+        question.answer(|most| self.connections.list(self.ring.now(), most));
     }
 
     /// Somebody rang: a new table, or a place that another core gave back. Everybody who waits first
@@ -199,30 +208,31 @@ impl Proxy {
         let version = self.with_table(|table| table.version);
         if self.version_seen.replace(version) != version {
             *self.request_log.borrow_mut() = self.with_table(|table| table.request_log.clone());
-            self.room.borrow_mut().ask_again();
+            self.pending_queue.borrow_mut().resend_demand();
         }
-        let called = self.room.borrow_mut().call_all();
+        let called = self.pending_queue.borrow_mut().call_all();
         for waker in called {
             waker.wake();
         }
     }
 
     /// There may be a place in an instance of `backend`: calls whose turn it is.
-    fn place_freed(&self, backend: &Backend) {
+    fn permit_released(&self, backend: &Backend) {
         // Pairs with the fence of a guest that sits down: either it sees the place, or we see it wait.
         fence(SeqCst);
         if backend.load.waiting.load(Relaxed) == 0 {
             return;
         }
-        let line = backend.load.line();
-        let is_ours = self.room.borrow().front(&backend.key).is_some_and(|front| line.lets(front));
+        let line = backend.load.queue();
+        let is_ours =
+            self.pending_queue.borrow().front(&backend.key).is_some_and(|front| line.may_proceed(front));
         if !is_ours {
             if let Some(first) = line.first() {
                 first.call();
             }
             return;
         }
-        let called = self.room.borrow_mut().call(&backend.key);
+        let called = self.pending_queue.borrow_mut().call(&backend.key);
         if let Some(waker) = called {
             waker.wake();
         }
@@ -230,30 +240,30 @@ impl Proxy {
 }
 
 /// Where a client without TLS has to come again with it (X-KI-13).
-fn only_by_https(ask: &Ask<'_>, port: u16) -> Refusal {
+fn only_by_https(ask: &RouteRequest<'_>, port: u16) -> LocalReply {
     let (host, path) = (host_name(ask.host), ask.path);
     let location = match port {
         HTTPS_PORT => format!("https://{host}{path}"),
         port => format!("https://{host}:{port}{path}"),
     };
-    Refusal::HttpsOnly { location: location.into() }
+    LocalReply::HttpsOnly { location: location.into() }
 }
 
 /// What a probe is told, if this is one: the hash it brings, or `override` for that of the route
 /// (X-KI-16).
-fn probed(route: &Route, ask: &Ask<'_>) -> Option<Refusal> {
-    let request = ask.request.filter(|request| request.head.probe == Probe::Route)?;
-    Some(match request.values(Name::NetworkHash).next() {
-        None => Refusal::ProbeWithoutHash,
-        Some(b"override") => Refusal::Probed { hash: route.hash.as_deref().unwrap_or_default().into() },
-        Some(own) => Refusal::Probed { hash: String::from_utf8_lossy(own).into() },
+fn probed(route: &Route, ask: &RouteRequest<'_>) -> Option<LocalReply> {
+    let request = ask.request.filter(|request| request.head.probe == PlatformProbe::Route)?;
+    Some(match request.values(FieldName::NetworkHash).next() {
+        None => LocalReply::ProbeWithoutHash,
+        Some(b"override") => LocalReply::Probed { hash: route.hash.as_deref().unwrap_or_default().into() },
+        Some(own) => LocalReply::Probed { hash: String::from_utf8_lossy(own).into() },
     })
 }
 
 /// Counts a request that is on its way; a probe is not.
-fn set_out(ask: &Ask<'_>, choice: Choice) -> Result<Choice, Refusal> {
-    if asks_for_health(ask) && matches!(choice.backend.when_empty, WhenEmpty::Wait { .. }) {
-        return Err(Refusal::Well);
+fn set_out(ask: &RouteRequest<'_>, choice: SelectedEndpoint) -> Result<SelectedEndpoint, LocalReply> {
+    if is_health_probe(ask) && matches!(choice.backend.when_empty, NoEndpointPolicy::Wait { .. }) {
+        return Err(LocalReply::HealthOk);
     }
     choice.backend.load.requests.fetch_add(1, Relaxed);
     Ok(choice)
@@ -261,8 +271,8 @@ fn set_out(ask: &Ask<'_>, choice: Choice) -> Result<Choice, Refusal> {
 
 /// Whether whoever stands before the instances answers in their place: a probe wakes nobody (X-QP-06). To backends
 /// that are not ours it goes like any other request.
-fn asks_for_health(ask: &Ask<'_>) -> bool {
-    ask.request.is_some_and(|request| request.head.probe == Probe::Health)
+fn is_health_probe(ask: &RouteRequest<'_>) -> bool {
+    ask.request.is_some_and(|request| request.head.probe == PlatformProbe::Health)
 }
 
 /// A host for a message, of bounded length.

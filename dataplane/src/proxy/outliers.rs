@@ -21,19 +21,19 @@ const OUTLIERS_MAX: usize = 64;
 
 /// One core's. Values in, values out; `now` is passed in.
 #[derive(Debug, Default)]
-pub struct Outliers {
-    list: Vec<Outlier>,
+pub struct OutlierDetector {
+    list: Vec<EjectedEndpoint>,
 }
 
 #[derive(Debug)]
-struct Outlier {
+struct EjectedEndpoint {
     endpoint: u64,
     /// In a row.
     refusals: u32,
     until: Tick,
 }
 
-impl Outliers {
+impl OutlierDetector {
     /// An instance refused; how long it is asked last from now on.
     pub fn refused(&mut self, endpoint: u64, now: Tick) -> Duration {
         self.list.retain(|outlier| now < outlier.until + FORGET_AFTER);
@@ -45,7 +45,7 @@ impl Outliers {
             None => 1,
         };
         let wait = EJECT_BASE.saturating_mul(1 << (refusals - 1).min(16)).min(EJECT_MAX);
-        let outlier = Outlier { endpoint, refusals, until: now + wait };
+        let outlier = EjectedEndpoint { endpoint, refusals, until: now + wait };
         match known {
             Some(at) => self.list[at] = outlier,
             None if self.list.len() < OUTLIERS_MAX => self.list.push(outlier),
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn each_refusal_in_a_row_costs_twice_the_time_of_the_last() {
-        let mut outliers = Outliers::default();
+        let mut outliers = OutlierDetector::default();
         let mut now = at(0);
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
             let wait = outliers.refused(7, now);
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_connection_taken_or_a_quiet_minute_forgives_all() {
-        let mut outliers = Outliers::default();
+        let mut outliers = OutlierDetector::default();
         outliers.refused(7, at(0));
         outliers.refused(7, at(1));
         outliers.accepted(7);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn only_so_many_are_remembered() {
-        let mut outliers = Outliers::default();
+        let mut outliers = OutlierDetector::default();
         for endpoint in 0..1000 {
             outliers.refused(endpoint, at(0));
         }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 
-use crate::load::InFlight;
-use crate::table::{Backend, Endpoint, Split, mix};
+use crate::load::InFlightRequest;
+use crate::table::{Backend, BackendShare, Endpoint, mix};
 
 /// A share by weight, anew for every request (SRV-REQ-02, SRV-REQ-07, SRV-REQ-11). `None` when every
 /// weight is 0.
 #[must_use]
-pub fn split<'a>(splits: &'a [Split], rng: &mut Rng) -> Option<&'a Split> {
+pub fn split<'a>(splits: &'a [BackendShare], rng: &mut Rng) -> Option<&'a BackendShare> {
     if let [only] = splits {
         return (only.weight > 0).then_some(only);
     }
@@ -31,7 +31,7 @@ pub fn split<'a>(splits: &'a [Split], rng: &mut Rng) -> Option<&'a Split> {
 /// The share of a client that is known by `key`: the same one while the weights stay. When they change, only
 /// clients of a share that shrank move.
 #[must_use]
-pub fn split_of(splits: &[Split], key: u64) -> Option<&Split> {
+pub fn split_of(splits: &[BackendShare], key: u64) -> Option<&BackendShare> {
     let total: u64 = splits.iter().map(|split| u64::from(split.weight)).sum();
     let mut drawn = ((u128::from(key) * u128::from(total)) >> 64) as u64; // below `total`
     splits.iter().find(|split| match drawn.checked_sub(u64::from(split.weight)) {
@@ -46,7 +46,7 @@ pub fn split_of(splits: &[Split], key: u64) -> Option<&Split> {
 /// A place in the instance that `key` ranks first among those that have one: instances that come or go move only the
 /// clients that they take or leave.
 #[must_use]
-pub fn instance_of(backend: &Backend, tried: &[u64], key: u64) -> Option<(Arc<Endpoint>, InFlight)> {
+pub fn instance_of(backend: &Backend, tried: &[u64], key: u64) -> Option<(Arc<Endpoint>, InFlightRequest)> {
     let rank = |endpoint: &Arc<Endpoint>| mix(key ^ mix(endpoint.id));
     let mut below = None;
     loop {
@@ -67,7 +67,7 @@ pub fn instance_of(backend: &Backend, tried: &[u64], key: u64) -> Option<(Arc<En
 /// A place in the least busy instance that has one; equals are taken in random order. Those in
 /// `tried` are left out.
 #[must_use]
-pub fn instance(backend: &Backend, tried: &[u64], rng: &mut Rng) -> Option<(Arc<Endpoint>, InFlight)> {
+pub fn instance(backend: &Backend, tried: &[u64], rng: &mut Rng) -> Option<(Arc<Endpoint>, InFlightRequest)> {
     let endpoints = &backend.endpoints;
     if endpoints.is_empty() {
         return None;
@@ -94,7 +94,7 @@ pub fn instance(backend: &Backend, tried: &[u64], rng: &mut Rng) -> Option<(Arc<
 
 /// Whether the instances have room for so many requests more.
 #[must_use]
-pub fn has_places(backend: &Backend, wanted: u32) -> bool {
+pub fn has_capacity(backend: &Backend, wanted: u32) -> bool {
     let free = |endpoint: &Arc<Endpoint>| backend.concurrency_max.saturating_sub(endpoint.load.in_flight());
     let mut found = 0_u32;
     backend.endpoints.iter().any(|endpoint| {
@@ -107,17 +107,17 @@ pub fn has_places(backend: &Backend, wanted: u32) -> bool {
 mod tests {
     use super::*;
     use crate::load::BackendLoad;
-    use crate::table::{Protocol, Timeouts, WhenEmpty};
+    use crate::table::{NoEndpointPolicy, Protocol, RequestTimeouts};
 
     fn backend_of(key: &str, instances: usize, concurrency_max: u32) -> Arc<Backend> {
         Arc::new(Backend {
             key: key.into(),
             endpoints: (0..instances).map(|_| Arc::new(Endpoint::new(([127, 0, 0, 1], 1).into()))).collect(),
             concurrency_max,
-            when_empty: WhenEmpty::Refuse,
+            when_empty: NoEndpointPolicy::Refuse,
             protocol: Protocol::Http1,
-            trust: None,
-            timeouts: Timeouts::NONE,
+            tls: None,
+            timeouts: RequestTimeouts::NONE,
             load: Arc::new(BackendLoad::default()),
         })
     }
@@ -126,9 +126,9 @@ mod tests {
     #[test]
     fn the_split_follows_the_weights_and_not_the_instances() {
         let splits = [
-            Split::new(90, backend_of("one", 1, 0)),
-            Split::new(0, backend_of("none", 5, 0)),
-            Split::new(10, backend_of("nine", 9, 0)),
+            BackendShare::new(90, backend_of("one", 1, 0)),
+            BackendShare::new(0, backend_of("none", 5, 0)),
+            BackendShare::new(10, backend_of("nine", 9, 0)),
         ];
         let mut rng = Rng::with_seed(7);
         let mut hits = std::collections::BTreeMap::new();
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn no_weight_means_no_backend() {
-        let nothing = || Split::new(0, backend_of("a", 1, 0));
+        let nothing = || BackendShare::new(0, backend_of("a", 1, 0));
         for splits in [vec![], vec![nothing()], vec![nothing(), nothing()]] {
             assert!(split(&splits, &mut Rng::with_seed(1)).is_none());
         }
@@ -177,7 +177,10 @@ mod tests {
     #[test]
     fn a_known_client_keeps_its_share_and_a_shift_moves_only_its_part() {
         let splits = |first, second| {
-            [Split::new(first, backend_of("old", 1, 0)), Split::new(second, backend_of("new", 1, 0))]
+            [
+                BackendShare::new(first, backend_of("old", 1, 0)),
+                BackendShare::new(second, backend_of("new", 1, 0)),
+            ]
         };
         let mut rng = Rng::with_seed(7);
         let keys: Vec<u64> = (0..10_000).map(|_| rng.u64(..)).collect();

@@ -13,120 +13,132 @@ use std::task::Poll;
 
 use ring::{Chunk, Ring, Tick};
 
-use super::connection::Connection;
-use super::exchange::Due;
+use super::connection::ProxyConnection;
+use super::exchange::ResponseDeadlines;
+use crate::http::buffers::{ReadBuffer, by, earlier};
+use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::limits::HttpLimits;
-use crate::http::pool::Upstream;
-use crate::http::roster::Seat;
-use crate::http::server::Downstream;
-use crate::http::websocket::{Frames, GOING_AWAY, going_away_masked};
-use crate::http::wire::{Inflow, by, earlier};
-use crate::tls::Pipe;
+use crate::http::pool::UpstreamConnection;
+use crate::http::server::ClientConnection;
+use crate::http::websocket::{FrameTracker, GOING_AWAY, going_away_masked};
+use crate::tls::ByteStream;
 
 /// What a tunnel has besides its two ends.
-pub(super) struct Course<'a> {
+pub(super) struct TunnelContext<'a> {
     pub(super) ring: &'a Ring,
     pub(super) limits: &'a HttpLimits,
-    pub(super) seat: &'a Seat,
+    pub(super) guard: &'a ConnectionGuard,
     /// Masks the goodbye to the instance.
     pub(super) key: [u8; 4],
     /// The route's limits; the 101 is the first word of the instance.
-    pub(super) due: Due,
+    pub(super) deadlines: ResponseDeadlines,
 }
 
 /// Carries bytes until both sides have finished, or one is broken.
-pub(super) async fn tunnel(connection: &mut Connection, upstream: Box<Upstream>, due: Due) {
+pub(super) async fn tunnel(
+    connection: &mut ProxyConnection,
+    upstream: Box<UpstreamConnection>,
+    due: ResponseDeadlines,
+) {
     let key = connection.proxy.rng.borrow_mut().u32(..).to_be_bytes();
-    let Downstream { ring, stream: client, inflow, outflow, seat, limits, .. } = &mut connection.client;
-    let course = Course { ring, limits, seat, key, due };
+    let ClientConnection {
+        ring,
+        stream: client,
+        read_buffer: inflow,
+        write_buffer: outflow,
+        guard: seat,
+        limits,
+        ..
+    } = &mut connection.client;
+    let course = TunnelContext { ring, limits, guard: seat, key, deadlines: due };
     outflow.bytes += between(&course, client, inflow, upstream).await;
 }
 
 /// The same between any client and an instance; how many bytes the client was sent.
 pub(super) async fn between(
-    course: &Course<'_>,
-    client: &impl Pipe,
-    inflow: &mut Inflow,
-    mut upstream: Box<Upstream>,
+    course: &TunnelContext<'_>,
+    client: &impl ByteStream,
+    inflow: &mut ReadBuffer,
+    mut upstream: Box<UpstreamConnection>,
 ) -> u64 {
-    let Course { ring, limits, seat, key, due } = *course;
-    let Upstream { stream: instance, inflow: from_instance, .. } = &mut *upstream;
+    let TunnelContext { ring, limits, guard: seat, key, deadlines: due } = *course;
+    let UpstreamConnection { stream: instance, read_buffer: from_instance, .. } = &mut *upstream;
     let (leaving, last) = (Cell::new(false), Cell::new(ring.now()));
     let heard = Cell::new(ring.now());
-    let state = State { ring, limits, due, leaving, last, heard };
+    let state = TunnelState { ring, limits, deadlines: due, draining: leaving, last, last_bytes: heard };
     let to_client = Cell::new(0);
     let up = one_way(&state, inflow, client, instance, Chunk::from(going_away_masked(key)), None);
     let down = one_way(&state, from_instance, instance, client, Chunk::from(GOING_AWAY), Some(&to_client));
 
-    let mut both = pin!(both(up, down, &state.leaving));
+    let mut both = pin!(both(up, down, &state.draining));
     loop {
-        let due = state.due();
+        let due = state.next_deadline();
         let event = poll_fn(|cx| {
-            if !state.leaving.get() && seat.poll_draining(cx).is_ready() {
-                state.leave();
-                return Poll::Ready(Event::Look);
+            if !state.draining.get() && seat.poll_draining(cx).is_ready() {
+                state.drain();
+                return Poll::Ready(TunnelEvent::Look);
             }
-            both.as_mut().poll(cx).map(|()| Event::Done)
+            both.as_mut().poll(cx).map(|()| TunnelEvent::Done)
         });
         match by(ring, Some(due), event).await {
-            Ok(Event::Done) => break,
-            Ok(Event::Look) => {}
-            Err(_) if state.due() > ring.now() => {} // something passed meanwhile
-            Err(_) if state.leaving.get() => break,
-            Err(_) => state.leave(),
+            Ok(TunnelEvent::Done) => break,
+            Ok(TunnelEvent::Look) => {}
+            Err(_) if state.next_deadline() > ring.now() => {} // something passed meanwhile
+            Err(_) if state.draining.get() => break,
+            Err(_) => state.drain(),
         }
     }
     to_client.get()
 }
 
-enum Event {
+enum TunnelEvent {
     Done,
     Look,
 }
 
-struct State<'a> {
+struct TunnelState<'a> {
     ring: &'a Ring,
     limits: &'a HttpLimits,
-    due: Due,
+    deadlines: ResponseDeadlines,
     /// The tunnel ends; goodbyes are said.
-    leaving: Cell<bool>,
+    draining: Cell<bool>,
     /// When something passed, or when the leaving began.
     last: Cell<Tick>,
     /// When the instance said something: its 101 at first.
-    heard: Cell<Tick>,
+    last_bytes: Cell<Tick>,
 }
 
-impl State<'_> {
-    fn leave(&self) {
-        self.leaving.set(true);
+impl TunnelState<'_> {
+    fn drain(&self) {
+        self.draining.set(true);
         self.last.set(self.ring.now());
     }
 
     /// When patience ends: with silence, with the route's time, or with ends that do not say goodbye.
-    fn due(&self) -> Tick {
-        if self.leaving.get() {
+    fn next_deadline(&self) -> Tick {
+        if self.draining.get() {
             return self.last.get() + self.limits.linger_max;
         }
         let silent = self.last.get() + self.limits.tunnel_idle_max;
-        earlier(Some(silent), self.due.after(self.heard.get())).unwrap_or(silent)
+        earlier(Some(silent), self.deadlines.after(self.last_bytes.get())).unwrap_or(silent)
     }
 }
 
 /// Carries one direction to its end; `goodbye` is said when the tunnel ends before it.
 async fn one_way(
-    state: &State<'_>,
-    inflow: &mut Inflow,
-    from: &impl Pipe,
-    to: &impl Pipe,
+    state: &TunnelState<'_>,
+    inflow: &mut ReadBuffer,
+    from: &impl ByteStream,
+    to: &impl ByteStream,
     goodbye: Chunk,
     passed: Option<&Cell<u64>>,
 ) -> io::Result<()> {
-    let mut frames = Frames::default();
+    let mut frames = FrameTracker::default();
     loop {
         let more = {
             let mut fill = pin!(inflow.fill(from));
             poll_fn(|cx| match fill.as_mut().poll(cx) {
-                _ if state.leaving.get() && frames.is_between() => Poll::Ready(Ok(None)),
+                _ if state.draining.get() && frames.is_between() => Poll::Ready(Ok(None)),
                 polled => polled.map(|more| more.map(Some)),
             })
             .await?
@@ -134,17 +146,17 @@ async fn one_way(
         let bytes = match more {
             None => break,
             Some(false) => return to.shutdown_write().await,
-            Some(true) if state.leaving.get() => {
-                let taken = frames.rest_of_frame(&inflow.held);
-                inflow.held.split_to(taken)
+            Some(true) if state.draining.get() => {
+                let taken = frames.rest_of_frame(&inflow.unread);
+                inflow.unread.split_to(taken)
             }
             Some(true) => {
-                frames.pass(&inflow.held);
+                frames.pass(&inflow.unread);
                 state.last.set(state.ring.now());
                 if passed.is_some() {
-                    state.heard.set(state.ring.now());
+                    state.last_bytes.set(state.ring.now());
                 }
-                std::mem::take(&mut inflow.held)
+                std::mem::take(&mut inflow.unread)
             }
         };
         send(state, to, bytes, passed).await?;
@@ -153,20 +165,25 @@ async fn one_way(
     to.shutdown_write().await?;
     // The other side answers the goodbye by closing; what it says until then goes nowhere.
     loop {
-        inflow.held = Chunk::empty();
+        inflow.unread = Chunk::empty();
         if !inflow.fill(from).await? {
             return Ok(());
         }
     }
 }
 
-async fn send(state: &State<'_>, to: &impl Pipe, bytes: Chunk, passed: Option<&Cell<u64>>) -> io::Result<()> {
+async fn send(
+    state: &TunnelState<'_>,
+    to: &impl ByteStream,
+    bytes: Chunk,
+    passed: Option<&Cell<u64>>,
+) -> io::Result<()> {
     if let Some(passed) = passed {
         passed.set(passed.get() + bytes.len() as u64);
     }
     // A reader may pause for as long as the tunnel may be silent; the tunnel's own timer ends both.
     to.send(bytes).await?;
-    if !state.leaving.get() {
+    if !state.draining.get() {
         state.last.set(state.ring.now());
     }
     Ok(())

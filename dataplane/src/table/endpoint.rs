@@ -16,25 +16,25 @@ pub struct Endpoint {
     pub address: SocketAddr,
     pub load: Arc<EndpointLoad>,
     /// Where it comes from, if it is somebody's. Boxed: addresses, of which there are many, are nobody's.
-    pub born: Option<Box<Born>>,
+    pub start: Option<Box<InstanceStart>>,
     /// The operator named the address (`--route`), or it is a listener of ours by its name: the target policy is not asked.
     pub unrestricted: bool,
 }
 
 /// What is known of an instance that was started for us.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Born {
+pub struct InstanceStart {
     /// Its name in logs.
     pub pod: Box<str>,
     /// How it came up, if somebody saw that.
-    pub start: Option<Start>,
+    pub start: Option<StartupDuration>,
     /// What it was found to speak, if it was asked.
     pub found: Option<Protocol>,
 }
 
 /// How long an instance took to come up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Start {
+pub struct StartupDuration {
     /// From the order to a running process.
     pub spawn: Duration,
     /// From there until it was ready.
@@ -50,7 +50,7 @@ impl Endpoint {
             id: NEXT.fetch_add(1, Relaxed),
             address,
             load: Arc::default(),
-            born: None,
+            start: None,
             unrestricted: false,
         }
     }
@@ -59,7 +59,7 @@ impl Endpoint {
     /// speak HTTP/2 speaks HTTP/1 as well, and a WebSocket's opening is HTTP/1's.
     #[must_use]
     pub fn protocol(&self, usual: Protocol, upgrades: bool) -> Protocol {
-        match self.born.as_deref().and_then(|born| born.found) {
+        match self.start.as_deref().and_then(|born| born.found) {
             None => usual,
             Some(_) if upgrades => Protocol::Http1,
             Some(found) => found,
@@ -82,8 +82,8 @@ mod tests {
             (Some(H2c), Http1, true, Http1),
             (Some(Http1), Http1, false, Http1),
         ] {
-            let born = Some(Box::new(Born { pod: "p".into(), start: None, found }));
-            let endpoint = Endpoint { born, ..Endpoint::new(([127, 0, 0, 1], 1).into()) };
+            let born = Some(Box::new(InstanceStart { pod: "p".into(), start: None, found }));
+            let endpoint = Endpoint { start: born, ..Endpoint::new(([127, 0, 0, 1], 1).into()) };
             assert_eq!(endpoint.protocol(usual, upgrades), spoken, "{found:?} {usual:?} {upgrades}");
         }
     }

@@ -31,8 +31,8 @@ const SHORT_BYTES_MAX: usize = 54;
 /// Host names and their routes. Names are lower case, without port and trailing dot; `*.PARENT` stands for
 /// every name with one label more than `PARENT`.
 #[derive(Clone)]
-pub struct Hosts {
-    shards: Vec<Shard>,
+pub struct HostTable {
+    shards: Vec<HostShard>,
     hasher: RandomState,
     /// Names in all shards.
     len: usize,
@@ -41,34 +41,34 @@ pub struct Hosts {
 }
 
 #[derive(Clone)]
-struct Shard {
+struct HostShard {
     /// Length 0 or a power of two.
-    slots: Arc<[Slot]>,
+    slots: Arc<[HostSlot]>,
     taken: u32,
 }
 
 /// One host. Aligned so that it is on one cache line.
 #[derive(Clone, Default)]
 #[repr(align(64))]
-struct Slot {
+struct HostSlot {
     /// `None`: free.
     route: Option<Arc<Route>>,
-    name: Name,
+    name: HostName,
 }
 
 #[derive(Clone)]
-enum Name {
+enum HostName {
     Short { bytes: [u8; SHORT_BYTES_MAX], length: u8 },
     Long(Arc<str>),
 }
 
-impl Default for Name {
+impl Default for HostName {
     fn default() -> Self {
         Self::Short { bytes: [0; SHORT_BYTES_MAX], length: 0 }
     }
 }
 
-impl Name {
+impl HostName {
     fn new(name: &[u8]) -> Self {
         match name.len() {
             length @ 0..=SHORT_BYTES_MAX => {
@@ -88,10 +88,10 @@ impl Name {
     }
 }
 
-impl Default for Hosts {
+impl Default for HostTable {
     fn default() -> Self {
-        let empty: Arc<[Slot]> = Arc::new([]);
-        let shard = Shard { slots: empty, taken: 0 };
+        let empty: Arc<[HostSlot]> = Arc::new([]);
+        let shard = HostShard { slots: empty, taken: 0 };
         Self { shards: vec![shard; SHARDS], hasher: RandomState::default(), len: 0, wildcards: 0 }
     }
 }
@@ -104,7 +104,7 @@ fn key(host: &str) -> &str {
     }
 }
 
-impl Hosts {
+impl HostTable {
     /// The route of a host that is asked for: its own, or that of the wildcard above it.
     #[must_use]
     pub fn find(&self, host: &str) -> Option<&Arc<Route>> {
@@ -153,7 +153,7 @@ impl Hosts {
                 if (shard.taken as usize + 1) * 8 > shard.slots.len() * TAKEN_OF_EIGHT_MAX {
                     shard.rebuild((shard.slots.len() * 2).max(SLOTS_MIN), &self.hasher, |_| true);
                 }
-                shard.put(Slot { route: Some(route), name: Name::new(name.as_bytes()) }, hash);
+                shard.put(HostSlot { route: Some(route), name: HostName::new(name.as_bytes()) }, hash);
                 shard.taken += 1;
                 true
             }
@@ -207,7 +207,7 @@ fn shard_of(hash: u64) -> usize {
     (hash >> SHARD_SHIFT) as usize
 }
 
-impl Shard {
+impl HostShard {
     /// Where the name stands.
     fn position(&self, name: &str, hash: u64) -> Option<usize> {
         let mask = self.slots.len().wrapping_sub(1);
@@ -224,19 +224,19 @@ impl Shard {
     }
 
     /// The slots for writing; copied first if another map has them too.
-    fn own(&mut self) -> &mut [Slot] {
+    fn own(&mut self) -> &mut [HostSlot] {
         Arc::make_mut(&mut self.slots)
     }
 
     /// Puts a name that is not there yet. There is a free slot.
-    fn put(&mut self, slot: Slot, hash: u64) {
+    fn put(&mut self, slot: HostSlot, hash: u64) {
         let slots = self.own();
         place(slots, slot, hash);
     }
 
     /// The same names in an array of `length`, without those that `keep` does not want.
-    fn rebuild(&mut self, length: usize, hasher: &RandomState, keep: impl Fn(&Slot) -> bool) {
-        let mut slots = vec![Slot::default(); length];
+    fn rebuild(&mut self, length: usize, hasher: &RandomState, keep: impl Fn(&HostSlot) -> bool) {
+        let mut slots = vec![HostSlot::default(); length];
         for slot in self.slots.iter().filter(|slot| slot.route.is_some() && keep(slot)) {
             place(&mut slots, slot.clone(), hasher.hash_one(slot.name.as_bytes()));
         }
@@ -244,7 +244,7 @@ impl Shard {
     }
 }
 
-fn place(slots: &mut [Slot], slot: Slot, hash: u64) {
+fn place(slots: &mut [HostSlot], slot: HostSlot, hash: u64) {
     let mask = slots.len() - 1;
     let mut at = hash as usize & mask;
     while slots[at].route.is_some() {
@@ -253,7 +253,7 @@ fn place(slots: &mut [Slot], slot: Slot, hash: u64) {
     slots[at] = slot;
 }
 
-impl Index<&str> for Hosts {
+impl Index<&str> for HostTable {
     type Output = Arc<Route>;
 
     /// # Panics
@@ -266,7 +266,7 @@ impl Index<&str> for Hosts {
     }
 }
 
-impl fmt::Debug for Hosts {
+impl fmt::Debug for HostTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
     }
@@ -290,12 +290,12 @@ mod tests {
 
     #[test]
     fn a_slot_is_one_cache_line() {
-        assert_eq!(size_of::<Slot>(), 64);
+        assert_eq!(size_of::<HostSlot>(), 64);
     }
 
     #[test]
     fn a_wildcard_stands_for_one_label_and_yields_to_a_name() {
-        let mut hosts = Hosts::default();
+        let mut hosts = HostTable::default();
         for (host, of) in [("*.example.com", 1), ("a.example.com", 2), ("*.a.example.com", 3)] {
             hosts.insert(host, numbered(of));
         }
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_copy_keeps_what_it_was_copied_from() {
-        let mut hosts = Hosts::default();
+        let mut hosts = HostTable::default();
         for n in 0..200_u8 {
             hosts.insert(&format!("app-{n}.example.com"), numbered(n));
         }
@@ -343,7 +343,7 @@ mod tests {
             edits in prop::collection::vec(("(\\*\\.)?[ab]{1,2}(\\.[ab]{1,2}){0,2}(\\.a{45,60})?", any::<Option<u8>>()), 0..120),
             asked in prop::collection::vec("[ab]{0,2}(\\.[ab]{1,2}){0,3}(\\.a{45,60})?", 0..60),
         ) {
-            let (mut hosts, mut list) = (Hosts::default(), BTreeMap::new());
+            let (mut hosts, mut list) = (HostTable::default(), BTreeMap::new());
             for (host, number) in edits {
                 match number {
                     Some(number) => {

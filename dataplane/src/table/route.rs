@@ -3,61 +3,61 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::{Backend, Endpoint, Manners, Protocol, Timeouts, WhenEmpty};
-use crate::http::codec::{Name, RequestView};
-use crate::http::headers::Peer;
-use crate::outcomes::Tag;
+use super::{Backend, Endpoint, NoEndpointPolicy, Protocol, RequestTimeouts, TrafficPolicy};
+use crate::http::codec::{FieldName, RequestView};
+use crate::http::headers::ClientAddress;
+use crate::request_histograms::RouteTag;
 
 /// Where one host's requests go.
 #[derive(Debug, Default)]
 pub struct Route {
     /// The shares of what no branch takes. Empty: such a path is served by nobody.
-    pub splits: Vec<Split>,
+    pub splits: Vec<BackendShare>,
     /// Tried first, in this order; [`Route::new`] sorts them.
-    pub branches: Vec<Branch>,
+    pub branches: Vec<RouteMatch>,
     /// The public without TLS is sent to the same host and path by HTTPS, if that has a certificate for the host, at this
     /// port.
     pub https_redirect: Option<u16>,
     /// Not for the public: only the private listener and deliveries of our own reach it.
-    pub inside_only: bool,
+    pub cluster_local_only: bool,
     /// What a probe is told: names the object, as it was, that this route was made of.
     pub hash: Option<Arc<str>>,
     /// What is done beyond the division.
-    pub manners: Option<Arc<Manners>>,
+    pub traffic_policy: Option<Arc<TrafficPolicy>>,
 }
 
 /// A part of a host's requests.
 #[derive(Debug)]
-pub struct Branch {
+pub struct RouteMatch {
     /// Whole segments from the path's beginning: `/a` takes `/a` and `/a/b`, not `/ab`. Without a slash at
     /// its end; empty takes every path.
     pub path: Box<str>,
     /// Names with the values that the request has to bring, all of them. A name's case does not matter.
     pub headers: Vec<(Box<str>, Box<str>)>,
-    pub splits: Vec<Split>,
+    pub splits: Vec<BackendShare>,
     /// Clients without TLS are answered too, whatever `https_redirect` says.
     pub by_any_scheme: bool,
     /// Not for the public, though the route is.
-    pub inside_only: bool,
+    pub cluster_local_only: bool,
 }
 
 /// A backend's share.
 #[derive(Debug)]
-pub struct Split {
+pub struct BackendShare {
     /// 0 gets no traffic.
     pub weight: u32,
     pub backend: Arc<Backend>,
     /// What is changed in requests that go this way.
-    pub edits: Option<Arc<Edits>>,
+    pub edits: Option<Arc<HeaderEdits>>,
 }
 
 /// Changes to a request's head on the way to its instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Edits {
+pub struct HeaderEdits {
     host: Option<Box<str>>,
     set: Vec<(Box<str>, Box<str>)>,
     /// What they tell the instance of the tag that a request came by.
-    tag: Tag,
+    tag: RouteTag,
 }
 
 /// The header that names the tag by which a request comes: from clients that ask for one, and towards instances.
@@ -67,7 +67,7 @@ const DEFAULT_ROUTE: &str = "Knative-Serving-Default-Route";
 
 /// Why a header may not be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadEdit {
+pub enum HeaderEditError {
     #[error("is not a header name")]
     Name,
     #[error("has bytes that no header value may have")]
@@ -80,7 +80,7 @@ pub enum BadEdit {
 
 /// What a request says about where it goes.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub struct RouteRequest<'a> {
     /// With port, in any case.
     pub host: &'a str,
     /// With query, which may stand alone: then the path is `/`.
@@ -88,22 +88,22 @@ pub struct Ask<'a> {
     /// The whole head; none when we ask for ourselves.
     pub request: Option<RequestView<'a>>,
     /// From inside: what is not for the public may be reached.
-    pub inside: bool,
+    pub cluster_local: bool,
     /// Where a host without a dot is.
     pub domain: Option<&'a str>,
     /// Without TLS, where TLS could have been.
     pub plain: bool,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> RouteRequest<'a> {
     /// A client's request.
     #[must_use]
-    pub fn client(request: RequestView<'a>, peer: &'a Peer) -> Self {
+    pub fn client(request: RequestView<'a>, peer: &'a ClientAddress) -> Self {
         Self {
             host: request.authority(),
             path: request.path(),
             request: Some(request),
-            inside: peer.is_inside(),
+            cluster_local: peer.is_inside(),
             domain: peer.domain(),
             plain: peer.is_plain(),
         }
@@ -112,7 +112,7 @@ impl<'a> Ask<'a> {
     /// A request of our own.
     #[must_use]
     pub fn ours(host: &'a str, path: &'a str) -> Self {
-        Self { host, path, request: None, inside: true, domain: None, plain: false }
+        Self { host, path, request: None, cluster_local: true, domain: None, plain: false }
     }
 
     /// The whole name of a host without a dot, if it is clear which.
@@ -124,12 +124,12 @@ impl<'a> Ask<'a> {
         (!host.contains('.')).then(|| format!("{}.{domain}", host.to_ascii_lowercase()))
     }
 
-    fn asks_for_tag(&self) -> bool {
+    fn requested_tag(&self) -> bool {
         let mut fields = self.request.into_iter().flat_map(RequestView::fields);
         fields.any(|(name, value)| name.eq_ignore_ascii_case(TAG) && !value.is_empty())
     }
 
-    fn says(&self, name: &str, value: &str) -> bool {
+    fn has_header(&self, name: &str, value: &str) -> bool {
         let fields = self.request.into_iter().flat_map(RequestView::fields);
         let mut named = fields.filter(|(found, _)| found.eq_ignore_ascii_case(name));
         named.any(|(_, found)| found == value.as_bytes())
@@ -139,14 +139,14 @@ impl<'a> Ask<'a> {
 impl Route {
     /// All requests by these shares.
     #[must_use]
-    pub fn of(splits: Vec<Split>) -> Self {
+    pub fn of(splits: Vec<BackendShare>) -> Self {
         Self { splits, ..Self::default() }
     }
 
     /// `branches` in the order in which they are tried: the longest path first, of equals the one with more
     /// headers, then as they came.
     #[must_use]
-    pub fn new(mut branches: Vec<Branch>, splits: Vec<Split>) -> Self {
+    pub fn new(mut branches: Vec<RouteMatch>, splits: Vec<BackendShare>) -> Self {
         branches.sort_by_key(|branch| std::cmp::Reverse((branch.path.len(), branch.headers.len())));
         Self { splits, branches, ..Self::default() }
     }
@@ -158,61 +158,61 @@ impl Route {
             key: format!("static/{host}").into(),
             endpoints: addresses.iter().map(|address| Arc::new(Endpoint::new(*address))).collect(),
             concurrency_max: 0,
-            when_empty: WhenEmpty::Refuse,
+            when_empty: NoEndpointPolicy::Refuse,
             protocol: Protocol::Http1,
-            trust: None,
-            timeouts: Timeouts::NONE,
+            tls: None,
+            timeouts: RequestTimeouts::NONE,
             load: Arc::default(),
         };
-        Self::of(vec![Split::new(1, Arc::new(backend))])
+        Self::of(vec![BackendShare::new(1, Arc::new(backend))])
     }
 
     /// The shares that a request falls to. Empty: nobody serves its path.
     #[must_use]
-    pub fn way(&self, ask: &Ask<'_>) -> &[Split] {
-        self.branches.iter().find(|branch| branch.takes(ask)).map_or(&self.splits, |branch| &branch.splits)
+    pub fn select(&self, ask: &RouteRequest<'_>) -> &[BackendShare] {
+        self.branches.iter().find(|branch| branch.matches(ask)).map_or(&self.splits, |branch| &branch.splits)
     }
 
     /// At which port clients without TLS have to come again with it whose requests fall to these shares.
     #[must_use]
-    pub fn redirect(&self, splits: &[Split]) -> Option<u16> {
+    pub fn redirect(&self, splits: &[BackendShare]) -> Option<u16> {
         let port = self.https_redirect?;
         let is_exempt =
-            |branch: &Branch| branch.by_any_scheme && std::ptr::eq(branch.splits.as_slice(), splits);
+            |branch: &RouteMatch| branch.by_any_scheme && std::ptr::eq(branch.splits.as_slice(), splits);
         (!self.branches.iter().any(is_exempt)).then_some(port)
     }
 
     /// Whether these shares are the route's own, and not a branch's.
     #[must_use]
-    pub fn divides_by(&self, splits: &[Split]) -> bool {
+    pub fn divides_by(&self, splits: &[BackendShare]) -> bool {
         std::ptr::eq(self.splits.as_slice(), splits)
     }
 
     /// Requests that its running instances take at a time, wherever the weights lead.
     #[must_use]
-    pub fn places(&self, ask: &Ask<'_>) -> usize {
-        let shares = self.way(ask).iter().filter(|split| split.weight > 0);
-        shares.map(|split| split.backend.places()).fold(0, usize::saturating_add)
+    pub fn places(&self, ask: &RouteRequest<'_>) -> usize {
+        let shares = self.select(ask).iter().filter(|split| split.weight > 0);
+        shares.map(|split| split.backend.capacity()).fold(0, usize::saturating_add)
     }
 
     /// The shares of all branches.
-    pub fn all_splits(&self) -> impl Iterator<Item = &Split> {
+    pub fn all_splits(&self) -> impl Iterator<Item = &BackendShare> {
         self.branches.iter().flat_map(|branch| &branch.splits).chain(&self.splits)
     }
 }
 
-impl Branch {
-    fn takes(&self, ask: &Ask<'_>) -> bool {
-        if self.inside_only && !ask.inside {
+impl RouteMatch {
+    fn matches(&self, ask: &RouteRequest<'_>) -> bool {
+        if self.cluster_local_only && !ask.cluster_local {
             return false;
         }
         let below = ask.path.strip_prefix(&*self.path);
         let whole = |rest: &str| self.path.is_empty() || rest.is_empty() || rest.starts_with(['/', '?']);
-        below.is_some_and(whole) && self.headers.iter().all(|(name, value)| ask.says(name, value))
+        below.is_some_and(whole) && self.headers.iter().all(|(name, value)| ask.has_header(name, value))
     }
 }
 
-impl Split {
+impl BackendShare {
     /// A share that changes nothing.
     #[must_use]
     pub fn new(weight: u32, backend: Arc<Backend>) -> Self {
@@ -220,15 +220,15 @@ impl Split {
     }
 }
 
-impl Edits {
+impl HeaderEdits {
     /// The instance is to see this Host.
     ///
     /// # Errors
     /// It is none.
-    pub fn set_host(&mut self, host: &str) -> Result<(), BadEdit> {
+    pub fn set_host(&mut self, host: &str) -> Result<(), HeaderEditError> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
         if host.is_empty() || !host.bytes().all(fits) {
-            return Err(BadEdit::Host);
+            return Err(HeaderEditError::Host);
         }
         self.host = Some(host.into());
         Ok(())
@@ -238,31 +238,31 @@ impl Edits {
     ///
     /// # Errors
     /// Not a header, or one that frames the message or tells of this hop.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<(), BadEdit> {
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), HeaderEditError> {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if name.is_empty() || !name.bytes().all(token) {
-            return Err(BadEdit::Name);
+            return Err(HeaderEditError::Name);
         }
         if value.bytes().any(|byte| byte != b'\t' && (byte < b' ' || byte == 0x7f)) || value.trim() != value {
-            return Err(BadEdit::Value);
+            return Err(HeaderEditError::Value);
         }
         let ours = !matches!(
-            Name::of(name.as_bytes()),
-            Name::Other
-                | Name::Date
-                | Name::MaxForwards
-                | Name::Internal
-                | Name::NetworkProbe
-                | Name::NetworkHash
-                | Name::Platform
+            FieldName::of(name.as_bytes()),
+            FieldName::Other
+                | FieldName::Date
+                | FieldName::MaxForwards
+                | FieldName::Internal
+                | FieldName::NetworkProbe
+                | FieldName::NetworkHash
+                | FieldName::Platform
         );
         if ours {
-            return Err(BadEdit::Own);
+            return Err(HeaderEditError::Own);
         }
         if name.eq_ignore_ascii_case(TAG) {
-            self.tag = Tag::Named(value.into());
+            self.tag = RouteTag::Named(value.into());
         } else if name.eq_ignore_ascii_case(DEFAULT_ROUTE) {
-            self.tag = Tag::Default;
+            self.tag = RouteTag::Default;
         }
         self.set.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         self.set.push((name.into(), value.into()));
@@ -281,9 +281,9 @@ impl Edits {
 
     /// The tag that a request comes by that is changed like this (X-QP-12).
     #[must_use]
-    pub fn tag(&self, ask: &Ask<'_>) -> Tag {
+    pub fn tag(&self, ask: &RouteRequest<'_>) -> RouteTag {
         match &self.tag {
-            Tag::Default if ask.asks_for_tag() => Tag::Undefined,
+            RouteTag::Default if ask.requested_tag() => RouteTag::Undefined,
             tag => tag.clone(),
         }
     }
@@ -307,18 +307,24 @@ mod tests {
     use super::*;
     use crate::http::codec::{Parsed, RequestHead, parse_request};
 
-    fn branch(path: &str, headers: &[(&str, &str)]) -> Branch {
+    fn branch(path: &str, headers: &[(&str, &str)]) -> RouteMatch {
         let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Branch { path: path.into(), headers, splits: Vec::new(), by_any_scheme: false, inside_only: false }
+        RouteMatch {
+            path: path.into(),
+            headers,
+            splits: Vec::new(),
+            by_any_scheme: false,
+            cluster_local_only: false,
+        }
     }
 
     /// The branch, by its place after sorting, that takes a request.
     fn taken(route: &Route, text: &str) -> Option<(String, usize)> {
         let mut head = RequestHead::default();
         assert!(matches!(parse_request(text.as_bytes(), &mut head), Parsed::Head { .. }), "{text}");
-        let peer = Peer::new(([127, 0, 0, 1], 1).into(), crate::http::headers::Scheme::Http);
-        let ask = Ask::client(head.view(text.as_bytes()), &peer);
-        let branch = route.branches.iter().find(|branch| branch.takes(&ask))?;
+        let peer = ClientAddress::new(([127, 0, 0, 1], 1).into(), crate::http::headers::ClientScheme::Http);
+        let ask = RouteRequest::client(head.view(text.as_bytes()), &peer);
+        let branch = route.branches.iter().find(|branch| branch.matches(&ask))?;
         Some((branch.path.to_string(), branch.headers.len()))
     }
 
@@ -365,8 +371,10 @@ mod tests {
     /// X-KI-03: the public falls to what is for it, and to nobody where there is no such thing.
     #[test]
     fn a_branch_for_callers_inside_takes_nobody_else() {
-        let inside =
-            |path: &str, headers: &[(&str, &str)]| Branch { inside_only: true, ..branch(path, headers) };
+        let inside = |path: &str, headers: &[(&str, &str)]| RouteMatch {
+            cluster_local_only: true,
+            ..branch(path, headers)
+        };
         let backend = Route::to_addresses("a", &[]).splits;
         let route = Route::new(vec![inside("/a", &[]), branch("/a", &[]), inside("/b", &[])], backend);
         for (path, is_inside, of) in [
@@ -375,28 +383,28 @@ mod tests {
             ("/b", true, Some(true)),
             ("/b", false, None),
         ] {
-            let ask = Ask { inside: is_inside, ..Ask::ours("a", path) };
-            let found = route.branches.iter().find(|branch| branch.takes(&ask));
-            assert_eq!(found.map(|branch| branch.inside_only), of, "{path}, inside: {is_inside}");
+            let ask = RouteRequest { cluster_local: is_inside, ..RouteRequest::ours("a", path) };
+            let found = route.branches.iter().find(|branch| branch.matches(&ask));
+            assert_eq!(found.map(|branch| branch.cluster_local_only), of, "{path}, inside: {is_inside}");
         }
     }
 
     #[test]
     fn an_edit_that_would_break_the_message_is_refused() {
-        let mut edits = Edits::default();
+        let mut edits = HeaderEdits::default();
         for (name, value, why) in [
-            ("", "x", BadEdit::Name),
-            ("a b", "x", BadEdit::Name),
-            ("a:", "x", BadEdit::Name),
-            ("X", "a\r\nb: c", BadEdit::Value),
-            ("X", " a", BadEdit::Value),
-            ("Content-Length", "1", BadEdit::Own),
-            ("transfer-encoding", "chunked", BadEdit::Own),
-            ("Host", "a", BadEdit::Own),
+            ("", "x", HeaderEditError::Name),
+            ("a b", "x", HeaderEditError::Name),
+            ("a:", "x", HeaderEditError::Name),
+            ("X", "a\r\nb: c", HeaderEditError::Value),
+            ("X", " a", HeaderEditError::Value),
+            ("Content-Length", "1", HeaderEditError::Own),
+            ("transfer-encoding", "chunked", HeaderEditError::Own),
+            ("Host", "a", HeaderEditError::Own),
         ] {
             assert_eq!(edits.set(name, value), Err(why), "{name}: {value}");
         }
-        assert_eq!(edits.set_host("a b"), Err(BadEdit::Host));
+        assert_eq!(edits.set_host("a b"), Err(HeaderEditError::Host));
         assert!(edits.is_empty());
         edits.set("X-One", "1").unwrap();
         edits.set("x-one", "2").unwrap();
@@ -409,24 +417,25 @@ mod tests {
     #[test]
     fn a_request_comes_by_the_tag_that_its_instance_is_told() {
         let edits = |name: &str, value: &str| {
-            let mut edits = Edits::default();
+            let mut edits = HeaderEdits::default();
             edits.set(name, value).unwrap();
             edits
         };
         let (default, named) = (edits("knative-serving-default-route", "true"), edits(TAG, "next"));
         for (fields, edits, tag) in [
-            ("", &default, Tag::Default),
-            ("Knative-Serving-Tag:\r\n", &default, Tag::Default),
-            ("knative-serving-tag: nobody\r\n", &default, Tag::Undefined),
-            ("", &named, Tag::Named("next".into())),
-            ("Knative-Serving-Tag: next\r\n", &named, Tag::Named("next".into())),
-            ("Knative-Serving-Tag: next\r\n", &Edits::default(), Tag::Off),
+            ("", &default, RouteTag::Default),
+            ("Knative-Serving-Tag:\r\n", &default, RouteTag::Default),
+            ("knative-serving-tag: nobody\r\n", &default, RouteTag::Undefined),
+            ("", &named, RouteTag::Named("next".into())),
+            ("Knative-Serving-Tag: next\r\n", &named, RouteTag::Named("next".into())),
+            ("Knative-Serving-Tag: next\r\n", &HeaderEdits::default(), RouteTag::Off),
         ] {
             let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
             let mut head = RequestHead::default();
             assert!(matches!(parse_request(text.as_bytes(), &mut head), Parsed::Head { .. }), "{text}");
-            let peer = Peer::new(([127, 0, 0, 1], 1).into(), crate::http::headers::Scheme::Http);
-            assert_eq!(edits.tag(&Ask::client(head.view(text.as_bytes()), &peer)), tag, "{fields}");
+            let peer =
+                ClientAddress::new(([127, 0, 0, 1], 1).into(), crate::http::headers::ClientScheme::Http);
+            assert_eq!(edits.tag(&RouteRequest::client(head.view(text.as_bytes()), &peer)), tag, "{fields}");
         }
     }
 

@@ -17,17 +17,17 @@ use super::limits::CHAIN_BYTES_MAX;
 
 /// A certificate chain and its private key, which belong together.
 #[derive(Clone)]
-pub struct Identity(Arc<CertifiedKey>);
+pub struct TlsIdentity(Arc<CertifiedKey>);
 
 /// Whether they were read at the same time: keys are not compared.
-impl PartialEq for Identity {
+impl PartialEq for TlsIdentity {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Identity {
-    pub(super) fn shown(&self) -> Arc<CertifiedKey> {
+impl TlsIdentity {
+    pub(super) fn certified_key(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.0)
     }
 
@@ -52,7 +52,7 @@ pub enum IdentityError {
     Unfit(rustls::Error),
 }
 
-impl Identity {
+impl TlsIdentity {
     /// From PEM, the server's own certificate first.
     pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(certificates)
@@ -81,17 +81,17 @@ impl Identity {
 
 /// Identities by server name.
 #[derive(Default, Clone)]
-pub struct Certificates {
-    exact: HashMap<Box<str>, Identity, RandomState>,
+pub struct CertificateStore {
+    exact: HashMap<Box<str>, TlsIdentity, RandomState>,
     /// By the parent: `*.example.com` stands under `example.com`.
-    wildcard: HashMap<Box<str>, Identity, RandomState>,
+    wildcard: HashMap<Box<str>, TlsIdentity, RandomState>,
     /// For every other name, and for clients that send none.
-    any: Option<Identity>,
+    any: Option<TlsIdentity>,
 }
 
-impl Certificates {
+impl CertificateStore {
     /// `host` is a name in lower case, `*.` and a name, or `*`. A later identity replaces an earlier one.
-    pub fn insert(&mut self, host: &str, identity: Identity) {
+    pub fn insert(&mut self, host: &str, identity: TlsIdentity) {
         if host == "*" {
             self.any = Some(identity);
         } else if let Some(parent) = host.strip_prefix("*.") {
@@ -104,13 +104,13 @@ impl Certificates {
     /// The nearest identity: the name's own, its parent's wildcard (which stands for one label, as
     /// clients check it by RFC 6125), anybody's.
     #[must_use]
-    pub fn find(&self, name: Option<&str>) -> Option<&Identity> {
+    pub fn find(&self, name: Option<&str>) -> Option<&TlsIdentity> {
         self.named(name).or(self.any.as_ref())
     }
 
     /// The same without anybody's.
     #[must_use]
-    pub fn named(&self, name: Option<&str>) -> Option<&Identity> {
+    pub fn named(&self, name: Option<&str>) -> Option<&TlsIdentity> {
         let name = name?;
         let name = name.strip_suffix('.').unwrap_or(name);
         if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -120,7 +120,7 @@ impl Certificates {
     }
 
     /// ... of a name in lower case.
-    fn nearest(&self, name: &str) -> Option<&Identity> {
+    fn nearest(&self, name: &str) -> Option<&TlsIdentity> {
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
         self.exact.get(name).or_else(parent)
     }
@@ -143,7 +143,7 @@ impl Certificates {
 }
 
 /// Names only: nothing of a key belongs into a log.
-impl fmt::Debug for Certificates {
+impl fmt::Debug for CertificateStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Certificates")
             .field("exact", &self.exact.keys())
@@ -153,7 +153,7 @@ impl fmt::Debug for Certificates {
     }
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity({} certificates)", self.0.cert.len())
     }
@@ -168,14 +168,14 @@ mod tests {
         (made.cert.pem(), made.signing_key.serialize_pem())
     }
 
-    fn identity(name: &str) -> Identity {
+    fn identity(name: &str) -> TlsIdentity {
         let (certificate, key) = made(name);
-        Identity::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap()
+        TlsIdentity::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap()
     }
 
     #[test]
     fn the_nearest_identity_is_found() {
-        let mut certificates = Certificates::default();
+        let mut certificates = CertificateStore::default();
         let [own, wild, any] = ["app.example.com", "*.example.com", "*"].map(|host| {
             let identity = identity("x");
             certificates.insert(host, identity.clone());
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn without_a_certificate_for_any_name_a_stranger_finds_none() {
-        let mut certificates = Certificates::default();
+        let mut certificates = CertificateStore::default();
         certificates.insert("app.example.com", identity("x"));
         assert!(certificates.find(Some("evil.example.com")).is_none());
         assert!(certificates.find(None).is_none());
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_host_is_vouched_for_by_a_certificate_with_its_name() {
-        let mut certificates = Certificates::default();
+        let mut certificates = CertificateStore::default();
         certificates.insert("*", identity("*.example.com"));
         certificates.insert("odd.example.com", identity("other.test"));
         for (host, vouched) in [
@@ -224,7 +224,7 @@ mod tests {
     fn what_is_no_identity_is_refused_by_its_reason() {
         let (certificate, key) = made("a");
         let (_, other_key) = made("b");
-        let parse = |c: &str, k: &str| Identity::from_pem(c.as_bytes(), k.as_bytes()).unwrap_err();
+        let parse = |c: &str, k: &str| TlsIdentity::from_pem(c.as_bytes(), k.as_bytes()).unwrap_err();
         assert!(matches!(parse("", &key), IdentityError::NoCertificate));
         assert!(matches!(parse(&certificate, ""), IdentityError::Key(_)));
         assert!(matches!(parse(&certificate, &other_key), IdentityError::Unfit(_)));
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn nothing_of_a_key_is_in_what_is_logged() {
-        let mut certificates = Certificates::default();
+        let mut certificates = CertificateStore::default();
         certificates.insert("a", identity("a"));
         let text = format!("{certificates:?}, {:?}", certificates.find(Some("a")).unwrap());
         let names = r#"Certificates { exact: ["a"], wildcard: [], any: false }, Identity(1 certificates)"#;

@@ -5,22 +5,22 @@
 //! the table ([`certificates`]). [`Trust`] says which instance or subscriber is believed. From there on [`Wire`] is all the proxy sees.
 //! Deliberately absent: what is said inside (HTTP), and where certificates come from (files, control).
 
+mod acceptor;
 pub mod certificates;
-mod door;
-mod hello;
+mod client_config;
+mod client_hello;
+mod handshake_limiter;
+mod handshake_outcome;
 mod limits;
-mod outcome;
+mod server_config;
 mod stream;
-mod terms;
-mod trust;
-mod turnstile;
-mod wire;
+mod transport;
 
-pub use certificates::{Certificates, Identity, IdentityError};
-pub use door::Door;
+pub use acceptor::TlsAcceptor;
+pub use certificates::{CertificateStore, IdentityError, TlsIdentity};
+pub use client_config::{CertificateAuthorities, TlsClientConfig, TrustError};
+pub use handshake_outcome::HandshakeOutcome;
 pub use limits::TlsLimits;
-pub use outcome::Outcome;
+pub use server_config::{DefaultCertificate, TlsServerConfig, TlsVersionMin};
 pub use stream::TlsStream;
-pub use terms::{Oldest, Own, Terms};
-pub use trust::{Authorities, Trust, TrustError};
-pub use wire::{Pipe, Wire};
+pub use transport::{ByteStream, Transport};

@@ -12,27 +12,27 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use ring::{Chunk, Readiness, Stream};
+use ring::{Chunk, IdleReadiness, RingStream};
 use rustls::{Connection, HandshakeKind};
 
 use super::limits::BATCH_BYTES_MAX;
 
 /// One TLS connection. As with [`Stream`], a recv may run beside a send; both belong to one task.
 pub struct TlsStream {
-    stream: Rc<Stream>,
+    stream: Rc<RingStream>,
     session: RefCell<Connection>,
     /// Decrypted and not yet received.
     plain: RefCell<Vec<u8>>,
-    end: RefCell<Option<End>>,
+    end: RefCell<Option<TlsStreamEnd>>,
     /// The records on their way.
-    leaving: RefCell<Option<Leaving>>,
-    sending: Cell<Sending>,
+    leaving: RefCell<Option<PendingSend>>,
+    sending: Cell<TlsSendState>,
 }
 
-type Leaving = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+type PendingSend = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
 /// Why nothing more comes.
-enum End {
+enum TlsStreamEnd {
     /// The peer said so (`close_notify`).
     Finished,
     /// The connection ended and nobody said so: what came may have been cut off by anybody.
@@ -42,7 +42,7 @@ enum End {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sending {
+enum TlsSendState {
     Idle,
     Busy,
     /// A send failed or was given up midway: nobody knows how much of it left.
@@ -51,14 +51,14 @@ enum Sending {
 
 impl TlsStream {
     /// `arrived` came behind the hello that `session` has seen.
-    pub(super) fn new(stream: Stream, session: Connection, arrived: Chunk) -> Self {
+    pub(super) fn new(stream: RingStream, session: Connection, arrived: Chunk) -> Self {
         let stream = Self {
             stream: Rc::new(stream),
             session: RefCell::new(session),
             plain: RefCell::default(),
             end: RefCell::default(),
             leaving: RefCell::default(),
-            sending: Cell::new(Sending::Idle),
+            sending: Cell::new(TlsSendState::Idle),
         };
         stream.digest(&arrived);
         stream
@@ -132,22 +132,22 @@ impl TlsStream {
     /// Whether a connection that should be idle is, as [`Stream::ready`] says it. What the protocol says for
     /// itself (tickets, key updates) is heard and is no data.
     #[must_use]
-    pub fn ready(&self) -> Readiness {
+    pub fn ready(&self) -> IdleReadiness {
         loop {
             if !self.plain.borrow().is_empty() {
-                return Readiness::Data;
+                return IdleReadiness::Data;
             }
             if self.end.borrow().is_some() {
-                return Readiness::Closed;
+                return IdleReadiness::Closed;
             }
             match self.stream.ready() {
-                Readiness::Data => {}
+                IdleReadiness::Data => {}
                 other => return other,
             }
             match pin!(self.stream.recv()).poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Ok(chunk)) => self.take(&chunk),
-                Poll::Ready(Err(_)) => return Readiness::Closed,
-                Poll::Pending => return Readiness::Idle,
+                Poll::Ready(Err(_)) => return IdleReadiness::Closed,
+                Poll::Pending => return IdleReadiness::Idle,
             }
         }
     }
@@ -186,7 +186,7 @@ impl TlsStream {
     /// Takes in what the socket brought, be it the end.
     fn take(&self, chunk: &Chunk) {
         if chunk.is_empty() {
-            *self.end.borrow_mut() = Some(End::Truncated);
+            *self.end.borrow_mut() = Some(TlsStreamEnd::Truncated);
         } else {
             self.digest(chunk);
         }
@@ -199,8 +199,8 @@ impl TlsStream {
         while !rest.is_empty() && self.end.borrow().is_none() {
             let end = match advance(&mut session, &mut rest, &mut self.plain.borrow_mut()) {
                 Ok(false) => continue,
-                Ok(true) => End::Finished,
-                Err(why) => End::Broken(why.to_string().into()),
+                Ok(true) => TlsStreamEnd::Finished,
+                Err(why) => TlsStreamEnd::Broken(why.to_string().into()),
             };
             *self.end.borrow_mut() = Some(end); // nothing behind it is looked at
         }
@@ -209,9 +209,9 @@ impl TlsStream {
     /// Nothing more comes; an error unless the peer said so.
     fn ended(&self) -> io::Result<Chunk> {
         match &*self.end.borrow() {
-            None | Some(End::Finished) => Ok(Chunk::empty()),
-            Some(End::Truncated) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Some(End::Broken(why)) => Err(io::Error::new(io::ErrorKind::InvalidData, &**why)),
+            None | Some(TlsStreamEnd::Finished) => Ok(Chunk::empty()),
+            Some(TlsStreamEnd::Truncated) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(TlsStreamEnd::Broken(why)) => Err(io::Error::new(io::ErrorKind::InvalidData, &**why)),
         }
     }
 
@@ -224,14 +224,14 @@ impl TlsStream {
     fn poll_leave(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut leaving = self.leaving.borrow_mut();
         loop {
-            if self.sending.get() == Sending::Broken {
+            if self.sending.get() == TlsSendState::Broken {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
             if let Some(send) = leaving.as_mut() {
                 let sent = ready!(send.as_mut().poll(cx));
                 *leaving = None;
                 if sent.is_err() {
-                    self.sending.set(Sending::Broken);
+                    self.sending.set(TlsSendState::Broken);
                     return Poll::Ready(sent);
                 }
             }
@@ -244,27 +244,27 @@ impl TlsStream {
         }
     }
 
-    fn begin_send(&self) -> io::Result<SendTurn<'_>> {
+    fn begin_send(&self) -> io::Result<TlsSendGuard<'_>> {
         match self.sending.get() {
-            Sending::Idle => {
-                self.sending.set(Sending::Busy);
-                Ok(SendTurn { sending: &self.sending, whole: false })
+            TlsSendState::Idle => {
+                self.sending.set(TlsSendState::Busy);
+                Ok(TlsSendGuard { sending: &self.sending, whole: false })
             }
-            Sending::Busy => Err(io::Error::other("another send on this stream is under way")),
-            Sending::Broken => Err(io::ErrorKind::BrokenPipe.into()),
+            TlsSendState::Busy => Err(io::Error::other("another send on this stream is under way")),
+            TlsSendState::Broken => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 }
 
 /// Marks the stream broken unless a send ran to its end.
-struct SendTurn<'a> {
-    sending: &'a Cell<Sending>,
+struct TlsSendGuard<'a> {
+    sending: &'a Cell<TlsSendState>,
     whole: bool,
 }
 
-impl Drop for SendTurn<'_> {
+impl Drop for TlsSendGuard<'_> {
     fn drop(&mut self) {
-        self.sending.set(if self.whole { Sending::Idle } else { Sending::Broken });
+        self.sending.set(if self.whole { TlsSendState::Idle } else { TlsSendState::Broken });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Events from socket to socket: a core with its log, senders in front and subscribers behind.
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
-mod house;
+mod fixture;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -12,22 +12,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use ring::sim::{Weather, World};
-use ring::{Listener, Options, Ring};
+use ring::sim::{FaultProfile, Simulation};
+use ring::{Ring, RingListener, RingOptions};
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::signal::Signal;
-use sluicegate_dataplane::table::{Backend, Endpoint, Protocol, Route, Split, Table, Timeouts, WhenEmpty};
+use sluicegate_dataplane::table::{
+    Backend, BackendShare, Endpoint, NoEndpointPolicy, Protocol, RequestTimeouts, Route, RoutingTable,
+};
 
-use house::{ACCEPTED, House, PATH, Sink, event, in_house, trigger};
+use fixture::{ACCEPTED, EventsFixture, PATH, Sink, event, in_house, trigger};
 
 /// On the kernel's driver and on simulated machines.
-fn on_every_machine<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy + 'static) {
+fn on_every_machine<F: Future<Output = ()> + 'static>(script: impl Fn(EventsFixture) -> F + Copy + 'static) {
     let on = |ring: &Ring| in_house(ring, tempfile::tempdir().unwrap().path(), script);
-    on(&Ring::kernel(Options::default()).unwrap());
+    on(&Ring::kernel(RingOptions::default()).unwrap());
     for seed in 0..5 {
-        on(&World::new(seed, Weather::calm()).ring());
-        let windy = Weather { slow_peers: 0, short_writes: 0, ..Weather::windy() };
-        on(&World::new(seed, windy).ring());
+        on(&Simulation::new(seed, FaultProfile::calm()).ring());
+        let windy = FaultProfile { slow_peers: 0, short_writes: 0, ..FaultProfile::windy() };
+        on(&Simulation::new(seed, windy).ring());
     }
 }
 
@@ -114,16 +116,16 @@ fn backend(instances: &[SocketAddr], load: &Arc<BackendLoad>) -> Arc<Backend> {
         key: "ns/app-1".into(),
         endpoints: instances.iter().map(|address| Arc::new(Endpoint::new(*address))).collect(),
         concurrency_max: 1,
-        when_empty: WhenEmpty::Wait { patience: Duration::from_secs(20) },
+        when_empty: NoEndpointPolicy::Wait { patience: Duration::from_secs(20) },
         protocol: Protocol::Http1,
-        trust: None,
-        timeouts: Timeouts::NONE,
+        tls: None,
+        timeouts: RequestTimeouts::NONE,
         load: Arc::clone(load),
     })
 }
 
-fn route(table: &mut Table, backend: Arc<Backend>) {
-    let splits = vec![Split::new(1, backend)];
+fn route(table: &mut RoutingTable, backend: Arc<Backend>) {
+    let splits = vec![BackendShare::new(1, backend)];
     table.hosts.insert("app.ns.localhost", Arc::new(Route::of(splits)));
 }
 
@@ -163,7 +165,7 @@ fn a_sleeping_subscriber_is_woken() {
 fn a_service_gets_as_many_events_at_a_time_as_its_instances_take() {
     for seed in 0..5 {
         let folder = tempfile::tempdir().unwrap();
-        in_house(&World::new(seed, Weather::calm()).ring(), folder.path(), |house| async move {
+        in_house(&Simulation::new(seed, FaultProfile::calm()).ring(), folder.path(), |house| async move {
             let slow = || Sink::slow(&house.ring, Duration::from_secs(2), |_| ACCEPTED.into());
             let sinks = [slow(), slow(), slow(), slow()];
             let instances: Vec<_> = sinks.iter().map(|sink| sink.address).collect();
@@ -191,7 +193,7 @@ fn a_service_gets_as_many_events_at_a_time_as_its_instances_take() {
 fn a_dead_instance_is_reported_and_another_one_asked() {
     on_every_machine(|house| async move {
         let sink = Sink::new(&house.ring, |_| ACCEPTED.into());
-        let listener = Listener::bind(&house.ring, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = RingListener::bind(&house.ring, "127.0.0.1:0".parse().unwrap()).unwrap();
         let dead = listener.local_addr().unwrap();
         listener.close().await.unwrap();
         let backend = backend(&[dead, sink.address], &Arc::default());
@@ -212,7 +214,7 @@ fn a_dead_instance_is_reported_and_another_one_asked() {
 fn a_closed_port_is_tried_again() {
     on_every_machine(|house| async move {
         let sink = Sink::new(&house.ring, |_| ACCEPTED.into());
-        let listener = Listener::bind(&house.ring, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = RingListener::bind(&house.ring, "127.0.0.1:0".parse().unwrap()).unwrap();
         let dead = listener.local_addr().unwrap();
         listener.close().await.unwrap();
         let mut subscriber = trigger("t", "127.0.0.1", dead.port());
@@ -227,8 +229,8 @@ fn a_closed_port_is_tried_again() {
     });
 }
 
-fn live(folder: &Path, script: impl AsyncFnOnce(House) + 'static) {
-    in_house(&Ring::kernel(Options::default()).unwrap(), folder, |house| script(house));
+fn live(folder: &Path, script: impl AsyncFnOnce(EventsFixture) + 'static) {
+    in_house(&Ring::kernel(RingOptions::default()).unwrap(), folder, |house| script(house));
 }
 
 /// EV-DLV-13: a core that was told to stop finishes what is under way and remembers it: the next one sends
@@ -236,7 +238,7 @@ fn live(folder: &Path, script: impl AsyncFnOnce(House) + 'static) {
 #[test]
 fn a_stopped_core_leaves_no_duplicates_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    live(folder.path(), async |house: House| {
+    live(folder.path(), async |house: EventsFixture| {
         let slow = Sink::new(&house.ring, |_| ACCEPTED.into());
         let mut down = trigger("down", "127.0.0.1", 1);
         down.delivery.retries_max = 1000;
@@ -246,7 +248,7 @@ fn a_stopped_core_leaves_no_duplicates_and_loses_nothing() {
         }
         house.until(|| slow.count() == 50).await;
     });
-    live(folder.path(), async |house: House| {
+    live(folder.path(), async |house: EventsFixture| {
         let (up, down) =
             (Sink::new(&house.ring, |_| ACCEPTED.into()), Sink::new(&house.ring, |_| ACCEPTED.into()));
         let broker = house.publish(

@@ -9,15 +9,19 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use http::{Request, Uri};
-use ring::sim::{Weather, World};
-use ring::{Options, Ring};
-use sluicegate_dataplane::access::{self, Format, Setup};
+use ring::sim::{FaultProfile, Simulation};
+use ring::{Ring, RingOptions};
+use sluicegate_dataplane::access_log::{self, AccessLogConfig, AccessLogFormat};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::http::limits::SENDS_MAX;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::{Backend, Edits, Route, Split, Table, WhenEmpty};
+use sluicegate_dataplane::table::{
+    Backend, BackendShare, HeaderEdits, NoEndpointPolicy, Route, RoutingTable,
+};
 
-use crate::house::{House, backend, in_house, instance, listener, ok, on_every_machine, read_through};
+use crate::fixture::{
+    ProxyFixture, backend, in_house, instance, listener, ok, on_every_machine, read_through,
+};
 use crate::streams::{connect, whole};
 
 /// An instance that answers once, and is gone, with its listener, when it has the next request.
@@ -40,7 +44,7 @@ fn of(load: &Arc<BackendLoad>, addresses: &[SocketAddr]) -> Backend {
 }
 
 /// What the instance answers to a GET by HTTP/1 or HTTP/2.
-async fn ask(house: &House, by_http2: bool) -> Vec<u8> {
+async fn ask(house: &ProxyFixture, by_http2: bool) -> Vec<u8> {
     if !by_http2 {
         return house.client().await.get("app", "/").await.body;
     }
@@ -74,10 +78,10 @@ fn another_instance_serves_whose_instance_is_gone() {
 /// The access log names the instance that answered, and not the one that was gone.
 #[test]
 fn the_log_names_who_answered_in_the_end() {
-    let (hand, pieces) = sync_channel(access::PIECES_WAITING_MAX);
-    let setup = Setup { format: Some(Format::Json), hand };
+    let (hand, pieces) = sync_channel(access_log::PIECES_WAITING_MAX);
+    let setup = AccessLogConfig { format: Some(AccessLogFormat::Json), writer: hand };
     let limits = CoreLimits { access: Some(setup), ..CoreLimits::default() };
-    in_house(&World::new(1, Weather::calm()).ring(), &limits, async move |house| {
+    in_house(&Simulation::new(1, FaultProfile::calm()).ring(), &limits, async move |house| {
         for by_http2 in [false, true] {
             let (load, first) = (Arc::default(), mortal(&house.ring));
             house.publish("app", of(&load, &[first]));
@@ -90,7 +94,7 @@ fn the_log_names_who_answered_in_the_end() {
             for _ in 0..10 {
                 assert_eq!(ask(&house, by_http2).await, b"other");
             }
-            house.ring.sleep(2 * access::FLUSH_EVERY).await;
+            house.ring.sleep(2 * access_log::FLUSH_EVERY).await;
             let lines = String::from_utf8(pieces.try_iter().flatten().collect()).unwrap();
             let named = |address: SocketAddr| lines.matches(&format!("\"instance\":\"{address}\"")).count();
             assert_eq!((named(first), named(second)), (1, 10), "{lines}");
@@ -99,14 +103,14 @@ fn the_log_names_who_answered_in_the_end() {
 }
 
 /// Publishes the host's only backend; `inner`: the host that its instances are told (X-KI-08).
-fn publish_as(house: &House, inner: Option<&str>, backend: Backend) {
-    let mut split = Split::new(1, Arc::new(backend));
+fn publish_as(house: &ProxyFixture, inner: Option<&str>, backend: Backend) {
+    let mut split = BackendShare::new(1, Arc::new(backend));
     split.edits = inner.map(|host| {
-        let mut edits = Edits::default();
+        let mut edits = HeaderEdits::default();
         edits.set_host(host).unwrap();
         Arc::new(edits)
     });
-    let mut table = Table::default();
+    let mut table = RoutingTable::default();
     table.hosts.insert("app", Arc::new(Route::of(vec![split])));
     house.tables.publish(table);
 }
@@ -161,7 +165,7 @@ fn deaf() -> (SocketAddr, Arc<AtomicUsize>) {
 #[test]
 fn what_an_instance_ended_without_reading_goes_to_another() {
     // Only a real kernel says by a reset that nobody took what was sent.
-    let ring = Ring::kernel(Options::default()).unwrap();
+    let ring = Ring::kernel(RingOptions::default()).unwrap();
     in_house(&ring, &CoreLimits::default(), async |house| {
         let (deaf, ended) = deaf();
         let load = Arc::default();
@@ -172,7 +176,7 @@ fn what_an_instance_ended_without_reading_goes_to_another() {
         }
         assert!(ended.load(Relaxed) > 0, "it looks as idle as the other");
 
-        house.publish("app", Backend { when_empty: WhenEmpty::Refuse, ..of(&load, &[deaf, deaf]) });
+        house.publish("app", Backend { when_empty: NoEndpointPolicy::Refuse, ..of(&load, &[deaf, deaf]) });
         for by_http2 in [true, false] {
             let before = ended.load(Relaxed);
             let told = String::from_utf8(ask(&house, by_http2).await).unwrap();

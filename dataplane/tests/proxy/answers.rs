@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::signal::Signal;
-use sluicegate_dataplane::table::Timeouts;
+use sluicegate_dataplane::table::RequestTimeouts;
 
-use crate::house::{House, Reply, Seen, backend, instance, nobody, ok, on_every_machine};
+use crate::fixture::{ProxyFixture, Reply, Seen, backend, instance, nobody, ok, on_every_machine};
 
-fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy + 'static) {
+fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
     on_every_machine(&CoreLimits::default(), script);
 }
 
@@ -193,7 +193,7 @@ fn only_a_safe_request_is_tried_again_on_a_stale_connection() {
         let posts = Rc::new(Cell::new(0));
         let counted = Rc::clone(&posts);
         // Answers once per connection; a second request finds it closing.
-        let address = crate::house::raw_instance(&house.ring, move |stream| {
+        let address = crate::fixture::raw_instance(&house.ring, move |stream| {
             let posts = Rc::clone(&counted);
             Box::pin(async move {
                 let mut buffer = Vec::new();
@@ -237,9 +237,9 @@ fn time_limits_are_a_504_before_the_first_byte_and_a_cut_after() {
         });
         let limit = Duration::from_millis(60);
         for timeouts in [
-            Timeouts { total: limit, ..Timeouts::NONE },
-            Timeouts { response_start: limit, ..Timeouts::NONE },
-            Timeouts { idle: limit, ..Timeouts::NONE },
+            RequestTimeouts { total: limit, ..RequestTimeouts::NONE },
+            RequestTimeouts { response_start: limit, ..RequestTimeouts::NONE },
+            RequestTimeouts { idle: limit, ..RequestTimeouts::NONE },
         ] {
             let mut app = backend(&[address], 0, None);
             app.timeouts = timeouts;

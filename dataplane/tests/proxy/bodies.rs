@@ -4,15 +4,15 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ring::sim::{Weather, World};
-use ring::{Options, Ring};
+use ring::sim::{FaultProfile, Simulation};
+use ring::{Ring, RingOptions};
 use sluicegate_dataplane::core::CoreLimits;
 
-use crate::house::{
-    House, Reply, backend, in_house, instance, ok, on_every_machine, raw_instance, read_through,
+use crate::fixture::{
+    ProxyFixture, Reply, backend, in_house, instance, ok, on_every_machine, raw_instance, read_through,
 };
 
-fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy + 'static) {
+fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
     on_every_machine(&CoreLimits::default(), script);
 }
 
@@ -50,7 +50,7 @@ fn chunks_and_trailers_pass_both_ways() {
 /// Larger than any buffer on the way, in both directions, byte for byte.
 #[test]
 fn a_large_body_streams_through_unchanged() {
-    async fn script(house: House) {
+    async fn script(house: ProxyFixture) {
         let address = instance(&house.ring, |seen| {
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", seen.body.len());
             vec![Reply::Send(head.into()), Reply::Send(seen.body.clone())]
@@ -67,8 +67,8 @@ fn a_large_body_streams_through_unchanged() {
         }
     }
     let limits = CoreLimits::default();
-    in_house(&Ring::kernel(Options::default()).unwrap(), &limits, script);
-    in_house(&World::new(3, Weather::calm()).ring(), &limits, script);
+    in_house(&Ring::kernel(RingOptions::default()).unwrap(), &limits, script);
+    in_house(&Simulation::new(3, FaultProfile::calm()).ring(), &limits, script);
 }
 
 #[test]

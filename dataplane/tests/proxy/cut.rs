@@ -5,16 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::sim::{Weather, World};
+use ring::sim::{FaultProfile, Simulation};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::{Backend, Timeouts};
+use sluicegate_dataplane::table::{Backend, RequestTimeouts};
 
-use crate::house::{
-    House, Reply, backend, in_house, instance, ok, on_every_machine, raw_instance, read_through,
+use crate::fixture::{
+    ProxyFixture, Reply, backend, in_house, instance, ok, on_every_machine, raw_instance, read_through,
 };
 
-fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy + 'static) {
+fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
     on_every_machine(&CoreLimits::default(), script);
 }
 
@@ -39,9 +39,10 @@ fn late_response_in_chunks_has_no_last_chunk() {
             }
         });
         let limit = Duration::from_millis(60);
-        for timeouts in
-            [Timeouts { total: limit, ..Timeouts::NONE }, Timeouts { idle: limit, ..Timeouts::NONE }]
-        {
+        for timeouts in [
+            RequestTimeouts { total: limit, ..RequestTimeouts::NONE },
+            RequestTimeouts { idle: limit, ..RequestTimeouts::NONE },
+        ] {
             let mut app = backend(&[address], 0, None);
             app.timeouts = timeouts;
             house.publish("app", app);
@@ -60,7 +61,7 @@ fn late_response_in_chunks_has_no_last_chunk() {
 /// X-QP-02: whatever comes in the very moment in which the time is up, the response is cut, or there is none.
 #[test]
 fn an_answer_that_comes_as_its_time_is_up_is_late() {
-    in_house(&World::new(1, Weather::calm()).ring(), &CoreLimits::default(), async |house| {
+    in_house(&Simulation::new(1, FaultProfile::calm()).ring(), &CoreLimits::default(), async |house| {
         let address = instance(&house.ring, |seen| {
             let head = Reply::Send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec());
             let (pause, piece) = (Reply::Wait(Duration::from_millis(2)), Reply::Send(b"1\r\na\r\n".to_vec()));
@@ -122,9 +123,10 @@ fn interim_responses_and_parts_of_a_head_are_traffic() {
     let pause = || Reply::Wait(Duration::from_millis(300));
     let send = |text: &str| Reply::Send(text.as_bytes().to_vec());
     let limit = Duration::from_millis(500);
-    for timeouts in
-        [Timeouts { response_start: limit, ..Timeouts::NONE }, Timeouts { idle: limit, ..Timeouts::NONE }]
-    {
+    for timeouts in [
+        RequestTimeouts { response_start: limit, ..RequestTimeouts::NONE },
+        RequestTimeouts { idle: limit, ..RequestTimeouts::NONE },
+    ] {
         everywhere(move |house| async move {
             let address = instance(&house.ring, move |seen| {
                 let whole = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
@@ -228,7 +230,7 @@ fn connection_of_http10_is_kept_when_its_client_asks() {
 #[test]
 fn answer_with_many_or_large_or_padded_fields_is_passed_on() {
     // In one piece: seven bytes at a time, 50 kB take a minute.
-    in_house(&World::new(1, Weather::calm()).ring(), &CoreLimits::default(), async |house| {
+    in_house(&Simulation::new(1, FaultProfile::calm()).ring(), &CoreLimits::default(), async |house| {
         let address = instance(&house.ring, |seen| {
             let fields = match seen.head.split(' ').nth(1).unwrap() {
                 "/many" => (0..250).map(|n| format!("X-{n}: y\r\n")).collect(),

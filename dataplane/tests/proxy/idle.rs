@@ -6,22 +6,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{Request, Response};
-use ring::sim::{Weather, World};
-use ring::{Chunk, Ring, Stream};
+use ring::sim::{FaultProfile, Simulation};
+use ring::{Chunk, Ring, RingStream};
 use sluicegate_dataplane::core::CoreLimits;
-use sluicegate_dataplane::h2::io::Io;
-use sluicegate_dataplane::table::{Backend, Protocol, Timeouts};
+use sluicegate_dataplane::h2::io::Http2Io;
+use sluicegate_dataplane::table::{Backend, Protocol, RequestTimeouts};
 
-use crate::house::{House, backend, in_house, raw_instance, read_through};
+use crate::fixture::{ProxyFixture, backend, in_house, raw_instance, read_through};
 use crate::streams::whole;
 
 const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::H2c];
 /// Longer than each default.
 const LONG: Duration = Duration::from_secs(400);
 
-fn simulated<F: Future<Output = ()> + 'static>(script: impl FnOnce(House) -> F + 'static) {
-    let weather = Weather { window_bytes: 64 << 10, ..Weather::calm() };
-    in_house(&World::new(7, weather).ring(), &CoreLimits::default(), script);
+fn simulated<F: Future<Output = ()> + 'static>(script: impl FnOnce(ProxyFixture) -> F + 'static) {
+    let weather = FaultProfile { window_bytes: 64 << 10, ..FaultProfile::calm() };
+    in_house(&Simulation::new(7, weather).ring(), &CoreLimits::default(), script);
 }
 
 async fn seconds(ring: &Ring, count: u64) {
@@ -40,7 +40,7 @@ fn ticking(ring: &Ring, protocol: Protocol, (ticks, pause): (u64, u64)) -> Socke
     })
 }
 
-async fn tick_by_http1(ring: Ring, stream: Stream, (ticks, pause): (u64, u64)) {
+async fn tick_by_http1(ring: Ring, stream: RingStream, (ticks, pause): (u64, u64)) {
     read_through(&stream, b"\r\n\r\n").await;
     let _ = stream.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec()).await;
     for _ in 0..ticks {
@@ -59,8 +59,8 @@ async fn tick_by_http1(ring: Ring, stream: Stream, (ticks, pause): (u64, u64)) {
     let _ = stream.send(b"0\r\n\r\n".to_vec()).await;
 }
 
-async fn tick_by_http2(ring: Ring, stream: Stream, (ticks, pause): (u64, u64)) {
-    let io = Io::new(&ring, stream, Chunk::empty(), LONG);
+async fn tick_by_http2(ring: Ring, stream: RingStream, (ticks, pause): (u64, u64)) {
+    let io = Http2Io::new(&ring, stream, Chunk::empty(), LONG);
     let Ok(mut connection) = h2::server::handshake(io).await else { return };
     while let Some(Ok((request, mut respond))) = connection.accept().await {
         let ring = ring.clone();
@@ -80,9 +80,9 @@ async fn tick_by_http2(ring: Ring, stream: Stream, (ticks, pause): (u64, u64)) {
 }
 
 /// A client's connection that sends for as long as it takes.
-async fn connect(house: &House) -> SendRequest<Bytes> {
-    let stream = Stream::connect(&house.ring, house.address).await.unwrap();
-    let io = Io::new(&house.ring, stream, Chunk::empty(), Duration::ZERO);
+async fn connect(house: &ProxyFixture) -> SendRequest<Bytes> {
+    let stream = RingStream::connect(&house.ring, house.address).await.unwrap();
+    let io = Http2Io::new(&house.ring, stream, Chunk::empty(), Duration::ZERO);
     let (sender, connection) = h2::client::handshake(io).await.unwrap();
     house.ring.spawn(async move { drop(connection.await) });
     sender
@@ -92,7 +92,7 @@ fn post(path: &str) -> Request<()> {
     Request::post(format!("http://app{path}")).body(()).unwrap()
 }
 
-fn publish(house: &House, protocol: Protocol, address: SocketAddr, timeouts: Timeouts) {
+fn publish(house: &ProxyFixture, protocol: Protocol, address: SocketAddr, timeouts: RequestTimeouts) {
     house.publish("app", Backend { protocol, timeouts, ..backend(&[address], 0, None) });
 }
 
@@ -103,7 +103,7 @@ const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: app\r\nTransfer-Encoding: chunke
 fn silent_client_keeps_its_stream_while_the_instance_speaks() {
     for protocol in BOTH {
         simulated(move |house| async move {
-            publish(&house, protocol, ticking(&house.ring, protocol, (20, 100)), Timeouts::NONE);
+            publish(&house, protocol, ticking(&house.ring, protocol, (20, 100)), RequestTimeouts::NONE);
             let mut client = house.client().await;
             client.send(CHUNKED).await;
             let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
@@ -128,7 +128,7 @@ fn silent_client_keeps_its_stream_while_the_instance_speaks() {
 fn silent_instance_keeps_its_stream_while_the_client_speaks() {
     for protocol in BOTH {
         simulated(move |house| async move {
-            publish(&house, protocol, ticking(&house.ring, protocol, (1, 1)), Timeouts::NONE);
+            publish(&house, protocol, ticking(&house.ring, protocol, (1, 1)), RequestTimeouts::NONE);
             let mut client = house.client().await;
             client.send(CHUNKED).await;
             let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
@@ -152,7 +152,7 @@ fn stream_without_bytes_either_way_is_cut_after_its_timeout() {
         BOTH.into_iter().flat_map(|p| [(p, None, 300), (p, Some(Duration::from_secs(20)), 20)])
     {
         simulated(move |house| async move {
-            let timeouts = Timeouts { stream_idle: own, ..Timeouts::NONE };
+            let timeouts = RequestTimeouts { stream_idle: own, ..RequestTimeouts::NONE };
             publish(&house, protocol, ticking(&house.ring, protocol, (1, 1)), timeouts);
             let begun = house.ring.now();
             let mut client = house.client().await;
@@ -176,8 +176,13 @@ fn upload_may_pause_as_long_as_its_route_says() {
         [(None, false), (Some(Duration::from_secs(500)), true), (Some(Duration::ZERO), true)]
     {
         simulated(move |house| async move {
-            let address = crate::house::instance(&house.ring, |_| crate::house::ok("fine"));
-            publish(&house, Protocol::Http1, address, Timeouts { request_body: own, ..Timeouts::NONE });
+            let address = crate::fixture::instance(&house.ring, |_| crate::fixture::ok("fine"));
+            publish(
+                &house,
+                Protocol::Http1,
+                address,
+                RequestTimeouts { request_body: own, ..RequestTimeouts::NONE },
+            );
             let mut client = house.client().await;
             client.send(CHUNKED).await;
             let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
@@ -208,7 +213,7 @@ fn large(ring: &Ring, protocol: Protocol) -> SocketAddr {
                 while stream.recv().await.is_ok_and(|bytes| !bytes.is_empty()) {}
                 return;
             }
-            let io = Io::new(&ring, stream, Chunk::empty(), Duration::ZERO);
+            let io = Http2Io::new(&ring, stream, Chunk::empty(), Duration::ZERO);
             let Ok(mut connection) = h2::server::handshake(io).await else { return };
             while let Some(Ok((_, mut respond))) = connection.accept().await {
                 let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
@@ -224,7 +229,7 @@ fn large(ring: &Ring, protocol: Protocol) -> SocketAddr {
 fn reader_that_pauses_gets_its_whole_download() {
     for protocol in BOTH {
         simulated(move |house| async move {
-            publish(&house, protocol, large(&house.ring, protocol), Timeouts::NONE);
+            publish(&house, protocol, large(&house.ring, protocol), RequestTimeouts::NONE);
             let mut client = house.client().await;
             client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
             let (response, _) = connect(&house).await.send_request(post("/"), true).unwrap();
@@ -241,7 +246,7 @@ fn reader_that_pauses_gets_its_whole_download() {
 fn stalled_stream_never_ends_its_connection() {
     for protocol in BOTH {
         simulated(move |house| async move {
-            publish(&house, protocol, large(&house.ring, protocol), Timeouts::NONE);
+            publish(&house, protocol, large(&house.ring, protocol), RequestTimeouts::NONE);
             let sender = connect(&house).await;
             let stalled: Vec<_> =
                 (0..3).map(|_| sender.clone().send_request(post("/"), true).unwrap().0).collect();

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use ring::Ring;
 use sluicegate_dataplane::core::CoreLimits;
 
-use crate::house::{House, on_every_machine};
+use crate::fixture::{ProxyFixture, on_every_machine};
 use crate::sharing::{ask, publish, serving};
 use crate::streams::{connect, whole};
 
@@ -40,7 +40,7 @@ fn answering(
 }
 
 /// What a client of HTTP/1 gets, as text, and what one of HTTP/2.
-async fn asked(house: &House) -> (String, Result<Response<Vec<u8>>, h2::Error>) {
+async fn asked(house: &ProxyFixture) -> (String, Result<Response<Vec<u8>>, h2::Error>) {
     let mut client = house.client().await;
     client.send("GET / HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n").await;
     let text = client.rest().await.to_ascii_lowercase();
@@ -65,7 +65,7 @@ fn an_answer_that_could_be_read_in_two_ways_is_a_502() {
         &[("transfer_encoding", "chunked")],
     ];
     for head in HEADS {
-        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
             publish(&house, answering(&house.ring, 200, head, None));
             let (text, answer) = asked(&house).await;
             assert!(text.starts_with("http/1.1 502 "), "{head:?}: {text}");
@@ -77,7 +77,7 @@ fn an_answer_that_could_be_read_in_two_ways_is_a_502() {
 /// RFC 9110 8.6: the same length said twice is said once.
 #[test]
 fn a_length_that_is_repeated_is_passed_on_once() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         const TWICE: &[Field] = &[("content-length", "4"), ("content-length", "4")];
         publish(&house, answering(&house.ring, 200, TWICE, None));
         let (text, answer) = asked(&house).await;
@@ -93,7 +93,7 @@ fn a_length_that_is_repeated_is_passed_on_once() {
 #[test]
 fn an_answer_without_content_brings_none() {
     for status in [204, 304] {
-        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
             publish(&house, answering(&house.ring, status, &[("x", "y")], None));
             let (text, answer) = asked(&house).await;
             assert!(text.starts_with(&format!("http/1.1 {status} ")) && text.ends_with("\r\n\r\n"), "{text}");
@@ -108,7 +108,7 @@ fn an_answer_without_content_brings_none() {
 fn an_answer_with_padded_trailers_breaks_off() {
     const ENDS: [(&[Field], bool); 2] = [(&[("x-t", "a b")], true), (&[("x-t", " a")], false)];
     for (trailers, whole) in ENDS {
-        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
             publish(&house, answering(&house.ring, 200, &[], Some(trailers)));
             let (text, answer) = asked(&house).await;
             assert_eq!(text.ends_with("0\r\nx-t: a b\r\n\r\n"), whole, "{text}");

@@ -9,22 +9,22 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
-use ring::sim::{Weather, World};
-use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run};
+use ring::sim::{FaultProfile, Simulation};
+use sluicegate_dataplane::core::{CoreConfig, CoreLimits, StopSignal, run};
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::publish::Tables;
-use sluicegate_dataplane::signal::Signals;
-use sluicegate_dataplane::table::{Backend, Route, Split, Table};
+use sluicegate_dataplane::signal::SignalQueue;
+use sluicegate_dataplane::table::{Backend, BackendShare, Route, RoutingTable};
+use sluicegate_dataplane::table_publisher::TablePublisher;
 
-use crate::house::{
-    House, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine, raw_instance,
+use crate::fixture::{
+    ProxyFixture, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine, raw_instance,
     read_through,
 };
 
 /// A request in flight is finished, an idle connection closed, a newcomer refused.
 #[test]
 fn a_stopping_core_finishes_what_it_began_and_takes_nothing_more() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         let began = Rc::new(Cell::new(false));
         let told = Rc::clone(&began);
         let address = instance(&house.ring, move |_| {
@@ -48,22 +48,22 @@ fn a_stopping_core_finishes_what_it_began_and_takes_nothing_more() {
         let all = busy.rest().await;
         assert!(all.ends_with("late") && all.matches("HTTP/1.1 200 OK").count() >= 1, "{all}");
         assert!(all.contains("Connection: close"));
-        assert!(ring::Stream::connect(&house.ring, house.address).await.is_err());
+        assert!(ring::RingStream::connect(&house.ring, house.address).await.is_err());
     });
 }
 
 /// A process with `cores` cores on one table, and what tells them to stop.
-struct Process {
-    tables: Arc<Tables>,
+struct TestProcess {
+    tables: Arc<TablePublisher>,
     addresses: Vec<SocketAddr>,
-    stop: Arc<Stop>,
+    stop: Arc<StopSignal>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
-impl Process {
+impl TestProcess {
     fn start(cores: usize) -> Self {
-        let tables = Tables::new(Table::default());
-        let stop = Arc::new(Stop::default());
+        let tables = TablePublisher::new(RoutingTable::default());
+        let stop = Arc::new(StopSignal::default());
         let mut addresses = Vec::new();
         let mut threads = Vec::new();
         for index in 0..cores {
@@ -80,10 +80,10 @@ impl Process {
                     private: None,
                     private_https: None,
                     events_tls: None,
-                    inside: None,
+                    cluster_local: None,
                     make_events: None,
                     tables,
-                    signals: Signals::new(|| {}),
+                    signals: SignalQueue::new(|| {}),
                     stop,
                     counters: Arc::default(),
                     limits: CoreLimits::default(),
@@ -97,14 +97,14 @@ impl Process {
     }
 
     fn publish(&self, backend: Backend) {
-        let mut table = Table::default();
-        let route = Route::of(vec![Split::new(1, Arc::new(backend))]);
+        let mut table = RoutingTable::default();
+        let route = Route::of(vec![BackendShare::new(1, Arc::new(backend))]);
         table.hosts.insert("app", Arc::new(route));
         self.tables.publish(table);
     }
 
     fn end(self) {
-        self.stop.say(&self.tables);
+        self.stop.signal(&self.tables);
         for thread in self.threads {
             thread.join().unwrap();
         }
@@ -125,7 +125,7 @@ fn get(address: SocketAddr) -> thread::JoinHandle<String> {
 /// APP-01, APP-08: a place that one core gives back, and a table, reach guests on the others.
 #[test]
 fn a_place_given_back_on_one_core_wakes_a_guest_on_another() {
-    let process = Process::start(3);
+    let process = TestProcess::start(3);
     let instance = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = instance.local_addr().unwrap();
     let load = Arc::new(BackendLoad::default());
@@ -156,12 +156,12 @@ fn a_place_given_back_on_one_core_wakes_a_guest_on_another() {
 #[test]
 fn in_a_storm_every_place_and_seat_comes_back() {
     in_every_storm(|seed| {
-        let world = World::new(seed, Weather::calm());
-        let weather = Weather {
+        let world = Simulation::new(seed, FaultProfile::calm());
+        let weather = FaultProfile {
             resets: 20_000,
             segment_bytes_max: 40,
             latency: Duration::from_micros(10)..=Duration::from_micros(500),
-            ..Weather::calm()
+            ..FaultProfile::calm()
         };
         let world = Rc::new(world);
         let machine = Rc::clone(&world);
@@ -172,16 +172,16 @@ fn in_a_storm_every_place_and_seat_comes_back() {
     });
 }
 
-async fn storm(house: House, world: Rc<World>, weather: Weather) {
+async fn storm(house: ProxyFixture, world: Rc<Simulation>, weather: FaultProfile) {
     let instances: Vec<_> =
         (0..2).map(|_| instance(&house.ring, |seen| ok(&"x".repeat(seen.body.len())))).collect();
     let load = Arc::new(BackendLoad::default());
     let app = backend(&instances, 1, Some(Duration::from_secs(1)));
     house.publish("app", Backend { load: Arc::clone(&load), ..app });
-    world.set_weather(weather);
+    world.set_faults(weather);
     let open = Rc::new(Cell::new(0));
     for n in 0..40 {
-        let Ok(stream) = ring::Stream::connect(&house.ring, house.address).await else { continue };
+        let Ok(stream) = ring::RingStream::connect(&house.ring, house.address).await else { continue };
         open.set(open.get() + 1);
         let open = Rc::clone(&open);
         house.ring.spawn(async move {
@@ -199,7 +199,7 @@ async fn storm(house: House, world: Rc<World>, weather: Weather) {
     while open.get() > 0 || load.demand() > 0 {
         house.pause(10).await;
     }
-    world.set_weather(Weather::calm());
+    world.set_faults(FaultProfile::calm());
     let table = house.tables.load();
     for endpoint in &table.hosts["app"].splits[0].backend.endpoints {
         assert_eq!(endpoint.load.in_flight(), 0);
@@ -212,7 +212,7 @@ async fn storm(house: House, world: Rc<World>, weather: Weather) {
 #[test]
 fn a_guest_whose_connection_breaks_leaves_at_once() {
     for seed in 0..10 {
-        let world = Rc::new(World::new(seed, Weather::calm()));
+        let world = Rc::new(Simulation::new(seed, FaultProfile::calm()));
         let machine = Rc::clone(&world);
         in_house(&world.ring(), &CoreLimits::default(), move |house| async move {
             let load = Arc::new(BackendLoad::default());
@@ -224,12 +224,12 @@ fn a_guest_whose_connection_breaks_leaves_at_once() {
                 house.pause(1).await;
             }
             let before = house.ring.now();
-            machine.set_weather(Weather { resets: 1_000_000, ..Weather::calm() });
+            machine.set_faults(FaultProfile { resets: 1_000_000, ..FaultProfile::calm() });
             let _ = client.stream.send(b"G".to_vec()).await;
             while load.waiting.load(Relaxed) > 0 {
                 house.pause(1).await;
             }
-            machine.set_weather(Weather::calm());
+            machine.set_faults(FaultProfile::calm());
             assert!(house.ring.now() - before < Duration::from_secs(60));
         });
     }
@@ -240,7 +240,7 @@ fn a_guest_whose_connection_breaks_leaves_at_once() {
 /// it waits once hid its end.
 #[test]
 fn a_guest_who_closes_its_side_leaves_at_once() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         for behind in ["", "Content-Length: 9\r\n\r\nhalf", "\r\nGET /next HTTP/1.1\r\nHost: app\r\n\r\n"] {
             let load = Arc::new(BackendLoad::default());
             let asleep = backend(&[], 0, Some(Duration::from_secs(3600)));
@@ -271,7 +271,7 @@ fn short_silence() -> CoreLimits {
 /// news never does: the place was nobody's for good.
 #[test]
 fn a_client_that_has_closed_holds_no_place_of_a_silent_instance() {
-    on_every_machine(&short_silence(), async |house: House| {
+    on_every_machine(&short_silence(), async |house: ProxyFixture| {
         for begun in ["", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n"] {
             let closed = Rc::new(Cell::new(false));
             let told = Rc::clone(&closed);
@@ -304,7 +304,7 @@ fn a_client_that_has_closed_holds_no_place_of_a_silent_instance() {
 /// It may have said only that it sends no more. A slow answer is for it as long as something comes.
 #[test]
 fn a_client_that_has_ended_its_side_is_served_while_its_instance_speaks() {
-    on_every_machine(&short_silence(), async |house: House| {
+    on_every_machine(&short_silence(), async |house: ProxyFixture| {
         let address = instance(&house.ring, |_| {
             let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
             let mut replies = vec![Reply::Wait(Duration::from_millis(200)), Reply::Send(head)];
@@ -364,7 +364,7 @@ fn noise_from_both_sides_is_survived() {
         let mut limits = CoreLimits::default();
         limits.http.stall_max = Duration::from_secs(1);
         limits.http.head_max = Duration::from_secs(1);
-        in_house(&World::new(seed, Weather::calm()).ring(), &limits, move |house| async move {
+        in_house(&Simulation::new(seed, FaultProfile::calm()).ring(), &limits, move |house| async move {
             let rng = std::cell::RefCell::new(fastrand::Rng::with_seed(seed));
             let address =
                 instance(&house.ring, move |_| vec![Reply::Send(noise(&mut rng.borrow_mut())), Reply::Close]);
@@ -374,7 +374,7 @@ fn noise_from_both_sides_is_survived() {
             house.publish("app", Backend { load: Arc::clone(&load), ..app });
             let mut rng = fastrand::Rng::with_seed(!seed);
             for _ in 0..50 {
-                let stream = ring::Stream::connect(&house.ring, house.address).await.unwrap();
+                let stream = ring::RingStream::connect(&house.ring, house.address).await.unwrap();
                 let _ = stream.send(noise(&mut rng)).await;
                 let _ = stream.shutdown_write().await;
                 while stream.recv().await.is_ok_and(|chunk| !chunk.is_empty()) {}

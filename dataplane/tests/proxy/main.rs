@@ -5,7 +5,7 @@ mod afresh;
 mod answers;
 mod bodies;
 mod cut;
-mod house;
+mod fixture;
 mod idle;
 mod judged;
 mod life;

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::{Backend, Manners, Mirror, Route, Split, Sticky, Table};
+use sluicegate_dataplane::table::{
+    Backend, BackendShare, MirrorPolicy, Route, RoutingTable, SessionKey, TrafficPolicy,
+};
 
-use crate::house::{House, Reply, Seen, backend, instance, ok, on_every_machine};
+use crate::fixture::{ProxyFixture, Reply, Seen, backend, instance, ok, on_every_machine};
 
-fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy + 'static) {
+fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
     on_every_machine(&CoreLimits::default(), script);
 }
 
@@ -21,19 +23,19 @@ fn named(key: &str, backend: Backend) -> Arc<Backend> {
 }
 
 /// `app` with two halves.
-fn halves(house: &House, sticky: Sticky) {
+fn halves(house: &ProxyFixture, sticky: SessionKey) {
     let split = |name: &'static str| {
         let address = instance(&house.ring, move |_| ok(name));
-        Split::new(50, named(name, backend(&[address], 0, None)))
+        BackendShare::new(50, named(name, backend(&[address], 0, None)))
     };
     let mut route = Route::of(vec![split("a"), split("b")]);
-    route.manners = Some(Arc::new(Manners { sticky: Some(sticky), mirror: None }));
-    let mut table = Table::default();
+    route.traffic_policy = Some(Arc::new(TrafficPolicy { sticky: Some(sticky), mirror: None }));
+    let mut table = RoutingTable::default();
     table.hosts.insert("app", Arc::new(route));
     house.tables.publish(table);
 }
 
-async fn asked(house: &House, fields: &str) -> Seen {
+async fn asked(house: &ProxyFixture, fields: &str) -> Seen {
     let mut client = house.client().await;
     client.send(format!("GET / HTTP/1.1\r\nHost: app\r\n{fields}\r\n")).await;
     client.message().await.unwrap()
@@ -42,7 +44,7 @@ async fn asked(house: &House, fields: &str) -> Seen {
 #[test]
 fn a_client_stays_with_the_version_that_its_header_leads_to() {
     everywhere(async |house| {
-        halves(&house, Sticky::Header("X-User".into()));
+        halves(&house, SessionKey::Header("X-User".into()));
         let mut versions = std::collections::BTreeSet::new();
         for user in 0..12 {
             let field = format!("X-User: {user}\r\n");
@@ -60,7 +62,7 @@ fn a_client_stays_with_the_version_that_its_header_leads_to() {
 #[test]
 fn a_new_client_gets_a_cookie_and_stays_by_it() {
     everywhere(async |house| {
-        halves(&house, Sticky::Issued);
+        halves(&house, SessionKey::Issued);
         for _ in 0..6 {
             let first = asked(&house, "").await;
             let cookie = first.head.lines().find_map(|line| line.strip_prefix("Set-Cookie: ")).unwrap();
@@ -75,17 +77,17 @@ fn a_new_client_gets_a_cookie_and_stays_by_it() {
 }
 
 /// `app` with a copy for `shadow` of every request.
-fn mirrored(house: &House, own: Backend, shadow: &Arc<Backend>) {
-    let mut route = Route::of(vec![Split::new(100, named("own", own))]);
-    let mirror = Arc::new(Mirror { host: "shadow".into(), percent: 100 });
-    route.manners = Some(Arc::new(Manners { sticky: None, mirror: Some(mirror) }));
-    let mut table = Table::default();
+fn mirrored(house: &ProxyFixture, own: Backend, shadow: &Arc<Backend>) {
+    let mut route = Route::of(vec![BackendShare::new(100, named("own", own))]);
+    let mirror = Arc::new(MirrorPolicy { host: "shadow".into(), percent: 100 });
+    route.traffic_policy = Some(Arc::new(TrafficPolicy { sticky: None, mirror: Some(mirror) }));
+    let mut table = RoutingTable::default();
     table.hosts.insert("app", Arc::new(route));
-    table.hosts.insert("shadow", Arc::new(Route::of(vec![Split::new(1, Arc::clone(shadow))])));
+    table.hosts.insert("shadow", Arc::new(Route::of(vec![BackendShare::new(1, Arc::clone(shadow))])));
     house.tables.publish(table);
 }
 
-async fn until_compared(house: &House, load: &BackendLoad, wanted: [u64; 3]) {
+async fn until_compared(house: &ProxyFixture, load: &BackendLoad, wanted: [u64; 3]) {
     for _ in 0..60_000 {
         if load.comparisons() == Some(wanted) {
             return;

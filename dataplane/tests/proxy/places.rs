@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use ring::sim::{Weather, World};
-use ring::{Options, Ring};
+use ring::sim::{FaultProfile, Simulation};
+use ring::{Ring, RingOptions};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::signal::Signal;
-use sluicegate_dataplane::table::{Backend, Edits, Route, Split, Table, Timeouts};
+use sluicegate_dataplane::table::{Backend, BackendShare, HeaderEdits, RequestTimeouts, Route, RoutingTable};
 
-use crate::house::{House, Reply, backend, in_house, instance, nobody, ok, on_every_machine};
+use crate::fixture::{ProxyFixture, Reply, backend, in_house, instance, nobody, ok, on_every_machine};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(5));
 
-fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy + 'static) {
+fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
     on_every_machine(&CoreLimits::default(), script);
 }
 
@@ -27,7 +27,7 @@ fn with_load(mut backend: Backend, load: &Arc<BackendLoad>) -> Backend {
     backend
 }
 
-async fn until_waiting(house: &House, load: &BackendLoad, count: u32) {
+async fn until_waiting(house: &ProxyFixture, load: &BackendLoad, count: u32) {
     while load.waiting.load(Relaxed) != count {
         house.pause(1).await;
     }
@@ -36,12 +36,12 @@ async fn until_waiting(house: &House, load: &BackendLoad, count: u32) {
 /// SRV-REQ-02, SRV-REQ-07, SRV-REQ-11: one client on one connection, one instance against three.
 #[test]
 fn every_request_of_one_connection_is_split_anew() {
-    async fn script(house: House) {
+    async fn script(house: ProxyFixture) {
         let one = instance(&house.ring, |_| ok("a"));
         let many: Vec<_> = (0..3).map(|_| instance(&house.ring, |_| ok("b"))).collect();
-        let split = |weight, backend| Split::new(weight, Arc::new(backend));
+        let split = |weight, backend| BackendShare::new(weight, Arc::new(backend));
         let route = Route::of(vec![split(90, backend(&[one], 0, None)), split(10, backend(&many, 0, None))]);
-        let mut table = Table::default();
+        let mut table = RoutingTable::default();
         table.hosts.insert("app", Arc::new(route));
         house.tables.publish(table);
 
@@ -53,8 +53,8 @@ fn every_request_of_one_connection_is_split_anew() {
         assert!((1_740..=1_860).contains(&hits), "{hits} of 2000 at 90 %");
     }
     let limits = CoreLimits::default();
-    in_house(&Ring::kernel(Options::default()).unwrap(), &limits, script);
-    in_house(&World::new(1, Weather::calm()).ring(), &limits, script);
+    in_house(&Ring::kernel(RingOptions::default()).unwrap(), &limits, script);
+    in_house(&Simulation::new(1, FaultProfile::calm()).ring(), &limits, script);
 }
 
 /// SRV-REQ-08, SRV-REQ-09: held, not failed, woken by the publish, in the order in which they came.
@@ -100,10 +100,10 @@ fn a_probe_for_health_wakes_nobody() {
     everywhere(async |house| {
         let load = Arc::new(BackendLoad::default());
         let theirs = instance(&house.ring, |_| ok("theirs"));
-        let mut table = Table::default();
+        let mut table = RoutingTable::default();
         let ours = with_load(backend(&[], 1, PATIENCE), &load);
         for (host, backend) in [("app", ours), ("static", backend(&[theirs], 0, None))] {
-            table.hosts.insert(host, Arc::new(Route::of(vec![Split::new(100, Arc::new(backend))])));
+            table.hosts.insert(host, Arc::new(Route::of(vec![BackendShare::new(100, Arc::new(backend))])));
         }
         house.tables.publish(table);
         let mut client = house.client().await;
@@ -124,7 +124,7 @@ fn a_probe_for_health_wakes_nobody() {
 #[test]
 fn patience_ends_and_a_full_room_says_so() {
     let mut limits = CoreLimits::default();
-    limits.room.seats_max = 1;
+    limits.pending.queued_max = 1;
     on_every_machine(&limits, async |house| {
         let load = Arc::new(BackendLoad::default());
         house.publish("app", with_load(backend(&[], 0, Some(Duration::from_millis(100))), &load));
@@ -142,9 +142,9 @@ fn patience_ends_and_a_full_room_says_so() {
         // X-QP-02, X-QP-03, X-QP-04: who cannot be answered in time any more does not wait on.
         let limit = Duration::from_millis(50);
         for timeouts in [
-            Timeouts { total: limit, ..Timeouts::NONE },
-            Timeouts { response_start: limit, ..Timeouts::NONE },
-            Timeouts { idle: limit, ..Timeouts::NONE },
+            RequestTimeouts { total: limit, ..RequestTimeouts::NONE },
+            RequestTimeouts { response_start: limit, ..RequestTimeouts::NONE },
+            RequestTimeouts { idle: limit, ..RequestTimeouts::NONE },
         ] {
             house.publish("app", Backend { timeouts, ..backend(&[], 0, PATIENCE) });
             let before = house.ring.now();
@@ -303,11 +303,14 @@ fn a_guest_keeps_the_changes_of_its_share() {
         let publish = |weights: [u32; 2], instances: &[_]| {
             let backend = Arc::new(with_load(backend(instances, 0, PATIENCE), &load));
             let share = |number: usize| {
-                let mut edits = Edits::default();
+                let mut edits = HeaderEdits::default();
                 edits.set("X-Share", &number.to_string()).unwrap();
-                Split { edits: Some(Arc::new(edits)), ..Split::new(weights[number], Arc::clone(&backend)) }
+                BackendShare {
+                    edits: Some(Arc::new(edits)),
+                    ..BackendShare::new(weights[number], Arc::clone(&backend))
+                }
             };
-            let mut table = Table::default();
+            let mut table = RoutingTable::default();
             table.hosts.insert("app", Arc::new(Route::of(vec![share(0), share(1)])));
             house.tables.publish(table);
         };

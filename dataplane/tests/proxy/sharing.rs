@@ -13,13 +13,13 @@ use h2::client::SendRequest;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderValue, Method, Request, Response};
-use ring::sim::{Weather, World};
-use ring::{Chunk, Options, Ring, Stream};
+use ring::sim::{FaultProfile, Simulation};
+use ring::{Chunk, Ring, RingOptions, RingStream};
 use sluicegate_dataplane::core::CoreLimits;
-use sluicegate_dataplane::h2::io::Io;
+use sluicegate_dataplane::h2::io::Http2Io;
 use sluicegate_dataplane::table::{Backend, Protocol};
 
-use crate::house::{House, backend, in_house, nobody, on_every_machine, raw_instance};
+use crate::fixture::{ProxyFixture, backend, in_house, nobody, on_every_machine, raw_instance};
 use crate::streams::{STALL_MAX, connect, whole};
 
 /// An instance that serves each stream by a task of `answer`, and counts the connections it takes. With a request for
@@ -34,7 +34,7 @@ pub(crate) fn serving<F: Future<Output = ()> + 'static>(
         opened.set(opened.get() + 1);
         let (ring, answer) = (spawner.clone(), Rc::clone(&answer));
         Box::pin(async move {
-            let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+            let io = Http2Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
             let Ok(mut connection) = h2::server::handshake(io).await else { return };
             while let Some(Ok((request, respond))) = connection.accept().await {
                 if request.uri().path() == "/last" {
@@ -47,13 +47,15 @@ pub(crate) fn serving<F: Future<Output = ()> + 'static>(
 }
 
 /// On the kernel's driver and on a simulated machine without wind: so many bytes would take their time in seven at a time.
-fn in_calm<F: Future<Output = ()> + 'static>(script: impl Fn(House) -> F + Copy + 'static) {
-    for ring in [Ring::kernel(Options::default()).unwrap(), World::new(1, Weather::calm()).ring()] {
+fn in_calm<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
+    for ring in
+        [Ring::kernel(RingOptions::default()).unwrap(), Simulation::new(1, FaultProfile::calm()).ring()]
+    {
         in_house(&ring, &CoreLimits::default(), script);
     }
 }
 
-pub(crate) fn publish(house: &House, instance: SocketAddr) {
+pub(crate) fn publish(house: &ProxyFixture, instance: SocketAddr) {
     house.publish("app", Backend { protocol: Protocol::H2c, ..backend(&[instance], 0, None) });
 }
 
@@ -78,7 +80,7 @@ async fn pour(answer: &mut SendStream<Bytes>, piece: usize, poured: &Cell<usize>
 }
 
 /// A request by a connection of its own.
-async fn get(house: &House, path: &str) -> (u16, Vec<u8>) {
+async fn get(house: &ProxyFixture, path: &str) -> (u16, Vec<u8>) {
     exchange(connect(house).await.unwrap(), ask(Method::GET, path), "").await
 }
 
@@ -94,9 +96,9 @@ async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: &'stat
 }
 
 /// A client's connection on which no answer's body may be sent.
-async fn connect_without_room(house: &House) -> SendRequest<Bytes> {
-    let stream = Stream::connect(&house.ring, house.address).await.unwrap();
-    let io = Io::new(&house.ring, stream, Chunk::empty(), STALL_MAX);
+async fn connect_without_room(house: &ProxyFixture) -> SendRequest<Bytes> {
+    let stream = RingStream::connect(&house.ring, house.address).await.unwrap();
+    let io = Http2Io::new(&house.ring, stream, Chunk::empty(), STALL_MAX);
     let (sender, connection) = h2::client::Builder::new().initial_window_size(0).handshake(io).await.unwrap();
     house.ring.spawn(async move { drop(connection.await) });
     sender
@@ -108,7 +110,7 @@ async fn connect_without_room(house: &House) -> SendRequest<Bytes> {
 #[test]
 fn who_reads_nothing_holds_back_no_answer_but_its_own() {
     for piece in [16 * 1024, 20] {
-        in_calm(move |house: House| async move {
+        in_calm(move |house: ProxyFixture| async move {
             let (poured, opened) = (Rc::new(Cell::new(0)), Rc::default());
             let counted = Rc::clone(&poured);
             let instance = serving(&house.ring, &opened, move |request, mut respond| {
@@ -150,7 +152,7 @@ fn who_reads_nothing_holds_back_no_answer_but_its_own() {
 /// sent yet, and one with a body was refused all the same.
 #[test]
 fn a_connection_that_says_goaway_finishes_its_streams_and_gets_no_more() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         let (opened, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
         let (told, ring) = (Rc::clone(&done), house.ring.clone());
         let instance = serving(&house.ring, &opened, move |request, mut respond| {
@@ -203,7 +205,7 @@ fn moody(ring: &Ring, opened: &Rc<Cell<usize>>, mood: Mood, moody: usize) -> Soc
             if leaves {
                 return leave(&stream).await;
             }
-            let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+            let io = Http2Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
             let Ok(mut connection) = h2::server::handshake(io).await else { return };
             let mut served = 0;
             while let Some(Ok((request, mut respond))) = connection.accept().await {
@@ -225,7 +227,7 @@ fn moody(ring: &Ring, opened: &Rc<Cell<usize>>, mood: Mood, moody: usize) -> Soc
 }
 
 /// Says, when the first request has come, that the last stream which will be served is none.
-async fn leave(stream: &Stream) {
+async fn leave(stream: &RingStream) {
     let _ = stream.send(b"\0\0\0\x04\0\0\0\0\0".to_vec()).await; // SETTINGS, as the first frame has to be
     let mut came = Vec::new();
     while !has_headers(&came) {
@@ -254,7 +256,7 @@ fn has_headers(came: &[u8]) -> bool {
 #[test]
 fn a_request_that_an_instance_did_not_look_at_is_asked_again() {
     for mood in [Mood::Refuses, Mood::Leaves] {
-        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
             publish(&house, moody(&house.ring, &Rc::default(), mood, 1));
             let sender = connect(&house).await.unwrap();
             assert_eq!(exchange(sender, ask(Method::POST, "/"), "").await, (200, b"done".to_vec()));
@@ -278,7 +280,7 @@ fn narrow(ring: &Ring, opened: &Rc<Cell<usize>>, leaving: &Rc<Cell<bool>>) -> So
         opened.set(opened.get() + 1);
         let (ring, leaving, stays) = (spawner.clone(), Rc::clone(&leaving), opened.get() > 4);
         Box::pin(async move {
-            let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+            let io = Http2Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
             let mut builder = h2::server::Builder::new();
             let handshake = builder.max_concurrent_streams(1).handshake::<_, Bytes>(io);
             let Ok(mut connection) = handshake.await else { return };
@@ -307,7 +309,7 @@ fn narrow(ring: &Ring, opened: &Rc<Cell<usize>>, leaving: &Rc<Cell<bool>>) -> So
 /// While it waits for room on a connection nothing of it is touched, so that it can go elsewhere when the connection leaves.
 #[test]
 fn a_request_that_waits_for_room_leaves_a_connection_that_says_goaway() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         let (opened, leaving) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
         publish(&house, narrow(&house.ring, &opened, &leaving));
         let mut sender = connect(&house).await.unwrap();
@@ -332,7 +334,7 @@ fn a_request_that_waits_for_room_leaves_a_connection_that_says_goaway() {
 /// What of its body has been passed on is not kept.
 #[test]
 fn a_request_whose_body_has_begun_is_asked_once() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         publish(&house, moody(&house.ring, &Rc::default(), Mood::Refuses, 1));
         let sender = connect(&house).await.unwrap();
         assert_eq!(exchange(sender.clone(), ask(Method::PUT, "/late"), "body").await.0, 502);
@@ -344,7 +346,7 @@ fn a_request_whose_body_has_begun_is_asked_once() {
 #[test]
 fn an_instance_that_looks_at_nothing_is_given_up() {
     for mood in [Mood::Refuses, Mood::Leaves] {
-        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
             let opened = Rc::default();
             publish(&house, moody(&house.ring, &opened, mood, usize::MAX));
             let sender = connect(&house).await.unwrap();
@@ -359,7 +361,7 @@ fn an_instance_that_looks_at_nothing_is_given_up() {
 /// on their way to be opened were not counted, and nobody waited for one.
 #[test]
 fn a_burst_of_requests_opens_no_more_connections_than_may_be() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         let (opened, answered) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         publish(&house, moody(&house.ring, &opened, Mood::Refuses, 0));
         let sender = connect(&house).await.unwrap();
@@ -382,16 +384,16 @@ fn a_burst_of_requests_opens_no_more_connections_than_may_be() {
 }
 
 /// Far away: a connection takes its time.
-fn far_away(script: impl AsyncFn(House) + Copy + 'static) {
+fn far_away(script: impl AsyncFn(ProxyFixture) + Copy + 'static) {
     let far = Duration::from_millis(20);
-    let world = World::new(1, Weather { latency: far..=far, ..Weather::calm() });
+    let world = Simulation::new(1, FaultProfile { latency: far..=far, ..FaultProfile::calm() });
     in_house(&world.ring(), &CoreLimits::default(), async move |house| script(house).await);
 }
 
 /// Who waits for a connection that others opened waits for nobody who is gone.
 #[test]
 fn a_client_that_leaves_takes_no_connection_with_it() {
-    far_away(async |house: House| {
+    far_away(async |house: ProxyFixture| {
         let opened = Rc::new(Cell::new(0));
         publish(&house, moody(&house.ring, &opened, Mood::Refuses, 0));
         let mut sender = connect(&house).await.unwrap();
@@ -407,7 +409,7 @@ fn a_client_that_leaves_takes_no_connection_with_it() {
 /// ... and hears it at once when there is none to be had.
 #[test]
 fn all_who_wait_for_a_connection_hear_that_there_is_none() {
-    far_away(async |house: House| {
+    far_away(async |house: ProxyFixture| {
         publish(&house, nobody(&house.ring).await);
         let mut sender = connect(&house).await.unwrap();
         let (begun, mut asked) = (house.ring.now(), Vec::new());
@@ -426,7 +428,7 @@ fn all_who_wait_for_a_connection_hear_that_there_is_none() {
 #[test]
 fn a_client_that_waits_for_100_continue_gets_it_once_whatever_an_http2_instance_knows() {
     for knows in [false, true] {
-        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
             let instance = serving(&house.ring, &Rc::default(), move |request, mut respond| async move {
                 assert_eq!(request.headers()["expect"], "100-continue");
                 if knows {

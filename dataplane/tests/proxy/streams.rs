@@ -13,15 +13,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{Request, Response, Uri};
-use ring::sim::{Weather, World};
-use ring::{Chunk, Ring, Stream};
+use ring::sim::{FaultProfile, Simulation};
+use ring::{Chunk, Ring, RingStream};
 use sluicegate_dataplane::core::CoreLimits;
-use sluicegate_dataplane::h2::io::Io;
+use sluicegate_dataplane::h2::io::Http2Io;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::{Backend, Protocol, Timeouts};
+use sluicegate_dataplane::table::{Backend, Protocol, RequestTimeouts};
 
-use crate::house::{
-    House, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine, raw_instance,
+use crate::fixture::{
+    ProxyFixture, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine, raw_instance,
 };
 
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(2);
@@ -37,8 +37,8 @@ fn counting(ring: &Ring, protocol: Protocol) -> SocketAddr {
     raw_instance(ring, move |stream| Box::pin(count_streams(spawner.clone(), stream)))
 }
 
-async fn count_streams(ring: Ring, stream: Stream) {
-    let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+async fn count_streams(ring: Ring, stream: RingStream) {
+    let io = Http2Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
     let Ok(mut connection) = h2::server::handshake(io).await else { return };
     while let Some(Ok((request, mut respond))) = connection.accept().await {
         ring.spawn(async move {
@@ -61,9 +61,9 @@ pub(crate) async fn whole(mut body: impl BorrowMut<h2::RecvStream>) -> Result<Ve
 }
 
 /// A client's connection. It lives as long as there are senders or streams.
-pub(crate) async fn connect(house: &House) -> Option<SendRequest<Bytes>> {
-    let stream = Stream::connect(&house.ring, house.address).await.ok()?;
-    let io = Io::new(&house.ring, stream, Chunk::empty(), STALL_MAX);
+pub(crate) async fn connect(house: &ProxyFixture) -> Option<SendRequest<Bytes>> {
+    let stream = RingStream::connect(&house.ring, house.address).await.ok()?;
+    let io = Http2Io::new(&house.ring, stream, Chunk::empty(), STALL_MAX);
     let (sender, connection) = h2::client::handshake(io).await.ok()?;
     house.ring.spawn(async move { drop(connection.await) });
     Some(sender)
@@ -84,7 +84,7 @@ async fn exchange(sender: SendRequest<Bytes>, length: usize) -> Result<(u16, Vec
     Ok((answer.status().as_u16(), whole(answer.into_body()).await?))
 }
 
-fn app(house: &House, protocol: Protocol, load: &Arc<BackendLoad>) -> Backend {
+fn app(house: &ProxyFixture, protocol: Protocol, load: &Arc<BackendLoad>) -> Backend {
     let instances = [counting(&house.ring, protocol), counting(&house.ring, protocol)];
     let patience = Some(Duration::from_secs(5));
     Backend { load: Arc::clone(load), protocol, ..backend(&instances, 2, patience) }
@@ -94,7 +94,7 @@ fn app(house: &House, protocol: Protocol, load: &Arc<BackendLoad>) -> Backend {
 #[test]
 fn streams_of_one_connection_are_answered_each_by_itself() {
     for protocol in [Protocol::Http1, Protocol::H2c] {
-        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
             let load = Arc::<BackendLoad>::default();
             house.publish("app", app(&house, protocol, &load));
             let sender = connect(&house).await.unwrap();
@@ -121,7 +121,7 @@ fn streams_of_one_connection_are_answered_each_by_itself() {
 fn in_a_storm_of_streams_every_place_comes_back() {
     in_every_storm(|seed| {
         let protocol = if seed % 2 == 0 { Protocol::Http1 } else { Protocol::H2c };
-        let world = Rc::new(World::new(seed, Weather::calm()));
+        let world = Rc::new(Simulation::new(seed, FaultProfile::calm()));
         let machine = Rc::clone(&world);
         let mut limits = CoreLimits::default();
         limits.http.stall_max = STALL_MAX;
@@ -130,14 +130,14 @@ fn in_a_storm_of_streams_every_place_comes_back() {
     });
 }
 
-async fn storm(house: House, world: Rc<World>, protocol: Protocol) {
+async fn storm(house: ProxyFixture, world: Rc<Simulation>, protocol: Protocol) {
     let load = Arc::<BackendLoad>::default();
     house.publish("app", app(&house, protocol, &load));
-    world.set_weather(Weather {
+    world.set_faults(FaultProfile {
         resets: 5_000,
         segment_bytes_max: 60,
         latency: Duration::from_micros(10)..=Duration::from_micros(500),
-        ..Weather::calm()
+        ..FaultProfile::calm()
     });
     let (open, answered) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     for connection in 0..20 {
@@ -163,7 +163,7 @@ async fn storm(house: House, world: Rc<World>, protocol: Protocol) {
     while open.get() > 0 || load.demand() > 0 {
         house.pause(10).await;
     }
-    world.set_weather(Weather::calm());
+    world.set_faults(FaultProfile::calm());
     assert!(answered.get() > 0, "so much broke that nothing was tried");
     assert_eq!(load.waiting.load(Relaxed), 0);
     for endpoint in &house.tables.load().hosts["app"].splits[0].backend.endpoints {
@@ -176,7 +176,7 @@ async fn storm(house: House, world: Rc<World>, protocol: Protocol) {
 /// A core that stops says so, finishes the streams it has, and takes no more.
 #[test]
 fn a_stopping_core_finishes_its_streams() {
-    on_every_machine(&CoreLimits::default(), |house: House| async move {
+    on_every_machine(&CoreLimits::default(), |house: ProxyFixture| async move {
         let began = Rc::new(Cell::new(0));
         let told = Rc::clone(&began);
         let address = instance(&house.ring, move |_| {
@@ -222,7 +222,7 @@ fn dawdling(ring: &Ring, protocol: Protocol, kind: &'static str) -> SocketAddr {
     raw_instance(ring, move |stream| {
         let ring = spawner.clone();
         Box::pin(async move {
-            let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+            let io = Http2Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
             let Ok(mut connection) = h2::server::handshake(io).await else { return };
             while let Some(Ok((_, mut respond))) = connection.accept().await {
                 let sleeper = ring.clone();
@@ -245,10 +245,10 @@ fn late_response_is_cut_where_either_end_speaks_http2() {
     for (protocol, kind) in
         [(Protocol::Http1, "text/plain"), (Protocol::H2c, "text/plain"), (Protocol::H2c, "application/grpc")]
     {
-        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
             let load = Arc::<BackendLoad>::default();
             let mut app = backend(&[dawdling(&house.ring, protocol, kind)], 0, None);
-            app.timeouts = Timeouts { total: Duration::from_millis(60), ..Timeouts::NONE };
+            app.timeouts = RequestTimeouts { total: Duration::from_millis(60), ..RequestTimeouts::NONE };
             house.publish("app", Backend { protocol, load: Arc::clone(&load), ..app });
 
             let sender = connect(&house).await.unwrap();
@@ -279,7 +279,7 @@ fn late_response_is_cut_where_either_end_speaks_http2() {
 #[test]
 fn every_answer_of_a_stream_says_when_it_was_given() {
     for protocol in [Protocol::Http1, Protocol::H2c] {
-        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
             let app = backend(&[counting(&house.ring, protocol)], 0, None);
             house.publish("app", Backend { protocol, ..app });
             let sender = connect(&house).await.unwrap();
@@ -301,7 +301,7 @@ fn interim(ring: &Ring, interim: u16) -> SocketAddr {
     raw_instance(ring, move |stream| {
         let ring = served.clone();
         Box::pin(async move {
-            let io = Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
+            let io = Http2Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
             let Ok(mut connection) = h2::server::handshake(io).await else { return };
             while let Some(Ok((_request, mut respond))) = connection.accept().await {
                 let first = Response::builder().status(interim).body(()).unwrap();
@@ -318,7 +318,7 @@ fn interim(ring: &Ring, interim: u16) -> SocketAddr {
 #[test]
 fn an_http2_instance_that_switches_protocols_has_failed() {
     for (status, wanted) in [(103, 200), (101, 502)] {
-        on_every_machine(&CoreLimits::default(), move |house: House| async move {
+        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
             let app = backend(&[interim(&house.ring, status)], 0, None);
             house.publish("app", Backend { protocol: Protocol::H2c, ..app });
 
@@ -339,11 +339,11 @@ fn an_http2_instance_that_switches_protocols_has_failed() {
 fn a_client_that_has_closed_holds_no_stream_of_a_silent_instance() {
     let mut limits = CoreLimits::default();
     limits.http.half_closed_silence_max = Duration::from_millis(300);
-    on_every_machine(&limits, async |house: House| {
+    on_every_machine(&limits, async |house: ProxyFixture| {
         let load = Arc::<BackendLoad>::default();
         let spawner = house.ring.clone();
         let silent = raw_instance(&house.ring, move |stream| {
-            let io = Io::new(&spawner, stream, Chunk::empty(), STALL_MAX);
+            let io = Http2Io::new(&spawner, stream, Chunk::empty(), STALL_MAX);
             Box::pin(async move {
                 let Ok(mut connection) = h2::server::handshake(io).await else { return };
                 let mut asked = Vec::new();
@@ -370,7 +370,7 @@ fn a_client_that_has_closed_holds_no_stream_of_a_silent_instance() {
 /// once taken for one. What it answers else is for the client, with its body.
 #[test]
 fn a_stream_becomes_a_websocket_by_a_101_alone() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         let address = instance(&house.ring, |seen| {
             let status = seen.head.split([' ', '/']).nth(2).unwrap();
             let text = format!("HTTP/1.1 {status} So\r\nContent-Length: 4\r\n\r\nword");
@@ -398,7 +398,7 @@ fn a_stream_becomes_a_websocket_by_a_101_alone() {
 /// X-QP-07: a stream that has become a WebSocket keeps its place, and is no request whose end is waited for.
 #[test]
 fn a_websocket_in_a_stream_is_no_request() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         let backend = backend(&[crate::tunnels::echo(&house)], 0, None);
         let instance = Arc::clone(&backend.endpoints[0].load);
         house.publish("app", backend);
@@ -423,10 +423,10 @@ fn a_websocket_in_a_stream_is_no_request() {
 /// A machine that is gone without a word is not noticed by its connection, and in HTTP/2 all requests share that.
 #[test]
 fn after_an_answer_that_did_not_come_the_next_request_takes_another_connection() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         let (spawner, connections) = (house.ring.clone(), Rc::new(Cell::new(0)));
         let address = raw_instance(&house.ring, move |stream| {
-            let io = Io::new(&spawner, stream, Chunk::empty(), STALL_MAX);
+            let io = Http2Io::new(&spawner, stream, Chunk::empty(), STALL_MAX);
             connections.set(connections.get() + 1);
             let is_silent = connections.get() == 1;
             Box::pin(async move {
@@ -441,7 +441,8 @@ fn after_an_answer_that_did_not_come_the_next_request_takes_another_connection()
             })
         });
         let mut app = backend(&[address], 0, None);
-        app.timeouts = Timeouts { response_start: Duration::from_millis(200), ..Timeouts::NONE };
+        app.timeouts =
+            RequestTimeouts { response_start: Duration::from_millis(200), ..RequestTimeouts::NONE };
         house.publish("app", Backend { protocol: Protocol::H2c, ..app });
         let sender = connect(&house).await.unwrap();
         for status in [504, 200, 200] {

@@ -7,29 +7,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use ring::sim::{Weather, World};
-use ring::{Options, Stream};
+use ring::sim::{FaultProfile, Simulation};
+use ring::{RingOptions, RingStream};
 use rustls::crypto::ring::default_provider;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sluicegate_dataplane::core::CoreLimits;
-use sluicegate_dataplane::table::{Route, Split, Table};
-use sluicegate_dataplane::tls::{Certificates, Identity, Outcome, TlsLimits};
+use sluicegate_dataplane::table::{BackendShare, Route, RoutingTable};
+use sluicegate_dataplane::tls::{CertificateStore, HandshakeOutcome, TlsIdentity, TlsLimits};
 
-use crate::house::{House, Reply, backend, in_every_storm, in_house, instance, on_every_machine};
+use crate::fixture::{ProxyFixture, Reply, backend, in_every_storm, in_house, instance, on_every_machine};
 
 /// Publishes an echo behind the host `app`, and its certificate; gives a client's settings.
-fn furnish(house: &House) -> Arc<ClientConfig> {
+fn furnish(house: &ProxyFixture) -> Arc<ClientConfig> {
     let made = rcgen::generate_simple_self_signed(["app".to_owned()]).unwrap();
     let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
-    let mut certificates = Certificates::default();
-    certificates.insert("app", Identity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap());
+    let mut certificates = CertificateStore::default();
+    certificates.insert("app", TlsIdentity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap());
 
     let address = instance(&house.ring, |seen| {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", seen.body.len());
         vec![Reply::Send([head.as_bytes(), &seen.body].concat())]
     });
-    let mut table = Table { certificates: Arc::new(certificates), ..Table::default() };
-    let splits = vec![Split::new(1, Arc::new(backend(&[address], 0, None)))];
+    let mut table = RoutingTable { certificates: Arc::new(certificates), ..RoutingTable::default() };
+    let splits = vec![BackendShare::new(1, Arc::new(backend(&[address], 0, None)))];
     table.hosts.insert("app", Arc::new(Route::of(splits)));
     house.tables.publish(table);
 
@@ -45,14 +45,14 @@ fn furnish(house: &House) -> Arc<ClientConfig> {
 
 /// A client; `None` from its calls: the connection broke.
 struct TlsClient {
-    stream: Stream,
+    stream: RingStream,
     session: ClientConnection,
     plain: Vec<u8>,
 }
 
 impl TlsClient {
-    async fn connect(house: &House, config: &Arc<ClientConfig>) -> Option<Self> {
-        let stream = Stream::connect(&house.ring, house.https).await.ok()?;
+    async fn connect(house: &ProxyFixture, config: &Arc<ClientConfig>) -> Option<Self> {
+        let stream = RingStream::connect(&house.ring, house.https).await.ok()?;
         let session = ClientConnection::new(Arc::clone(config), "app".try_into().unwrap()).unwrap();
         let mut client = Self { stream, session, plain: Vec::new() };
         while client.session.is_handshaking() {
@@ -149,10 +149,10 @@ fn requests_arrive_and_ends_are_announced_however_the_bytes_come() {
 fn a_route_for_https_only_redirects_and_only_where_tls_is_served() {
     on_every_machine(&CoreLimits::default(), |house| async move {
         let config = furnish(&house);
-        let redirecting = |port: u16, certificates: Arc<Certificates>| {
+        let redirecting = |port: u16, certificates: Arc<CertificateStore>| {
             let splits = house.tables.load().hosts["app"].splits[0].backend.clone();
-            let splits = vec![Split::new(1, splits)];
-            let mut table = Table { certificates, ..Table::default() };
+            let splits = vec![BackendShare::new(1, splits)];
+            let mut table = RoutingTable { certificates, ..RoutingTable::default() };
             table
                 .hosts
                 .insert("app", Arc::new(Route { splits, https_redirect: Some(port), ..Route::default() }));
@@ -185,14 +185,14 @@ fn only_the_public_is_redirected_and_only_where_its_host_has_a_certificate() {
         let before = house.tables.load();
         let identity = before.certificates.find(Some("app")).unwrap().clone();
         let named = |name: &str| {
-            let mut certificates = Certificates::default();
+            let mut certificates = CertificateStore::default();
             certificates.insert(name, identity.clone());
             Arc::new(certificates)
         };
         let redirecting = |certificates, inner_certificates| {
-            let mut table = Table { certificates, inner_certificates, ..Table::default() };
+            let mut table = RoutingTable { certificates, inner_certificates, ..RoutingTable::default() };
             for host in ["app", "app.test"] {
-                let splits = vec![Split::new(1, Arc::clone(&before.hosts["app"].splits[0].backend))];
+                let splits = vec![BackendShare::new(1, Arc::clone(&before.hosts["app"].splits[0].backend))];
                 let route = Route { splits, https_redirect: Some(443), ..Route::default() };
                 table.hosts.insert(host, Arc::new(route));
             }
@@ -228,8 +228,8 @@ fn what_breaks_in_a_storm_is_never_mistaken_for_whole() {
     in_every_storm(|seed| {
         storms.set(storms.get() + 1);
         let seen = Rc::clone(&whole);
-        let weather = Weather { resets: 3_000, segment_bytes_max: 400, ..Weather::windy() };
-        let ring = World::with_options(seed, weather, Options::default()).ring();
+        let weather = FaultProfile { resets: 3_000, segment_bytes_max: 400, ..FaultProfile::windy() };
+        let ring = Simulation::with_options(seed, weather, RingOptions::default()).ring();
         in_house(&ring, &CoreLimits::default(), move |house| async move {
             let config = furnish(&house);
             let open = Rc::new(Cell::new(8));
@@ -267,28 +267,28 @@ fn what_breaks_in_a_storm_is_never_mistaken_for_whole() {
 fn a_handshake_has_its_time_and_a_silent_one_gives_way_before() {
     let tls = TlsLimits { handshakes_max: 2, ..TlsLimits::default() };
     let limits = CoreLimits { tls, ..CoreLimits::default() };
-    in_house(&World::new(1, Weather::calm()).ring(), &limits, move |house| async move {
+    in_house(&Simulation::new(1, FaultProfile::calm()).ring(), &limits, move |house| async move {
         let ended = {
             let counters = Arc::clone(&house.counters);
-            move |outcome: Outcome| counters.handshakes[outcome.index()].load(Relaxed)
+            move |outcome: HandshakeOutcome| counters.handshakes[outcome.index()].load(Relaxed)
         };
         let config = furnish(&house);
         let mut silent = Vec::new();
         for _ in 0..3 {
-            silent.push(Stream::connect(&house.ring, house.https).await.unwrap());
+            silent.push(RingStream::connect(&house.ring, house.https).await.unwrap());
             house.pause(1).await;
         }
-        assert_eq!((ended(Outcome::Crowded), ended(Outcome::Slow)), (1, 0));
+        assert_eq!((ended(HandshakeOutcome::Crowded), ended(HandshakeOutcome::Slow)), (1, 0));
         assert!(silent[0].recv().await.unwrap().is_empty(), "the longest silent one goes");
 
         let _client = TlsClient::connect(&house, &config).await.unwrap();
         house.pause(1).await;
-        assert_eq!((ended(Outcome::Crowded), ended(Outcome::Full)), (2, 1));
+        assert_eq!((ended(HandshakeOutcome::Crowded), ended(HandshakeOutcome::Full)), (2, 1));
 
         house.ring.sleep(tls.handshake_max - Duration::from_millis(100)).await;
-        assert_eq!(ended(Outcome::Slow), 0);
+        assert_eq!(ended(HandshakeOutcome::Slow), 0);
         house.pause(200).await;
-        assert_eq!(ended(Outcome::Slow), 1);
+        assert_eq!(ended(HandshakeOutcome::Slow), 1);
         assert!(silent[2].recv().await.unwrap().is_empty());
     });
 }
@@ -298,11 +298,11 @@ fn a_handshake_has_its_time_and_a_silent_one_gives_way_before() {
 fn clients_that_only_say_hello_keep_nobody_else_out() {
     let tls = TlsLimits { handshakes_max: 2, ..TlsLimits::default() };
     let limits = CoreLimits { tls, ..CoreLimits::default() };
-    in_house(&World::new(1, Weather::calm()).ring(), &limits, move |house| async move {
+    in_house(&Simulation::new(1, FaultProfile::calm()).ring(), &limits, move |house| async move {
         let config = furnish(&house);
         let mut mute = Vec::new();
         for _ in 0..tls.handshakes_max {
-            let stream = Stream::connect(&house.ring, house.https).await.unwrap();
+            let stream = RingStream::connect(&house.ring, house.https).await.unwrap();
             let mut session = ClientConnection::new(Arc::clone(&config), "app".try_into().unwrap()).unwrap();
             let mut hello = Vec::new();
             session.write_tls(&mut hello).unwrap();
@@ -313,8 +313,8 @@ fn clients_that_only_say_hello_keep_nobody_else_out() {
         assert!(TlsClient::connect(&house, &config).await.is_none(), "they may be about to go on");
         house.ring.sleep(tls.answer_min).await;
         assert!(TlsClient::connect(&house, &config).await.is_some());
-        let count = |outcome: Outcome| house.counters.handshakes[outcome.index()].load(Relaxed);
+        let count = |outcome: HandshakeOutcome| house.counters.handshakes[outcome.index()].load(Relaxed);
         house.pause(1).await;
-        assert_eq!((count(Outcome::Crowded), count(Outcome::Full)), (2, 1));
+        assert_eq!((count(HandshakeOutcome::Crowded), count(HandshakeOutcome::Full)), (2, 1));
     });
 }

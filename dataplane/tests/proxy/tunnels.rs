@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::{Backend, Timeouts};
+use sluicegate_dataplane::table::{Backend, RequestTimeouts};
 
-use crate::house::{House, backend, on_every_machine, raw_instance, read_through};
+use crate::fixture::{ProxyFixture, backend, on_every_machine, raw_instance, read_through};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: app\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 /// One frame of text, from a client that masks with zeros.
@@ -16,7 +16,7 @@ const FRAME: &[u8] = &[0x81, 0x82, 0, 0, 0, 0, b'h', b'i'];
 const GOING_AWAY: &[u8] = &[0x88, 0x02, 0x03, 0xe9];
 
 /// An instance that takes the upgrade and says back what it hears.
-pub(crate) fn echo(house: &House) -> SocketAddr {
+pub(crate) fn echo(house: &ProxyFixture) -> SocketAddr {
     raw_instance(&house.ring, |stream| {
         Box::pin(async move {
             read_through(&stream, b"\r\n\r\n").await;
@@ -36,7 +36,7 @@ pub(crate) fn echo(house: &House) -> SocketAddr {
 fn a_tunnel_lives_while_something_passes() {
     let mut limits = CoreLimits::default();
     limits.http.tunnel_idle_max = Duration::from_millis(1500);
-    on_every_machine(&limits, async |house: House| {
+    on_every_machine(&limits, async |house: ProxyFixture| {
         let address = echo(&house);
         let load = Arc::<BackendLoad>::default();
         let backend = Backend { load: Arc::clone(&load), ..backend(&[address], 1, None) };
@@ -66,13 +66,13 @@ fn a_tunnel_lives_while_something_passes() {
 /// AMB-11: the limits of a Revision hold for what is said in a tunnel as for any answer. The 101 is the first word.
 #[test]
 fn a_tunnel_ends_when_the_time_of_its_answer_is_up() {
-    on_every_machine(&CoreLimits::default(), async |house: House| {
+    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
         let address = echo(&house);
         let limit = Duration::from_millis(500);
         for (timeouts, speaks) in [
-            (Timeouts { total: limit, ..Timeouts::NONE }, true),
-            (Timeouts { idle: limit, ..Timeouts::NONE }, true),
-            (Timeouts { idle: limit, ..Timeouts::NONE }, false),
+            (RequestTimeouts { total: limit, ..RequestTimeouts::NONE }, true),
+            (RequestTimeouts { idle: limit, ..RequestTimeouts::NONE }, true),
+            (RequestTimeouts { idle: limit, ..RequestTimeouts::NONE }, false),
         ] {
             let mut app = backend(&[address], 0, None);
             app.timeouts = timeouts;
@@ -89,7 +89,7 @@ fn a_tunnel_ends_when_the_time_of_its_answer_is_up() {
 
         // An instance that has switched in time goes on, be it silent.
         let mut app = backend(&[address], 0, None);
-        app.timeouts = Timeouts { response_start: limit, ..Timeouts::NONE };
+        app.timeouts = RequestTimeouts { response_start: limit, ..RequestTimeouts::NONE };
         house.publish("app", app);
         let mut client = house.client().await;
         client.send(ASK).await;

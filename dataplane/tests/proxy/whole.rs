@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ring::sim::{Weather, World};
-use ring::{Options, Ring, Stream};
-use sluicegate_dataplane::http::answer::Answer;
-use sluicegate_dataplane::http::bodies::Bodies;
-use sluicegate_dataplane::http::client::{Client, ExchangeError, Outgoing};
+use ring::sim::{FaultProfile, Simulation};
+use ring::{Ring, RingOptions, RingStream};
+use sluicegate_dataplane::http::body_budget::BodyBudget;
+use sluicegate_dataplane::http::client::{BufferedRequest, ExchangeError, UpstreamClient};
 use sluicegate_dataplane::http::codec::{Method, RequestView};
+use sluicegate_dataplane::http::connection_tracker::ConnectionTracker;
 use sluicegate_dataplane::http::limits::HttpLimits;
-use sluicegate_dataplane::http::roster::Roster;
-use sluicegate_dataplane::http::server::{Downstream, serve_buffered};
+use sluicegate_dataplane::http::local_response::LocalResponse;
+use sluicegate_dataplane::http::server::{ClientConnection, serve_buffered};
 
-use crate::house::{listener, nobody, raw_instance, read_through};
+use crate::fixture::{listener, nobody, raw_instance, read_through};
 
 const BODY_BYTES_MAX: usize = 1000;
 
@@ -24,25 +24,25 @@ fn limits() -> HttpLimits {
     HttpLimits { stall_max: Duration::from_millis(200), ..HttpLimits::default() }
 }
 
-async fn echo(request: RequestView<'_>, body: Bytes) -> Answer {
+async fn echo(request: RequestView<'_>, body: Bytes) -> LocalResponse {
     let said = format!("{} {} {}", request.method(), request.path(), body.len());
-    Answer { body, ..Answer::empty(200) }.with("X-Said", said)
+    LocalResponse { body, ..LocalResponse::empty(200) }.with("X-Said", said)
 }
 
 /// A buffered server on `ring`; where it listens.
 fn server(ring: &Ring) -> std::net::SocketAddr {
-    server_with(ring, &Bodies::new(BODY_BYTES_MAX, usize::MAX))
+    server_with(ring, &BodyBudget::new(BODY_BYTES_MAX, usize::MAX))
 }
 
-fn server_with(ring: &Ring, bodies: &Bodies) -> std::net::SocketAddr {
+fn server_with(ring: &Ring, bodies: &BodyBudget) -> std::net::SocketAddr {
     let bodies = bodies.clone();
     let listener = listener(ring);
     let address = listener.local_addr().unwrap();
-    let (ring, roster) = (ring.clone(), Rc::new(Roster::default()));
+    let (ring, roster) = (ring.clone(), Rc::new(ConnectionTracker::default()));
     ring.clone().spawn(async move {
         while let Ok(stream) = listener.accept().await {
             let seat = roster.enter(100).unwrap();
-            let connection = Downstream::new(&ring, stream, seat, &Rc::new(limits()));
+            let connection = ClientConnection::new(&ring, stream, seat, &Rc::new(limits()));
             let bodies = bodies.clone();
             ring.spawn(async move { serve_buffered(connection, &bodies, |answer| answer, &echo).await });
         }
@@ -50,13 +50,14 @@ fn server_with(ring: &Ring, bodies: &Bodies) -> std::net::SocketAddr {
     address
 }
 
-fn post(path: &str, body: &[u8]) -> Outgoing {
+fn post(path: &str, body: &[u8]) -> BufferedRequest {
     let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
-    Outgoing { head: head.into(), body: Bytes::copy_from_slice(body), method: Method::Post }
+    BufferedRequest { head: head.into(), body: Bytes::copy_from_slice(body), method: Method::Post }
 }
 
 fn on_both<F: Future<Output = ()>>(script: impl Fn(Ring) -> F) {
-    let rings = [Ring::kernel(Options::default()).unwrap(), World::new(7, Weather::calm()).ring()];
+    let rings =
+        [Ring::kernel(RingOptions::default()).unwrap(), Simulation::new(7, FaultProfile::calm()).ring()];
     for ring in rings {
         ring.block_on(script(ring.clone()));
         assert_eq!(ring.panicked(), 0);
@@ -68,7 +69,7 @@ fn on_both<F: Future<Output = ()>>(script: impl Fn(Ring) -> F) {
 fn a_whole_message_goes_there_and_back_on_one_connection() {
     on_both(async |ring| {
         let address = server(&ring);
-        let client = Client::new(&ring, &limits(), Arc::default());
+        let client = UpstreamClient::new(&ring, &limits(), Arc::default());
         for length in [0, 1, 500, BODY_BYTES_MAX] {
             let body = vec![b'x'; length];
             let answer = client.exchange(address, &post("/a?b", &body), 2000, None).await.unwrap();
@@ -88,15 +89,15 @@ fn a_whole_message_goes_there_and_back_on_one_connection() {
 #[test]
 fn a_client_that_has_said_all_gets_all_its_answers() {
     for (seed, said) in (0..20).flat_map(|seed| [1, 2, 5].map(|said| (seed, said))) {
-        let weather = Weather {
+        let weather = FaultProfile {
             segment_bytes_max: 7,
             latency: Duration::from_micros(10)..=Duration::from_micros(300),
             window_bytes: 100, // less than an answer
-            ..Weather::calm()
+            ..FaultProfile::calm()
         };
-        let ring = World::new(seed, weather).ring();
+        let ring = Simulation::new(seed, weather).ring();
         ring.block_on(async {
-            let stream = Rc::new(Stream::connect(&ring, server(&ring)).await.unwrap());
+            let stream = Rc::new(RingStream::connect(&ring, server(&ring)).await.unwrap());
             let (talks, pauses) = (Rc::clone(&stream), ring.clone());
             ring.spawn(async move {
                 for nth in 0..said {
@@ -126,9 +127,9 @@ fn a_client_that_has_said_all_gets_all_its_answers() {
 #[test]
 fn all_bodies_together_have_a_limit_too() {
     on_both(async |ring| {
-        let address = server_with(&ring, &Bodies::new(BODY_BYTES_MAX, BODY_BYTES_MAX + 99));
-        let client = Client::new(&ring, &limits(), Arc::default());
-        let slow = Stream::connect(&ring, address).await.unwrap();
+        let address = server_with(&ring, &BodyBudget::new(BODY_BYTES_MAX, BODY_BYTES_MAX + 99));
+        let client = UpstreamClient::new(&ring, &limits(), Arc::default());
+        let slow = RingStream::connect(&ring, address).await.unwrap();
         let head = format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY_BYTES_MAX}\r\n\r\n");
         slow.send([head.as_bytes(), &[b'x'; BODY_BYTES_MAX - 1]].concat()).await.unwrap();
         ring.sleep(Duration::from_millis(50)).await;
@@ -148,7 +149,7 @@ fn all_bodies_together_have_a_limit_too() {
 fn a_body_that_stalls_is_a_408() {
     on_both(async |ring| {
         let address = server(&ring);
-        let stream = Stream::connect(&ring, address).await.unwrap();
+        let stream = RingStream::connect(&ring, address).await.unwrap();
         stream.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc").await.unwrap();
         assert!(stream.recv().await.unwrap().starts_with(b"HTTP/1.1 408 "));
     });
@@ -157,7 +158,7 @@ fn a_body_that_stalls_is_a_408() {
 #[test]
 fn every_way_of_not_answering_has_its_name() {
     on_both(async |ring| {
-        let client = Client::new(&ring, &limits(), Arc::default());
+        let client = UpstreamClient::new(&ring, &limits(), Arc::default());
         let answers: [&'static [u8]; 4] = [
             b"",
             b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
@@ -198,7 +199,7 @@ const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
 #[test]
 fn a_request_that_was_read_and_not_answered_is_not_sent_again() {
     on_both(async |ring| {
-        let client = Client::new(&ring, &limits(), Arc::default());
+        let client = UpstreamClient::new(&ring, &limits(), Arc::default());
         let requests = Rc::new(Cell::new(0));
         let counted = Rc::clone(&requests);
         let address = raw_instance(&ring, move |stream| {
@@ -223,7 +224,7 @@ fn a_request_that_was_read_and_not_answered_is_not_sent_again() {
 #[test]
 fn a_kept_connection_that_has_ended_is_not_used() {
     on_both(async |ring| {
-        let client = Client::new(&ring, &limits(), Arc::default());
+        let client = UpstreamClient::new(&ring, &limits(), Arc::default());
         let address = raw_instance(&ring, move |stream| {
             Box::pin(async move {
                 read_through(&stream, b"\r\n\r\nx").await;
@@ -242,7 +243,7 @@ fn a_kept_connection_that_has_ended_is_not_used() {
 #[test]
 fn interim_answers_are_skipped_and_101_is_reported() {
     on_both(async |ring| {
-        let client = Client::new(&ring, &limits(), Arc::default());
+        let client = UpstreamClient::new(&ring, &limits(), Arc::default());
         for (text, status) in [
             (
                 &b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 202 Accepted\r\n\r\n"[..],

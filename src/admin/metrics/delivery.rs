@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use dataplane::load::{Ends, StreamTally, SubscriberTally};
-use dataplane::table::{Subscriber, Table};
+use dataplane::load::{StreamCounters, SubscriberCounters, SubscriberTotals};
+use dataplane::table::{RoutingTable, Subscriber};
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 
@@ -33,12 +33,12 @@ pub(in crate::admin) enum Detail {
     All,
 }
 
-pub(super) fn streams(out: &mut DescriptorEncoder<'_>, table: &Table, detail: Detail) -> fmt::Result {
+pub(super) fn streams(out: &mut DescriptorEncoder<'_>, table: &RoutingTable, detail: Detail) -> fmt::Result {
     let mut streams: Vec<_> = table.streams.iter().collect();
     streams.sort_by_key(|(path, _)| *path);
     let zeros = detail == Detail::All || streams.len() <= ZEROS_SHOWN_MAX;
 
-    type Count = fn(&StreamTally) -> &AtomicU64;
+    type Count = fn(&StreamCounters) -> &AtomicU64;
     let counts: [(&str, &str, Count); 7] = [
         ("stream_accepted", "Events acknowledged and taken in again", |t| &t.accepted),
         ("stream_accepted_unflushed", "Of those: acknowledged before they were durable", |t| {
@@ -72,19 +72,19 @@ pub(super) fn streams(out: &mut DescriptorEncoder<'_>, table: &Table, detail: De
 
     let help = "Events that deleted streams and subscribers had still to get";
     let mut family = out.encode_descriptor("abandoned", help, None, MetricType::Counter)?;
-    counter(&mut family, &[], table.left_behind.events())?;
+    counter(&mut family, &[], table.abandoned.events())?;
 
     let each = streams
         .iter()
-        .flat_map(|(path, stream)| stream.subscribers.iter().map(move |one| Row::of(path, one)));
+        .flat_map(|(path, stream)| stream.subscribers.iter().map(move |one| SubscriberRow::of(path, one)));
     Rows::new(each.collect(), detail).encode(out)
 }
 
 /// One subscriber's counts, looked at once, so that they add up.
-struct Row<'a> {
+struct SubscriberRow<'a> {
     stream: &'a str,
     subscriber: &'a str,
-    ends: Ends,
+    ends: SubscriberTotals,
     rest: Rest,
 }
 
@@ -98,7 +98,7 @@ struct Rest {
     over_budget: u64,
 }
 
-impl<'a> Row<'a> {
+impl<'a> SubscriberRow<'a> {
     fn of(stream: &'a str, one: &'a Arc<Subscriber>) -> Self {
         let tally = &one.tally;
         let [retries, replies_dropped, untrusted, stalled, over_budget] = [
@@ -141,22 +141,22 @@ impl<'a> Row<'a> {
 }
 
 struct Rows<'a> {
-    rows: Vec<Row<'a>>,
+    rows: Vec<SubscriberRow<'a>>,
     zeros: bool,
 }
 
 impl<'a> Rows<'a> {
-    fn new(mut rows: Vec<Row<'a>>, detail: Detail) -> Self {
+    fn new(mut rows: Vec<SubscriberRow<'a>>, detail: Detail) -> Self {
         let zeros = detail == Detail::All || rows.len() <= ZEROS_SHOWN_MAX;
         if detail == Detail::Bounded && rows.len() > SUBSCRIBERS_SHOWN_MAX {
             let (mut troubled, quiet): (Vec<_>, Vec<_>) =
-                rows.split_off(SUBSCRIBERS_SHOWN_MAX).into_iter().partition(Row::has_trouble);
+                rows.split_off(SUBSCRIBERS_SHOWN_MAX).into_iter().partition(SubscriberRow::has_trouble);
             let beyond = troubled.split_off(troubled.len().min(TROUBLED_SHOWN_MAX));
             rows.append(&mut troubled);
-            let mut others = Row {
+            let mut others = SubscriberRow {
                 stream: OTHERS,
                 subscriber: OTHERS,
-                ends: SubscriberTally::default().ends(),
+                ends: SubscriberCounters::default().ends(),
                 rest: Rest::default(),
             };
             quiet.iter().chain(&beyond).for_each(|row| others.add(row));
@@ -166,8 +166,8 @@ impl<'a> Rows<'a> {
     }
 
     fn encode(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        type Pick = fn(&Row<'_>) -> u64;
-        let counts: [(&str, &str, Pick); 10] = [
+        type CounterSelector = fn(&SubscriberRow<'_>) -> u64;
+        let counts: [(&str, &str, CounterSelector); 10] = [
             ("subscriber_offered", "Events that the subscriber was to be asked about", |r| r.ends.offered),
             ("subscriber_delivered", "Events delivered", |r| r.ends.delivered),
             ("subscriber_filtered", "Events its filter withheld", |r| r.ends.filtered),
@@ -194,7 +194,7 @@ impl<'a> Rows<'a> {
         let help = "Events dropped, by reason";
         let mut family = out.encode_descriptor("subscriber_dropped_by", help, None, MetricType::Counter)?;
         for row in &self.rows {
-            for (reason, count) in SubscriberTally::DROP_REASONS.into_iter().zip(row.ends.dropped_by) {
+            for (reason, count) in SubscriberCounters::DROP_REASONS.into_iter().zip(row.ends.dropped_by) {
                 if count > 0 || self.zeros {
                     let labels = [("stream", row.stream), ("subscriber", row.subscriber), ("reason", reason)];
                     counter(&mut family, &labels, count)?;
@@ -209,7 +209,7 @@ impl<'a> Rows<'a> {
     fn each(
         &self,
         family: &mut MetricEncoder<'_>,
-        pick: impl Fn(&Row<'_>) -> u64,
+        pick: impl Fn(&SubscriberRow<'_>) -> u64,
         write: impl Fn(&mut MetricEncoder<'_>, &[(&str, &str)], u64) -> fmt::Result,
     ) -> fmt::Result {
         for row in &self.rows {
@@ -226,12 +226,12 @@ impl<'a> Rows<'a> {
 mod tests {
     use super::*;
 
-    fn row(nth: usize, dropped: u64) -> Row<'static> {
-        let mut ends = SubscriberTally::default().ends();
+    fn row(nth: usize, dropped: u64) -> SubscriberRow<'static> {
+        let mut ends = SubscriberCounters::default().ends();
         (ends.offered, ends.delivered, ends.dropped) = (1 + dropped, 1, dropped);
         ends.dropped_by[0] = dropped;
         let subscriber = if nth.is_multiple_of(2) { "a" } else { "b" };
-        Row { stream: "/brokers/ns/b", subscriber, ends, rest: Rest::default() }
+        SubscriberRow { stream: "/brokers/ns/b", subscriber, ends, rest: Rest::default() }
     }
 
     #[test]

@@ -5,31 +5,31 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use control::controllers::sources::Tally;
-use dataplane::outcomes::Key;
-use dataplane::table::{Subscriber, Table};
+use control::controllers::sources::PingOutcomes;
+use dataplane::request_histograms::OutcomeKey;
+use dataplane::table::{RoutingTable, Subscriber};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::histogram::{KNATIVE_US, Labels, Sums};
-use super::serving::{SERIES_SHOWN_MAX, status};
+use super::histogram::{HistogramFamily, KNATIVE_US, MetricLabels};
+use super::serving::{SERIES_MAX, status};
 
 /// What the table's streams and their subscribers did.
 #[derive(Debug)]
-pub(super) struct Eventing {
-    pub(super) table: Arc<Table>,
-    pub(super) pings: Arc<Tally>,
+pub(super) struct EventingMetrics {
+    pub(super) table: Arc<RoutingTable>,
+    pub(super) pings: Arc<PingOutcomes>,
 }
 
 /// The kind of the only sources that are run here.
 const PING_SOURCES: &str = "pingsources.sources.knative.dev";
 
 /// What our sources sent, by name; to be written as requests of a client, which upstream's are.
-fn sent(tally: &Tally) -> Sums<'static> {
-    let mut sums = Sums::default();
+fn sent(tally: &PingOutcomes) -> HistogramFamily<'static> {
+    let mut sums = HistogramFamily::default();
     for ((namespace, name), outcomes) in tally.all() {
-        let source: Labels<'_> = vec![
+        let source: MetricLabels<'_> = vec![
             ("kn_source_name", name.into()),
             ("kn_source_namespace", namespace.into()),
             ("kn_source_resourcegroup", PING_SOURCES.into()),
@@ -43,13 +43,13 @@ fn sent(tally: &Tally) -> Sums<'static> {
 
 /// Whose a stream is, by the path where it takes events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Owner<'a> {
+struct StreamOwner<'a> {
     is_broker: bool,
     namespace: &'a str,
     name: &'a str,
 }
 
-impl<'a> Owner<'a> {
+impl<'a> StreamOwner<'a> {
     fn of(path: &'a str) -> Option<Self> {
         let (is_broker, rest) = match path.strip_prefix("/brokers/") {
             Some(rest) => (true, rest),
@@ -59,7 +59,7 @@ impl<'a> Owner<'a> {
         Some(Self { is_broker, namespace, name })
     }
 
-    fn labels(self, of_brokers: &'static str, of_channels: &'static str) -> Labels<'a> {
+    fn labels(self, of_brokers: &'static str, of_channels: &'static str) -> MetricLabels<'a> {
         let [name, namespace, scope] = if self.is_broker {
             ["kn_broker_name", "kn_broker_namespace", of_brokers]
         } else {
@@ -69,7 +69,7 @@ impl<'a> Owner<'a> {
     }
 
     /// Labels of what is sent to a reader: of a Broker they are Triggers, of a channel Subscriptions.
-    fn labels_to(self, subscriber: &Subscriber) -> Labels<'a> {
+    fn labels_to(self, subscriber: &Subscriber) -> MetricLabels<'a> {
         let kind = if self.is_broker { "trigger" } else { "subscription" };
         let (namespace, name) = subscriber.label.split_once('/').unwrap_or_default();
         let mut labels =
@@ -83,11 +83,11 @@ impl<'a> Owner<'a> {
     }
 }
 
-impl Collector for Eventing {
+impl Collector for EventingMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
-        let (mut dispatched, mut processed) = (Sums::default(), Sums::default());
+        let (mut dispatched, mut processed) = (HistogramFamily::default(), HistogramFamily::default());
         for (path, stream) in &self.table.streams {
-            let Some(owner) = Owner::of(path) else { continue };
+            let Some(owner) = StreamOwner::of(path) else { continue };
             // Upstream's channels do not measure how events come in.
             for outcome in stream.tally.stored.iter().filter(|_| owner.is_broker) {
                 let labels = owner.labels("knative.dev/pkg/broker/ingress", "");
@@ -118,7 +118,7 @@ impl Collector for Eventing {
             ),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
-            for (labels, sum) in sums.bounded(SERIES_SHOWN_MAX) {
+            for (labels, sum) in sums.bounded(SERIES_MAX) {
                 sum.write(&mut family, &labels, &KNATIVE_US)?;
             }
         }
@@ -127,8 +127,8 @@ impl Collector for Eventing {
 }
 
 /// Upstream counts attempts without an answer as answered with 500.
-fn answered(key: &Key) -> Key {
-    Key::of(if key.status == 0 { 500 } else { key.status })
+fn answered(key: &OutcomeKey) -> OutcomeKey {
+    OutcomeKey::of(if key.status == 0 { 500 } else { key.status })
 }
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ mod tests {
             ("/other/ns/c", None),
             ("/brokers/b", None),
         ] {
-            let found = Owner::of(path).map(|owner| (owner.is_broker, owner.namespace, owner.name));
+            let found = StreamOwner::of(path).map(|owner| (owner.is_broker, owner.namespace, owner.name));
             assert_eq!(found, wanted, "{path}");
         }
     }

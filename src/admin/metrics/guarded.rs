@@ -13,12 +13,12 @@ use prometheus_client::metrics::MetricType;
 use super::{counter, gauge};
 
 #[derive(Debug)]
-pub(super) struct Rejected(pub(super) Arc<Rejections>);
+pub(super) struct RejectionMetrics(pub(super) Arc<Rejections>);
 
 #[derive(Debug)]
-pub(super) struct InUse(pub(super) Arc<Expiries>);
+pub(super) struct CertificateMetrics(pub(super) Arc<Expiries>);
 
-impl Collector for Rejected {
+impl Collector for RejectionMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Requests rejected because a web page may have sent them, by listener and reason";
         let mut family = out.encode_descriptor("cross_origin_rejections", help, None, MetricType::Counter)?;
@@ -29,7 +29,7 @@ impl Collector for Rejected {
     }
 }
 
-impl Collector for InUse {
+impl Collector for CertificateMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         let now = Timestamp::now();
         let of = |source: Source| (source.name(), self.0.summary(source, now));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
-use dataplane::outcomes::{DURATIONS_US, Durations};
+use dataplane::request_histograms::{DURATIONS_US, DurationHistogram};
 use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
 
 /// What stands where the name of something would that has no histogram of its own.
@@ -18,17 +18,17 @@ pub(super) const KNATIVE_US: [u64; 14] = [
 ];
 
 /// Names with values.
-pub(super) type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
+pub(super) type MetricLabels<'a> = Vec<(&'static str, Cow<'a, str>)>;
 
 /// One histogram, or several together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Sum {
+pub(super) struct HistogramSum {
     buckets: [u64; DURATIONS_US.len() + 1],
     total_us: u64,
 }
 
-impl Sum {
-    pub(super) fn add(&mut self, durations: &Durations) {
+impl HistogramSum {
+    pub(super) fn add(&mut self, durations: &DurationHistogram) {
         let buckets = durations.buckets.each_ref().map(|count| count.load(Relaxed));
         self.merge(&Self { buckets, total_us: durations.total_us.load(Relaxed) });
     }
@@ -46,7 +46,7 @@ impl Sum {
     pub(super) fn write(
         &self,
         family: &mut MetricEncoder<'_>,
-        labels: &Labels<'_>,
+        labels: &MetricLabels<'_>,
         bounds: &[u64],
     ) -> fmt::Result {
         let buckets = self.by(bounds);
@@ -68,23 +68,23 @@ impl Sum {
 
 /// Histograms by their labels.
 #[derive(Debug, Default)]
-pub(super) struct Sums<'a>(BTreeMap<Labels<'a>, Sum>);
+pub(super) struct HistogramFamily<'a>(BTreeMap<MetricLabels<'a>, HistogramSum>);
 
-impl<'a> Sums<'a> {
+impl<'a> HistogramFamily<'a> {
     /// What has the same labels is one histogram.
-    pub(super) fn add(&mut self, labels: Labels<'a>, durations: &Durations) {
+    pub(super) fn add(&mut self, labels: MetricLabels<'a>, durations: &DurationHistogram) {
         self.0.entry(labels).or_default().add(durations);
     }
 
     /// The `most` with the most in them, and the rest as one. What is empty is left out.
-    pub(super) fn bounded(self, most: usize) -> Vec<(Labels<'a>, Sum)> {
+    pub(super) fn bounded(self, most: usize) -> Vec<(MetricLabels<'a>, HistogramSum)> {
         let mut sums: Vec<_> = self.0.into_iter().filter(|(_, sum)| sum.count() > 0).collect();
         if sums.len() <= most {
             return sums;
         }
         sums.sort_by(|one, other| other.1.count().cmp(&one.1.count()).then_with(|| one.0.cmp(&other.0)));
         let rest = sums.split_off(most);
-        let mut together = Sum::default();
+        let mut together = HistogramSum::default();
         rest.iter().for_each(|(_, sum)| together.merge(sum));
         let named = rest.first().into_iter().flat_map(|(labels, _)| labels);
         let labels = named.map(|(name, _)| (*name, OTHERS.into())).collect();
@@ -99,8 +99,8 @@ mod tests {
 
     use super::*;
 
-    fn durations(each_us: &[u64]) -> Durations {
-        let durations = Durations::default();
+    fn durations(each_us: &[u64]) -> DurationHistogram {
+        let durations = DurationHistogram::default();
         each_us.iter().for_each(|us| durations.note(Duration::from_micros(*us)));
         durations
     }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn fewer_bounds_hold_what_finer_ones_counted() {
         assert!(KNATIVE_US.iter().all(|bound| DURATIONS_US.contains(bound)));
-        let mut sum = Sum::default();
+        let mut sum = HistogramSum::default();
         sum.add(&durations(&[1, 5_000, 5_001, 75_000, 75_001, 10_000_000, 10_000_001, 70_000_000]));
         let by = sum.by(&KNATIVE_US);
         let found: Vec<_> = by.iter().filter(|(_, count)| *count > 0).copied().collect();
@@ -122,14 +122,15 @@ mod tests {
     fn many_histograms_come_as_the_fullest_and_the_others() {
         let labels = |name: &'static str| vec![("name", name.into())];
         let fill = || {
-            let mut sums = Sums::default();
+            let mut sums = HistogramFamily::default();
             for (name, count) in [("a", 1), ("b", 3), ("c", 0), ("d", 2), ("b", 2)] {
                 sums.add(labels(name), &durations(&vec![10; count]));
             }
             sums
         };
-        let names =
-            |sums: &[(Labels<'_>, Sum)]| sums.iter().map(|(l, _)| l[0].1.to_string()).collect::<Vec<_>>();
+        let names = |sums: &[(MetricLabels<'_>, HistogramSum)]| {
+            sums.iter().map(|(l, _)| l[0].1.to_string()).collect::<Vec<_>>()
+        };
         assert_eq!(names(&fill().bounded(3)), ["a", "b", "d"]);
         let two = fill().bounded(1);
         assert_eq!(names(&two), ["b", OTHERS]);

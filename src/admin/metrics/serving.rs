@@ -6,34 +6,34 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use control::fleet::{Metric, Signs, Surveyed};
+use control::autoscaler::{RevisionMetrics, ScalingMetric, ScalingSignals};
 use dataplane::load::BackendLoad;
-use dataplane::outcomes::{Key, Stretch, Tag};
-use dataplane::table::Table;
+use dataplane::request_histograms::{OutcomeKey, RequestPhase, RouteTag};
+use dataplane::table::RoutingTable;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 
-use super::histogram::{KNATIVE_US, Labels, Sum, Sums};
-use super::{Scaler, all_backends, counter};
+use super::histogram::{HistogramFamily, HistogramSum, KNATIVE_US, MetricLabels};
+use super::{AutoscalerMetrics, all_backends, counter};
 
 /// Histograms of one name: 17 lines each. The emptiest beyond come as one.
-pub(super) const SERIES_SHOWN_MAX: usize = 1000;
+pub(super) const SERIES_MAX: usize = 1000;
 
 /// Revisions with gauges: 15 lines each. Those that run come first, and how many are left out is a gauge too.
-pub(super) const REVISIONS_SHOWN_MAX: usize = 1000;
+pub(super) const REVISION_SERIES_MAX: usize = 1000;
 
 /// What waits in the cores speaks to what scales, as upstream's activator to its autoscaler.
 const AUTOSCALER: (&str, &str) = ("peer", "autoscaler");
 
 /// What the table's backends and the fleet's revisions do.
 #[derive(Debug)]
-pub(super) struct Serving {
-    pub(super) table: Arc<Table>,
-    pub(super) scaler: Scaler,
+pub(super) struct ServingMetrics {
+    pub(super) table: Arc<RoutingTable>,
+    pub(super) scaler: AutoscalerMetrics,
 }
 
-impl Collector for Serving {
+impl Collector for ServingMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         self.requests(&mut out)?;
         self.revisions(&mut out)?;
@@ -41,19 +41,19 @@ impl Collector for Serving {
     }
 }
 
-impl Serving {
+impl ServingMetrics {
     /// How requests were answered: by instances alone, and as clients see it.
     fn requests(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (mut inside, mut whole) = (Sums::default(), Sums::default());
+        let (mut inside, mut whole) = (HistogramFamily::default(), HistogramFamily::default());
         let backends = all_backends(&self.table);
         for (key, backend) in &backends {
             let Some(revision) = revision(key, &backend.load) else { continue };
             for outcome in backend.load.answers.iter() {
                 let status = status(&outcome.key);
-                if outcome.key.stretch != Stretch::Whole {
+                if outcome.key.stretch != RequestPhase::Whole {
                     inside.add([revision.clone(), status.clone()].concat(), &outcome.durations);
                 }
-                if outcome.key.stretch != Stretch::Inside {
+                if outcome.key.stretch != RequestPhase::Upstream {
                     let tag = vec![("kn_route_tag", tag(&outcome.key.tag).to_owned().into())];
                     whole.add([revision.clone(), tag, status].concat(), &outcome.durations);
                 }
@@ -72,7 +72,7 @@ impl Serving {
             ),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
-            for (labels, sum) in sums.bounded(SERIES_SHOWN_MAX) {
+            for (labels, sum) in sums.bounded(SERIES_MAX) {
                 sum.write(&mut family, &labels, &KNATIVE_US)?;
             }
         }
@@ -80,9 +80,9 @@ impl Serving {
     }
 
     fn revisions(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (revisions, left_out) = self.scaler.fleet.survey(REVISIONS_SHOWN_MAX);
+        let (revisions, left_out) = self.scaler.fleet.revision_metrics(REVISION_SERIES_MAX);
         let named = revisions.iter().filter_map(|one| Some((revision(&one.key, &one.figures.load)?, one)));
-        let named: Vec<(Labels<'_>, &Surveyed)> = named.collect();
+        let named: Vec<(MetricLabels<'_>, &RevisionMetrics)> = named.collect();
         for (name, help, value) in GAUGES {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for (labels, one) in &named {
@@ -91,8 +91,8 @@ impl Serving {
         }
         for (name, metric, help, value) in WINDOWS {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (labels, one) in named.iter().filter(|(_, one)| one.figures.signs.metric == metric) {
-                put(&mut family, labels, value(&one.figures.signs))?;
+            for (labels, one) in named.iter().filter(|(_, one)| one.figures.signals.metric == metric) {
+                put(&mut family, labels, value(&one.figures.signals))?;
             }
         }
         let help = "Requests inside instances and waiting, of revisions with a limit";
@@ -102,22 +102,22 @@ impl Serving {
         }
         let (name, help) = ("sluicegate_revisions_not_shown", "Revisions without gauges: there are too many");
         let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        put(&mut family, &Labels::new(), left_out as f64)
+        put(&mut family, &MetricLabels::new(), left_out as f64)
     }
 
     fn scaling(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "What it takes to read the counters of a revision";
         let name = "kn_autoscaler_scrape_duration_seconds";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        let mut looks = Sum::default();
-        looks.add(self.scaler.fleet.looks());
-        looks.write(&mut family, &Labels::new(), &KNATIVE_US)?;
+        let mut looks = HistogramSum::default();
+        looks.add(self.scaler.fleet.sample_durations());
+        looks.write(&mut family, &MetricLabels::new(), &KNATIVE_US)?;
 
-        let peer: Labels<'_> = vec![(AUTOSCALER.0, AUTOSCALER.1.into())];
+        let peer: MetricLabels<'_> = vec![(AUTOSCALER.0, AUTOSCALER.1.into())];
         let help = "1 while the scaler hears what cores report";
         let name = "kn_activator_stats_conn_reachable";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        put(&mut family, &peer, f64::from(u8::from(self.scaler.fleet.hears())))?;
+        put(&mut family, &peer, f64::from(u8::from(self.scaler.fleet.is_running())))?;
         let help = "Reports that found no room on their way to the scaler";
         let name = "kn_activator_stats_conn_errors";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -125,17 +125,21 @@ impl Serving {
     }
 }
 
-type Of<T> = fn(&T) -> f64;
+type RevisionKey<T> = fn(&T) -> f64;
 
-const GAUGES: [(&str, &str, Of<Surveyed>); 11] = [
-    ("kn_revision_pods_count", "Ready instances", |one| one.pods.ready.into()),
-    ("kn_revision_pods_not_ready_count", "Instances that take no requests", |one| one.pods.not_ready.into()),
-    ("kn_revision_pods_pending_count", "Instances that start", |one| one.pods.pending.into()),
-    ("kn_revision_pods_terminating_count", "Instances that end", |one| one.pods.terminating.into()),
-    ("kn_revision_pods_desired", "Instances that the scaler wants", |one| one.figures.signs.decided.into()),
+const GAUGES: [(&str, &str, RevisionKey<RevisionMetrics>); 11] = [
+    ("kn_revision_pods_count", "Ready instances", |one| one.pod_counts.ready.into()),
+    ("kn_revision_pods_not_ready_count", "Instances that take no requests", |one| {
+        one.pod_counts.not_ready.into()
+    }),
+    ("kn_revision_pods_pending_count", "Instances that start", |one| one.pod_counts.pending.into()),
+    ("kn_revision_pods_terminating_count", "Instances that end", |one| one.pod_counts.terminating.into()),
+    ("kn_revision_pods_desired", "Instances that the scaler wants", |one| one.figures.signals.desired.into()),
     ("kn_revision_pods_requested", "Instances that are to run", |one| one.desired.into()),
-    ("kn_revision_capacity_excess", "Room beyond the burst that is wanted", |one| one.figures.signs.excess),
-    ("kn_revision_panic_mode", "1 in a panic", |one| u8::from(one.figures.signs.panics).into()),
+    ("kn_revision_capacity_excess", "Room beyond the burst that is wanted", |one| {
+        one.figures.signals.excess_burst_capacity
+    }),
+    ("kn_revision_panic_mode", "1 in a panic", |one| u8::from(one.figures.signals.is_panicking).into()),
     ("kn_revision_request_concurrency", "Requests inside instances and waiting", |one| {
         one.figures.load.demand().into()
     }),
@@ -148,21 +152,21 @@ const GAUGES: [(&str, &str, Of<Surveyed>); 11] = [
 ];
 
 /// Of those only that are scaled by this.
-const WINDOWS: [(&str, Metric, &str, Of<Signs>); 6] = [
-    ("kn_revision_concurrency_stable", Metric::Concurrency, STABLE, |signs| signs.stable),
-    ("kn_revision_concurrency_panic", Metric::Concurrency, PANIC, |signs| signs.panic),
-    ("kn_revision_concurrency_target", Metric::Concurrency, TARGET, |signs| signs.target),
-    ("kn_revision_rps_stable_per_second", Metric::Rps, STABLE, |signs| signs.stable),
-    ("kn_revision_rps_panic_per_second", Metric::Rps, PANIC, |signs| signs.panic),
-    ("kn_revision_rps_target_per_second", Metric::Rps, TARGET, |signs| signs.target),
+const WINDOWS: [(&str, ScalingMetric, &str, RevisionKey<ScalingSignals>); 6] = [
+    ("kn_revision_concurrency_stable", ScalingMetric::Concurrency, STABLE, |signs| signs.stable),
+    ("kn_revision_concurrency_panic", ScalingMetric::Concurrency, PANIC, |signs| signs.panic),
+    ("kn_revision_concurrency_target", ScalingMetric::Concurrency, TARGET, |signs| signs.target),
+    ("kn_revision_rps_stable_per_second", ScalingMetric::RequestsPerSecond, STABLE, |signs| signs.stable),
+    ("kn_revision_rps_panic_per_second", ScalingMetric::RequestsPerSecond, PANIC, |signs| signs.panic),
+    ("kn_revision_rps_target_per_second", ScalingMetric::RequestsPerSecond, TARGET, |signs| signs.target),
 ];
 const STABLE: &str = "Demand of all instances over the stable window";
 const PANIC: &str = "Demand of all instances over the panic window";
 const TARGET: &str = "Demand that one instance is wanted to have";
 
 /// Of a backend that is a revision's.
-fn revision<'a>(key: &'a str, load: &'a BackendLoad) -> Option<Labels<'a>> {
-    let (whose, (namespace, name)) = load.whose.get().zip(key.split_once('/'))?;
+fn revision<'a>(key: &'a str, load: &'a BackendLoad) -> Option<MetricLabels<'a>> {
+    let (whose, (namespace, name)) = load.labels.get().zip(key.split_once('/'))?;
     Some(vec![
         ("k8s_namespace_name", namespace.into()),
         ("kn_service_name", (&*whose.service).into()),
@@ -172,9 +176,9 @@ fn revision<'a>(key: &'a str, load: &'a BackendLoad) -> Option<Labels<'a>> {
 }
 
 /// Nothing of what was cut.
-pub(super) fn status(key: &Key) -> Labels<'static> {
+pub(super) fn status(key: &OutcomeKey) -> MetricLabels<'static> {
     let text = match key.status {
-        0 => return Labels::new(),
+        0 => return MetricLabels::new(),
         class @ 1..10 => format!("{class}xx"),
         status => status.to_string(),
     };
@@ -182,15 +186,15 @@ pub(super) fn status(key: &Key) -> Labels<'static> {
 }
 
 /// X-QP-12
-fn tag(tag: &Tag) -> &str {
+fn tag(tag: &RouteTag) -> &str {
     match tag {
-        Tag::Off => "kn:disabled",
-        Tag::Default => "kn:default",
-        Tag::Undefined => "kn:undefined",
-        Tag::Named(name) => name,
+        RouteTag::Off => "kn:disabled",
+        RouteTag::Default => "kn:default",
+        RouteTag::Undefined => "kn:undefined",
+        RouteTag::Named(name) => name,
     }
 }
 
-fn put(family: &mut MetricEncoder<'_>, labels: &Labels<'_>, value: f64) -> fmt::Result {
+fn put(family: &mut MetricEncoder<'_>, labels: &MetricLabels<'_>, value: f64) -> fmt::Result {
     family.encode_family(labels)?.encode_gauge(&value)
 }

@@ -14,15 +14,15 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// The addresses of the line that `run` prints once everything listens.
 #[derive(Debug, Clone)]
-pub(super) struct Ready {
+pub(super) struct ReadyLine {
     pub(super) http: SocketAddr,
     pub(super) events: SocketAddr,
     pub(super) api: SocketAddr,
     pub(super) admin: SocketAddr,
 }
 
-pub(super) struct Appliance {
-    pub(super) ready: Ready,
+pub(super) struct DemoAppliance {
+    pub(super) ready: ReadyLine,
     child: Child,
     stopped: Arc<AtomicBool>,
     log: PathBuf,
@@ -30,7 +30,7 @@ pub(super) struct Appliance {
     _folder: tempfile::TempDir,
 }
 
-impl Appliance {
+impl DemoAppliance {
     /// Starts this binary on a temporary folder, on the usual ports where they are free.
     pub(super) fn start() -> Result<Self> {
         let me = std::env::current_exe().context("where is this program?")?;
@@ -123,8 +123,8 @@ fn free(port: u16) -> String {
     }
 }
 
-fn parse_ready(line: &str) -> Option<Ready> {
+fn parse_ready(line: &str) -> Option<ReadyLine> {
     let mut words = line.strip_prefix("ready ")?.split(' ');
     let mut next = |name: &str| words.next()?.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
-    Some(Ready { http: next("http")?, events: next("events")?, api: next("api")?, admin: next("admin")? })
+    Some(ReadyLine { http: next("http")?, events: next("events")?, api: next("api")?, admin: next("admin")? })
 }

@@ -6,16 +6,16 @@ use anyhow::{Context, Result, anyhow};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::appliance::Ready;
+use super::appliance::ReadyLine;
 use super::wait_for;
 
-pub(super) struct Client {
-    pub(super) ready: Ready,
+pub(super) struct DemoClient {
+    pub(super) ready: ReadyLine,
     agent: ureq::Agent,
 }
 
-impl Client {
-    pub(super) fn new(ready: Ready) -> Self {
+impl DemoClient {
+    pub(super) fn new(ready: ReadyLine) -> Self {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(60)))

@@ -7,7 +7,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::text;
-use crate::cli::reach::{Api, Reach};
+use crate::cli::api_access::{ApiAccessArgs, ApiClient};
 
 /// Where the object may be: what it is called, and its path without the namespace and the name.
 const KINDS: [(&str, &str, &str); 2] = [
@@ -17,18 +17,18 @@ const KINDS: [(&str, &str, &str); 2] = [
 /// How long the changed object may take to be Ready; usually some milliseconds.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Patch {
+pub(crate) struct SubscriberPatch {
     /// First change the subscriber: a JSON merge patch of spec.subscriber, like '{"ref":null,"uri":"http://…"}'
     #[arg(long, value_name = "JSON")]
     patch: Option<String>,
     #[command(flatten)]
-    reach: Reach,
+    reach: ApiAccessArgs,
 }
 
-impl Patch {
+impl SubscriberPatch {
     /// Changes the object and waits until the cores have it; says where events go now. `None`: nothing was asked for.
     pub(super) fn lay(&self, name: &str, dry_run: bool) -> Result<Option<String>> {
         let Some(patch) = &self.patch else { return Ok(None) };
@@ -50,7 +50,7 @@ impl Patch {
 }
 
 /// The only object that is called so, by its kind, and its path.
-fn find(api: &Api, name: &str) -> Result<(&'static str, String)> {
+fn find(api: &ApiClient, name: &str) -> Result<(&'static str, String)> {
     let (asked, label) = match name.split_once('/') {
         Some((kind, label)) if label.contains('/') => (Some(kind), label),
         _ => (None, name),
@@ -79,7 +79,7 @@ fn find(api: &Api, name: &str) -> Result<(&'static str, String)> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a command line tool has nothing else to do")]
-fn await_ready(api: &Api, path: &str, kind: &str, name: &str) -> Result<String> {
+fn await_ready(api: &ApiClient, path: &str, kind: &str, name: &str) -> Result<String> {
     let began = Instant::now();
     loop {
         let (status, object) = ask(api, "GET", path, None)?;
@@ -94,11 +94,11 @@ fn await_ready(api: &Api, path: &str, kind: &str, name: &str) -> Result<String> 
             let why = ready.map_or("not looked at yet", |ready| text(ready, "message"));
             bail!("{kind} {name} is changed and not Ready, so nothing is sent: {why}");
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-fn ask(api: &Api, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
+fn ask(api: &ApiClient, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
     let body = body.map(Value::to_string).unwrap_or_default().into_bytes();
     let request = ureq::http::Request::builder()
         .method(method)

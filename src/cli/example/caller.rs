@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::server::Answer;
+use super::server::ExampleResponse;
 
 /// Of one call.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One line for each URL in `$CALLS`: the URL, the status and what was said, or why nothing was.
-pub(super) fn answer() -> Answer {
+pub(super) fn answer() -> ExampleResponse {
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_global(Some(PATIENCE))
         .http_status_as_error(false)
@@ -23,5 +23,5 @@ pub(super) fn answer() -> Answer {
         Err(why) => format!("{url} {why}\n"),
     };
     let body = calls.split_whitespace().map(said).collect();
-    Answer { status: 200, content_type: "text/plain", body }
+    ExampleResponse { status: 200, content_type: "text/plain", body }
 }

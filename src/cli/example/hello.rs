@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use super::server::{Answer, Request};
+use super::server::{ExampleRequest, ExampleResponse};
 
 /// `/slow` waits at most this long, so that a typo does not hold a thread for a week.
 const SLOW_MS_MAX: u64 = 600_000;
@@ -12,7 +12,7 @@ const SLOW_MS_MAX: u64 = 600_000;
 /// Requests to `/alone` that are inside.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 
-pub(super) fn answer(request: &Request) -> Answer {
+pub(super) fn answer(request: &ExampleRequest) -> ExampleResponse {
     let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
     match path {
         "/env" => json(std::env::vars().collect::<std::collections::BTreeMap<_, _>>()),
@@ -25,9 +25,9 @@ pub(super) fn answer(request: &Request) -> Answer {
             let others = INSIDE.fetch_add(1, SeqCst);
             rest(query);
             INSIDE.fetch_sub(1, SeqCst);
-            Answer { status: if others == 0 { 200 } else { 500 }, ..hello() }
+            ExampleResponse { status: if others == 0 { 200 } else { 500 }, ..hello() }
         }
-        "/echo" => Answer {
+        "/echo" => ExampleResponse {
             status: 200,
             content_type: "application/octet-stream",
             body: String::from_utf8_lossy(&request.body).into_owned(),
@@ -43,13 +43,13 @@ fn rest(query: &str) {
     std::thread::sleep(Duration::from_millis(ms.min(SLOW_MS_MAX)));
 }
 
-fn hello() -> Answer {
+fn hello() -> ExampleResponse {
     let var = |name: &str, otherwise: &str| std::env::var(name).unwrap_or_else(|_| otherwise.to_owned());
     let body = format!("Hello {} from {}\n", var("TARGET", "World"), var("K_REVISION", "nowhere"));
-    Answer { status: 200, content_type: "text/plain", body }
+    ExampleResponse { status: 200, content_type: "text/plain", body }
 }
 
-fn json(value: impl serde::Serialize) -> Answer {
+fn json(value: impl serde::Serialize) -> ExampleResponse {
     let body = serde_json::to_string(&value).unwrap_or_else(|why| why.to_string());
-    Answer { status: 200, content_type: "application/json", body }
+    ExampleResponse { status: 200, content_type: "application/json", body }
 }

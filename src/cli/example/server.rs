@@ -9,27 +9,29 @@ const LINE_BYTES_MAX: u64 = 16 << 10;
 const HEADERS_MAX: usize = 200;
 const BODY_BYTES_MAX: usize = 8 << 20;
 
-pub(super) struct Request {
+pub(super) struct ExampleRequest {
     pub(super) target: String,
     /// Names in lower case.
     pub(super) headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
 }
 
-impl Request {
+impl ExampleRequest {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 }
 
-pub(super) struct Answer {
+pub(super) struct ExampleResponse {
     pub(super) status: u16,
     pub(super) content_type: &'static str,
     pub(super) body: String,
 }
 
 /// Serves `answer` on $PORT until the process is ended.
-pub(super) fn serve(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> io::Result<()> {
+pub(super) fn serve(
+    answer: impl Fn(&ExampleRequest) -> ExampleResponse + Send + Sync + 'static,
+) -> io::Result<()> {
     let port = match std::env::var("PORT") {
         Ok(text) => text.parse().map_err(|_| io::Error::other(format!("PORT={text:?} is not a port")))?,
         Err(_) => 8080,
@@ -48,7 +50,7 @@ pub(super) fn serve(answer: impl Fn(&Request) -> Answer + Send + Sync + 'static)
     Ok(())
 }
 
-fn converse(stream: &TcpStream, answer: &dyn Fn(&Request) -> Answer) -> io::Result<()> {
+fn converse(stream: &TcpStream, answer: &dyn Fn(&ExampleRequest) -> ExampleResponse) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut input = BufReader::new(stream);
     while let Some(request) = read_request(&mut input, stream)? {
@@ -65,10 +67,10 @@ fn converse(stream: &TcpStream, answer: &dyn Fn(&Request) -> Answer) -> io::Resu
     Ok(())
 }
 
-fn read_request(input: &mut impl BufRead, mut out: &TcpStream) -> io::Result<Option<Request>> {
+fn read_request(input: &mut impl BufRead, mut out: &TcpStream) -> io::Result<Option<ExampleRequest>> {
     let first = line(input)?;
     let Some(target) = first.split(' ').nth(1) else { return Ok(None) };
-    let mut request = Request { target: target.to_owned(), headers: Vec::new(), body: Vec::new() };
+    let mut request = ExampleRequest { target: target.to_owned(), headers: Vec::new(), body: Vec::new() };
     loop {
         let text = line(input)?;
         if text.is_empty() {

@@ -1,8 +1,8 @@
 //! A subscriber: prints each CloudEvent it is sent, and answers as it was told.
 
-use super::server::{Answer, Request};
+use super::server::{ExampleRequest, ExampleResponse};
 
-pub(super) fn answer(request: &Request, status: u16) -> Answer {
+pub(super) fn answer(request: &ExampleRequest, status: u16) -> ExampleResponse {
     let attribute = |name: &str| request.header(name).unwrap_or("-").to_owned();
     println!(
         "event type={} source={} id={} bytes={} dead-letter-of={}",
@@ -12,5 +12,5 @@ pub(super) fn answer(request: &Request, status: u16) -> Answer {
         request.body.len(),
         attribute("ce-knativeerrordest"),
     );
-    Answer { status, content_type: "text/plain", body: String::new() }
+    ExampleResponse { status, content_type: "text/plain", body: String::new() }
 }

@@ -8,21 +8,21 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use axum::Router;
-use control::access::own_token;
-use control::access::selfmade::SelfMade;
-use control::access::tokens::Tokens;
-use control::api::door::{self, Door, Papers};
-use control::api::serve::serve;
-use control::api::{Audit, Believed, Signer, Surroundings};
-use control::cross_origin::{CrossOriginProtection, Listener, OwnHosts, Rejections};
+use control::access::host_token;
+use control::access::self_signed::SelfSignedCertificates;
+use control::access::static_tokens::StaticTokens;
+use control::api::http_server::serve;
+use control::api::listener::{self, ApiTlsListener, TlsFiles};
+use control::api::{ApiServerConfig, AuditLog, AuthenticationSources, TokenSigner};
+use control::cross_origin::{CrossOriginProtection, GuardedListener, OwnHosts, Rejections};
 use control::expiry::Expiries;
 use futures_util::future;
 use jiff::Timestamp;
 
-use super::control::Parts;
-use super::{hosts, outward};
-use crate::cli::kubeconfig::{self, Authority};
-use crate::config::{Config, HostRule};
+use super::control::ControlThreadConfig;
+use super::{advertised_address, hosts};
+use crate::cli::kubeconfig::{self, ClusterAuthority};
+use crate::config::{AllowedHostRule, RunConfig};
 
 /// Below the data folder: what only the API may read.
 const FOLDER: &str = "api";
@@ -30,49 +30,50 @@ const KEY: &str = "service-accounts.key";
 const OWN_TOKEN: &str = "own.token";
 
 /// Who signs service accounts' tokens.
-pub(super) fn signer(config: &Config) -> Result<Arc<Signer>> {
+pub(super) fn signer(config: &RunConfig) -> Result<Arc<TokenSigner>> {
     let folder = config.data.join(FOLDER);
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     // Whatever lies in it says who somebody is.
     std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o700))
         .with_context(|| folder.display().to_string())?;
     let key = folder.join(KEY);
-    Ok(Arc::new(Signer::open(&key).with_context(|| key.display().to_string())?))
+    Ok(Arc::new(TokenSigner::open(&key).with_context(|| key.display().to_string())?))
 }
 
 /// What `DATA/api/kubeconfig` says who uses it, where coming from this host says nothing. Like that file it is a
 /// convenience: a disk that is full keeps nobody from starting.
-fn own_token(config: &Config) -> Option<String> {
+fn own_token(config: &RunConfig) -> Option<String> {
     if config.api.ip().is_loopback() && !config.api_authenticate {
         return None;
     }
     let path = config.data.join(FOLDER).join(OWN_TOKEN);
-    own_token::read_or_make(&path)
+    host_token::load_or_create(&path)
         .inspect_err(|why| tracing::warn!(%why, "the kubeconfig that is left has no token"))
         .ok()
 }
 
 /// Out of the files that flags name.
 #[derive(Clone)]
-pub(super) struct Given {
-    tokens: Tokens,
-    audit: Option<Audit>,
+pub(super) struct ApiTlsFiles {
+    tokens: StaticTokens,
+    audit: Option<AuditLog>,
 }
 
-impl Given {
+impl ApiTlsFiles {
     /// # Errors
     /// One of them is no good; those for TLS are looked at too.
-    pub(super) fn read(config: &Config) -> Result<Self> {
+    pub(super) fn read(config: &RunConfig) -> Result<Self> {
         let tokens = match &config.api_tokens {
-            Some(path) => Tokens::read(path).map_err(|why| anyhow!("api-tokens: {why}"))?,
-            None => Tokens::default(),
+            Some(path) => StaticTokens::read(path).map_err(|why| anyhow!("api-tokens: {why}"))?,
+            None => StaticTokens::default(),
         };
         if config.api_tls && config.kubeconfig.is_none() {
-            door::check(&papers(config, config.api, Arc::default())).map_err(|why| without_tls(&why))?;
+            listener::check(&tls_files(config, config.api, Arc::default()))
+                .map_err(|why| without_tls(&why))?;
         }
         let audit = match &config.api_audit_log {
             Some(path) => {
-                Some(Audit::open(path).with_context(|| format!("api-audit-log: {}", path.display()))?)
+                Some(AuditLog::open(path).with_context(|| format!("api-audit-log: {}", path.display()))?)
             }
             None => None,
         };
@@ -88,15 +89,15 @@ impl Given {
 }
 
 /// Whether what the API makes itself in the data folder is there and good, or can be made.
-pub(super) fn check_made(config: &Config) -> Result<()> {
+pub(super) fn check_made(config: &RunConfig) -> Result<()> {
     if config.kubeconfig.is_some() {
         return Ok(());
     }
     signer(config)?;
-    let mut papers = papers(config, config.api, Arc::default());
-    if let Some(maker) = papers.made_by.take().filter(|_| config.api_tls) {
+    let mut papers = tls_files(config, config.api, Arc::default());
+    if let Some(maker) = papers.self_signed.take().filter(|_| config.api_tls) {
         maker.renew(Timestamp::now()).map_err(|why| without_tls(&why))?;
-        door::check(&papers).map_err(|why| without_tls(&why))?;
+        listener::check(&papers).map_err(|why| without_tls(&why))?;
     }
     Ok(())
 }
@@ -106,24 +107,28 @@ fn without_tls(why: &str) -> anyhow::Error {
 }
 
 /// What the API is given of the appliance around it.
-pub(super) fn surroundings(parts: &Parts, signer: Arc<Signer>) -> Surroundings {
-    let (config, Given { tokens, audit }) = (&parts.config, parts.given.clone());
-    Surroundings {
+pub(super) fn surroundings(parts: &ControlThreadConfig, signer: Arc<TokenSigner>) -> ApiServerConfig {
+    let (config, ApiTlsFiles { tokens, audit }) = (&parts.config, parts.given.clone());
+    ApiServerConfig {
         readiness: Some(parts.health.readiness()),
-        instances: Some(config.data.join("instances")),
-        believed: Believed { tokens, own: own_token(config), signer: Some(signer) },
-        audit,
+        log_dir: Some(config.data.join("instances")),
+        authentication: AuthenticationSources {
+            static_tokens: tokens,
+            host_token: own_token(config),
+            service_accounts: Some(signer),
+        },
+        audit_log: audit,
     }
 }
 
 /// A bound listener that knows how to speak.
-enum Entrance {
+enum ApiListener {
     /// `is_trusted`: its callers are on this host, and count as the operator.
     Plain {
         listener: tokio::net::TcpListener,
         is_trusted: bool,
     },
-    Tls(Box<Door>),
+    Tls(Box<ApiTlsListener>),
     Socket(tokio::net::UnixListener),
 }
 
@@ -134,17 +139,17 @@ pub(super) struct Reports<'a> {
 }
 
 /// All ways in.
-pub(super) struct Entrances {
-    all: Vec<(Entrance, CrossOriginProtection)>,
+pub(super) struct ApiListeners {
+    all: Vec<(ApiListener, CrossOriginProtection)>,
     /// The certificate (PEM) of the authority that the API made itself; empty where it has none.
     authority: String,
 }
 
-impl Entrances {
+impl ApiListeners {
     pub(super) fn open(
         tcp: Option<TcpListener>,
         socket: Option<UnixListener>,
-        config: &Config,
+        config: &RunConfig,
         reports: &Reports<'_>,
     ) -> Result<Self> {
         let mut all = Vec::new();
@@ -154,30 +159,36 @@ impl Entrances {
             let listener = tokio::net::TcpListener::from_std(listener).context("api")?;
             let mut hosts = hosts::own(config, at.ip());
             let (entrance, authority) = if config.api_tls {
-                let papers = papers(config, at, Arc::clone(reports.expiries));
-                let maker = papers.made_by.clone();
-                let door = Door::open(listener, papers).map_err(|why| without_tls(&why))?;
+                let papers = tls_files(config, at, Arc::clone(reports.expiries));
+                let maker = papers.self_signed.clone();
+                let door = ApiTlsListener::new(listener, papers).map_err(|why| without_tls(&why))?;
                 hosts.extend(door.names());
-                let made = maker.map(|maker| std::fs::read_to_string(maker.ca())).transpose()?;
-                (Entrance::Tls(Box::new(door)), made.map_or(Authority::Known, Authority::Made))
+                let made = maker.map(|maker| std::fs::read_to_string(maker.ca_path())).transpose()?;
+                (
+                    ApiListener::Tls(Box::new(door)),
+                    made.map_or(ClusterAuthority::Known, ClusterAuthority::Made),
+                )
             } else {
-                (Entrance::Plain { listener, is_trusted: !config.api_authenticate }, Authority::Plain)
+                (
+                    ApiListener::Plain { listener, is_trusted: !config.api_authenticate },
+                    ClusterAuthority::Plain,
+                )
             };
             let (hosts, rejections) = (OwnHosts::new(at.ip(), hosts), Arc::clone(reports.rejections));
             all.push((
                 entrance,
-                CrossOriginProtection::new(Listener::Api, config.api_tls, hosts, rejections),
+                CrossOriginProtection::new(GuardedListener::Api, config.api_tls, hosts, rejections),
             ));
-            leave_kubeconfig(config, at, &authority);
-            if let Authority::Made(pem) = authority {
+            write_kubeconfig(config, at, &authority);
+            if let ClusterAuthority::Made(pem) = authority {
                 made_by = pem;
             }
         }
         if let Some(listener) = socket {
             let listener = tokio::net::UnixListener::from_std(listener).context("api-socket")?;
             let rejections = Arc::clone(reports.rejections);
-            let protection = CrossOriginProtection::of_socket(Listener::ApiSocket, rejections);
-            all.push((Entrance::Socket(listener), protection));
+            let protection = CrossOriginProtection::of_socket(GuardedListener::ApiSocket, rejections);
+            all.push((ApiListener::Socket(listener), protection));
         }
         Ok(Self { all, authority: made_by })
     }
@@ -192,44 +203,44 @@ impl Entrances {
     where
         U: Future<Output = ()>,
     {
-        let serve = |(one, protection): (Entrance, _)| one.serve(router.clone(), protection, until());
+        let serve = |(one, protection): (ApiListener, _)| one.serve(router.clone(), protection, until());
         future::join_all(self.all.into_iter().map(serve)).await;
     }
 }
 
-impl Entrance {
+impl ApiListener {
     async fn serve(self, router: Router, protection: CrossOriginProtection, until: impl Future<Output = ()>) {
         match self {
             Self::Plain { listener, is_trusted: true } => {
-                serve(listener, router, protection, door::by_address, until).await;
+                serve(listener, router, protection, listener::tcp_peer, until).await;
             }
             Self::Plain { listener, is_trusted: false } => {
-                serve(listener, router, protection, door::by_token, until).await;
+                serve(listener, router, protection, listener::by_token, until).await;
             }
             Self::Tls(door) => serve(*door, router, protection, |_, peer| peer.clone(), until).await,
-            Self::Socket(listener) => serve(listener, router, protection, door::by_user, until).await,
+            Self::Socket(listener) => serve(listener, router, protection, listener::unix_peer, until).await,
         }
     }
 }
 
 /// The certificate that was given, or one of our own making.
-fn papers(config: &Config, at: SocketAddr, expiries: Arc<Expiries>) -> Papers {
+fn tls_files(config: &RunConfig, at: SocketAddr, expiries: Arc<Expiries>) -> TlsFiles {
     let (certificate, key, made_by) = match &config.api_tls_cert {
         Some(pair) => (pair.certificate.clone(), pair.key.clone(), None),
         None => {
             let mut names = names(at.ip());
-            names.extend(config.allowed_hosts.iter().map(|HostRule(host)| host.clone()));
-            let maker = SelfMade::new(&config.data.join(FOLDER), &names);
-            (maker.server(), maker.server(), Some(maker))
+            names.extend(config.allowed_hosts.iter().map(|AllowedHostRule(host)| host.clone()));
+            let maker = SelfSignedCertificates::new(&config.data.join(FOLDER), &names);
+            (maker.server_path(), maker.server_path(), Some(maker))
         }
     };
     let (clients, authenticates) = (config.api_client_ca.clone(), config.api_authenticate);
-    Papers { certificate, key, clients, made_by, authenticates, expiries }
+    TlsFiles { certificate, key, client_ca: clients, self_signed: made_by, authenticates, expiries }
 }
 
 /// Where clients may meet us, as far as this host knows.
 pub(super) fn names(bound: IpAddr) -> Vec<String> {
-    let mut names = vec![outward::address(bound).to_string()];
+    let mut names = vec![advertised_address::address(bound).to_string()];
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
     let is_name = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c));
     names.extend(is_name.then_some(host));
@@ -238,7 +249,7 @@ pub(super) fn names(bound: IpAddr) -> Vec<String> {
 
 /// `DATA/api/kubeconfig`, with which kubectl on this host works at once. It is a convenience: a disk that is
 /// full must not keep an appliance from starting that would deliver what it holds and make room by that.
-fn leave_kubeconfig(config: &Config, at: SocketAddr, authority: &Authority) {
+fn write_kubeconfig(config: &RunConfig, at: SocketAddr, authority: &ClusterAuthority) {
     let near = match at.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], at.port())),
         IpAddr::V6(ip) if ip.is_unspecified() => {

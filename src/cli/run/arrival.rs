@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::folder::{self, Folder};
-use super::logs::Opening;
-use super::sockets::unix::Prepared;
-use super::sockets::{self, Sockets};
-use super::takeover::{self, Predecessor};
-use crate::config::Config;
+use super::data_folder::{self, DataFolder};
+use super::hot_restart::{self, Predecessor};
+use super::logs::OpeningLogs;
+use super::sockets::unix::PreparedSocket;
+use super::sockets::{self, BoundSockets};
+use crate::config::RunConfig;
 
 /// A process that was taken over from goes on if its successor dies, and hears of that within milliseconds. Until then its
 /// sockets are in use, and it cannot be asked; each attempt waits some time for the sockets.
@@ -17,26 +17,26 @@ const ATTEMPTS_MAX: u32 = 5;
 const ATTEMPT_STEP: Duration = Duration::from_millis(100);
 
 pub(super) struct Arrival {
-    pub(super) folder: Folder,
-    pub(super) logs: Opening,
-    pub(super) sockets: Sockets,
+    pub(super) folder: DataFolder,
+    pub(super) logs: OpeningLogs,
+    pub(super) sockets: BoundSockets,
     /// It serves requests until this one does.
     pub(super) predecessor: Option<Predecessor>,
 }
 
 /// # Errors
 /// The folder or an address is another process's, or the process before refuses.
-pub(super) fn arrive(config: &Config, mut api_socket: Option<Prepared>) -> Result<Arrival> {
+pub(super) fn arrive(config: &RunConfig, mut api_socket: Option<PreparedSocket>) -> Result<Arrival> {
     for attempt in 1.. {
         if config.hot_restart
-            && let Some((predecessor, inherited)) = takeover::begin(config)?
+            && let Some((predecessor, inherited)) = hot_restart::begin(config)?
         {
-            let sockets = Sockets::inherit(inherited, &mut api_socket)?;
+            let sockets = BoundSockets::inherit(inherited, &mut api_socket)?;
             predecessor.wait_for_folder()?;
-            let folder = folder::take_patiently(&config.data)?;
+            let folder = data_folder::take_patiently(&config.data)?;
             return Ok(Arrival {
                 folder,
-                logs: Opening::begin(config)?,
+                logs: OpeningLogs::start(config)?,
                 sockets,
                 predecessor: Some(predecessor),
             });
@@ -50,15 +50,15 @@ pub(super) fn arrive(config: &Config, mut api_socket: Option<Prepared>) -> Resul
 }
 
 /// Without a process before this one.
-fn start(config: &Config, api_socket: &mut Option<Prepared>) -> Result<Arrival> {
-    let folder = folder::take(&config.data)?;
-    let sockets = Sockets::bind(config, api_socket)?;
-    Ok(Arrival { folder, logs: Opening::begin(config)?, sockets, predecessor: None })
+fn start(config: &RunConfig, api_socket: &mut Option<PreparedSocket>) -> Result<Arrival> {
+    let folder = data_folder::take(&config.data)?;
+    let sockets = BoundSockets::bind(config, api_socket)?;
+    Ok(Arrival { folder, logs: OpeningLogs::start(config)?, sockets, predecessor: None })
 }
 
 /// Another process has the folder or an address.
 fn is_in_use(why: &anyhow::Error) -> bool {
-    sockets::is_taken(why) || why.is::<folder::InUse>()
+    sockets::is_taken(why) || why.is::<data_folder::FolderInUse>()
 }
 
 #[allow(clippy::disallowed_methods, reason = "nothing runs yet but this thread")]

@@ -5,27 +5,27 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use control::bounded;
+use control::bounded_file;
 use control::expiry::{Expiries, Source};
 use control::publish::Publisher;
 use dataplane::table::Protocol;
-use dataplane::tls::{Certificates, Identity, Trust};
+use dataplane::tls::{CertificateStore, TlsClientConfig, TlsIdentity};
 use jiff::Timestamp;
 
-use crate::config::{CertificateRule, Config, RouteRule};
+use crate::config::{CertificateRule, RouteRule, RunConfig};
 
 /// A chain of ten certificates is 20 KiB; a wrong path (a disk image, a log) must not be read whole.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// All of them, or the first reason why not.
-pub(super) fn load(rules: &[CertificateRule], expiries: &Expiries) -> Result<Certificates> {
-    let mut certificates = Certificates::default();
+pub(super) fn load(rules: &[CertificateRule], expiries: &Expiries) -> Result<CertificateStore> {
+    let mut certificates = CertificateStore::default();
     let mut chains = Vec::new();
     for rule in rules {
         let named = || format!("tls-cert: {}", rule.host);
         let (chain, key) =
             (read(&rule.certificate).with_context(named)?, read(&rule.key).with_context(named)?);
-        let identity = Identity::from_pem(&chain, &key).with_context(|| {
+        let identity = TlsIdentity::from_pem(&chain, &key).with_context(|| {
             format!("tls-cert: {}: {} and {}", rule.host, rule.certificate.display(), rule.key.display())
         })?;
         certificates.insert(&rule.host, identity);
@@ -39,7 +39,7 @@ pub(super) fn load(rules: &[CertificateRule], expiries: &Expiries) -> Result<Cer
 
 /// Reads the certificates again. If one of them is no good all stay as they are: half a reload is worse
 /// than none.
-pub(super) fn reload(config: &Config, publisher: &Publisher, expiries: &Expiries) {
+pub(super) fn reload(config: &RunConfig, publisher: &Publisher, expiries: &Expiries) {
     match load(&config.certificates, expiries) {
         Ok(certificates) => {
             let count = certificates.len();
@@ -51,11 +51,11 @@ pub(super) fn reload(config: &Config, publisher: &Publisher, expiries: &Expiries
 }
 
 /// Whom the addresses of a route have to prove to be, if they speak TLS.
-pub(super) fn trust(rule: &RouteRule, expiries: &Expiries) -> Result<Option<Arc<Trust>>> {
+pub(super) fn client_tls(rule: &RouteRule, expiries: &Expiries) -> Result<Option<Arc<TlsClientConfig>>> {
     let Some(tls) = &rule.tls else { return Ok(None) };
     let named = || format!("route: {}", rule.host);
     let authorities = read(&tls.authorities).with_context(named)?;
-    let trust = Trust::new(&authorities, &tls.name, rule.protocol == Protocol::H2c)
+    let trust = TlsClientConfig::new(&authorities, &tls.name, rule.protocol == Protocol::H2c)
         .with_context(|| format!("route: {}: {}", rule.host, tls.authorities.display()))?;
     expiries.record(Source::RouteCa, &rule.host, &authorities, Timestamp::now());
     Ok(Some(Arc::new(trust)))
@@ -64,7 +64,7 @@ pub(super) fn trust(rule: &RouteRule, expiries: &Expiries) -> Result<Option<Arc<
 fn read(path: &Path) -> Result<Vec<u8>> {
     let named = || path.display().to_string();
     let large = || format!("{} has more than {FILE_BYTES_MAX} bytes", path.display());
-    bounded::read(path, FILE_BYTES_MAX).with_context(named)?.with_context(large)
+    bounded_file::read(path, FILE_BYTES_MAX).with_context(named)?.with_context(large)
 }
 
 #[cfg(test)]

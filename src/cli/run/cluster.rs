@@ -17,7 +17,7 @@ use kube::client::Body;
 use tokio::time::{Instant, sleep};
 use ureq::http::{Method, Request};
 
-use crate::cli::reach;
+use crate::cli::api_access;
 
 /// A connection on which nothing arrives for so long, after a request was written, is closed.
 const READ_SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -31,12 +31,12 @@ const STABLE_MIN: Duration = Duration::from_secs(10);
 
 /// A client for the cluster that `file` names.
 pub(super) async fn client(file: &Path) -> Result<kube::Client> {
-    let mut config = reach::config(file).await?;
+    let mut config = api_access::config(file).await?;
     config.read_timeout = Some(READ_SILENCE_MAX);
     config.reset_reader_on_write = true;
     let namespace = config.default_namespace.clone();
     let inner = kube::Client::try_from(config).with_context(|| format!("--kubeconfig {}", file.display()))?;
-    let pace = Pace::default();
+    let pace = ReconnectPace::default();
     let paced = tower::service_fn(move |request: Request<Body>| {
         let attempt = Attempt::new(&pace, &request);
         let inner = inner.clone();
@@ -68,9 +68,9 @@ fn wait(failures: u32, chance: f64) -> Duration {
 
 /// Failures in a row, by what is asked for. There are as many entries as kinds are followed.
 #[derive(Debug, Clone, Default)]
-struct Pace(Arc<Mutex<HashMap<String, u32>>>);
+struct ReconnectPace(Arc<Mutex<HashMap<String, u32>>>);
 
-impl Pace {
+impl ReconnectPace {
     fn failures(&self, key: &str) -> u32 {
         self.lock().get(key).copied().unwrap_or(0)
     }
@@ -92,14 +92,14 @@ impl Pace {
 
 /// A list or a watch under way.
 struct Attempt {
-    pace: Pace,
+    pace: ReconnectPace,
     key: String,
     is_watch: bool,
 }
 
 impl Attempt {
     /// `None`: the request is neither, and whoever makes it has retries of its own.
-    fn new(pace: &Pace, request: &Request<Body>) -> Option<Self> {
+    fn new(pace: &ReconnectPace, request: &Request<Body>) -> Option<Self> {
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
         let has = |name: &str| query.split('&').any(|one| one.split('=').next() == Some(name));
         let is_watch = has("watch");
@@ -157,7 +157,7 @@ mod tests {
         let of = |method: &str, query: &str| {
             let uri = format!("/api/v1/pods?{query}");
             let request = Request::builder().method(method).uri(uri).body(Body::empty()).unwrap();
-            Attempt::new(&Pace::default(), &request).map(|attempt| attempt.key)
+            Attempt::new(&ReconnectPace::default(), &request).map(|attempt| attempt.key)
         };
         assert_eq!(of("GET", "limit=500&labelSelector=a").as_deref(), Some("list /api/v1/pods"));
         assert_eq!(of("GET", "watch=true&timeoutSeconds=20").as_deref(), Some("watch /api/v1/pods"));
@@ -175,13 +175,13 @@ mod tests {
 
     #[tokio::test]
     async fn end_of_an_answer_says_how_the_attempt_went() {
-        let pace = Pace::default();
+        let pace = ReconnectPace::default();
         let run = async |is_watch: bool, is_cut: bool| {
             let attempt = Attempt { pace: pace.clone(), key: "k".to_owned(), is_watch };
             let pieces = stream::iter([Ok("a"), if is_cut { Err("cut") } else { Ok("b") }]);
             let body =
                 axum::body::Body::from_stream(pieces.map(|piece| piece.map_err(std::io::Error::other)));
-            let body = crate::cli::reach::streamed(body).await.unwrap();
+            let body = crate::cli::api_access::streamed(body).await.unwrap();
             let mut followed = attempt.follow(body).into_data_stream();
             followed.next().await.unwrap().unwrap();
             while let Some(Ok(_)) = followed.next().await {}

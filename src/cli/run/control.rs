@@ -11,31 +11,31 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use axum::Router;
-use control::api::Definition;
-use control::controllers::{self, ControlConfig};
-use control::cross_origin::{CrossOriginProtection, Listener, OwnHosts};
+use control::api::SeedDefinition;
+use control::autoscaler::Autoscaler;
+use control::controllers::{self, ControllerConfig};
+use control::cross_origin::{CrossOriginProtection, GuardedListener, OwnHosts};
+use control::dns::InstanceGateway;
 use control::expiry::{self, Expiries};
-use control::fleet::Fleet;
-use control::kind::Registry;
-use control::manifests::Manifests;
-use control::names::Gateway;
+use control::kind_registry::KindRegistry;
+use control::manifests::ManifestApplier;
 use control::publish::Publisher;
-use control::runtime::{self, Init, ProcessRuntime, Surroundings};
-use control::store::{Store, StoreError};
+use control::runtime::{self, HostConfig, InitProgram, ProcessRuntime};
+use control::store::{ObjectStore, StoreError};
 use control::{api, kinds, store};
-use dataplane::signal::{Signal, Signals};
+use dataplane::signal::{Signal, SignalQueue};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task;
 
-use super::api::{self as entrance, Entrances, Given, Reports};
+use super::api::{self as entrance, ApiListeners, ApiTlsFiles, Reports};
 use super::cluster;
 use super::descriptors::Guarded;
 use super::events_tls::EventsTls;
 use super::hosts;
 use super::instances;
 use super::log_names::LogNames;
-use crate::admin::{self, Admin, Health, Scaler};
-use crate::config::Config;
+use crate::admin::{self, AdminServer, AutoscalerMetrics, Health};
+use crate::config::RunConfig;
 
 /// Requests to the API under way may take this long when another process takes it over; watches are cut.
 const API_DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -56,32 +56,32 @@ const WRITES_MIN: u64 = 100;
 const MANY_WRITES: u64 = 5000;
 
 /// What the control thread is made from.
-pub(super) struct Parts {
-    pub(super) config: Config,
-    pub(super) control: ControlConfig,
+pub(super) struct ControlThreadConfig {
+    pub(super) config: RunConfig,
+    pub(super) control: ControllerConfig,
     pub(super) publisher: Arc<Publisher>,
-    pub(super) signals: Signals,
+    pub(super) signals: SignalQueue,
     /// Rung when a signal waits.
-    pub(super) bell: Arc<Notify>,
+    pub(super) wake: Arc<Notify>,
     /// `None` when the objects are a cluster's.
     pub(super) api: Option<TcpListener>,
     pub(super) api_socket: Option<UnixListener>,
     /// For the API.
-    pub(super) given: Given,
+    pub(super) given: ApiTlsFiles,
     pub(super) admin: TcpListener,
     pub(super) health: Arc<Health>,
-    pub(super) steered: Steered,
+    pub(super) steered: ControlReceivers,
     /// Its certificate is renewed here.
     pub(super) events_tls: Option<EventsTls>,
     /// Where names of Services lead instances to, or why nowhere.
-    pub(super) gateway: Result<Gateway, String>,
+    pub(super) gateway: Result<InstanceGateway, String>,
     /// Another process still runs instances here.
-    pub(super) beside: bool,
+    pub(super) handover: bool,
     pub(super) log_names: LogNames,
 }
 
 /// By what the main thread steers the control thread.
-pub(super) struct Reins {
+pub(super) struct ControlHandle {
     /// Ends instances, and then all of it.
     pub(super) stop: watch::Sender<bool>,
     /// Ends API, controllers and store, because another process has them next.
@@ -93,7 +93,7 @@ pub(super) struct Reins {
 }
 
 /// Their other ends.
-pub(super) struct Steered {
+pub(super) struct ControlReceivers {
     stop: watch::Receiver<bool>,
     hand_over: watch::Receiver<bool>,
     handed: mpsc::Sender<()>,
@@ -110,44 +110,48 @@ pub(super) enum AdminPort {
     Closed,
 }
 
-pub(super) fn reins() -> (Reins, Steered) {
+pub(super) fn reins() -> (ControlHandle, ControlReceivers) {
     let (say_stop, stop) = watch::channel(false);
     let (say_hand_over, hand_over) = watch::channel(false);
     let (lend_admin, admin_port) = watch::channel(AdminPort::Served);
     let (handed, hear_handed) = mpsc::channel();
-    let reins =
-        Reins { stop: say_stop, hand_over: say_hand_over, handed: hear_handed, admin_port: lend_admin };
-    (reins, Steered { stop, hand_over, handed, admin_port })
+    let reins = ControlHandle {
+        stop: say_stop,
+        hand_over: say_hand_over,
+        handed: hear_handed,
+        admin_port: lend_admin,
+    };
+    (reins, ControlReceivers { stop, hand_over, handed, admin_port })
 }
 
 /// The control thread as the main thread sees it.
-pub(super) struct Control {
+pub(super) struct ControlThread {
     /// Told once a first table holds everything that was stored, and the API listens; or why not.
     pub(super) synced: oneshot::Receiver<Result<()>>,
     /// What the admin listener is to report on, known once the cores run.
-    pub(super) admin: oneshot::Sender<Arc<Admin>>,
+    pub(super) admin: oneshot::Sender<Arc<AdminServer>>,
     pub(super) thread: JoinHandle<Result<()>>,
 }
 
-pub(super) fn start(parts: Parts) -> Result<Control> {
+pub(super) fn start(parts: ControlThreadConfig) -> Result<ControlThread> {
     let (say_synced, synced) = oneshot::channel();
     let (admin, hear_admin) = oneshot::channel();
     let thread = std::thread::Builder::new()
         .name("control".to_owned())
         .spawn(move || tokio_uring::start(live(parts, say_synced, hear_admin)))
         .context("no thread for control")?;
-    Ok(Control { synced, admin, thread })
+    Ok(ControlThread { synced, admin, thread })
 }
 
 async fn live(
-    parts: Parts,
+    parts: ControlThreadConfig,
     say_synced: oneshot::Sender<Result<()>>,
-    hear_admin: oneshot::Receiver<Arc<Admin>>,
+    hear_admin: oneshot::Receiver<Arc<AdminServer>>,
 ) -> Result<()> {
     let (house, protection) = (furnish(&parts).await, protection(&parts));
     let reports = Reports { rejections: &parts.health.rejections, expiries: &parts.health.expiries };
     let opened = house.and_then(|house| {
-        Ok((house, Entrances::open(parts.api, parts.api_socket, &parts.config, &reports)?))
+        Ok((house, ApiListeners::open(parts.api, parts.api_socket, &parts.config, &reports)?))
     });
     let (house, entrances) = match opened {
         Ok(opened) => opened,
@@ -159,12 +163,12 @@ async fn live(
     house.keep(entrances.authority());
     let leaving = || either(stopped(parts.steered.stop.clone()), stopped(parts.steered.hand_over.clone()));
     let (publisher, admin_port) = (Arc::clone(&parts.publisher), parts.steered.admin_port);
-    let scaler = Scaler { fleet: house.fleet.clone(), signals: parts.signals.clone() };
+    let scaler = AutoscalerMetrics { fleet: house.fleet.clone(), signals: parts.signals.clone() };
     task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler, protection), publisher, admin_port));
     task::spawn_local(check_certificates(Arc::clone(&parts.health.expiries)));
     let tally = Arc::clone(&parts.health.manifests);
-    let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
-    task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
+    let mut manifests = ManifestApplier::new(house.outside.clone(), &parts.config.manifests, tally);
+    task::spawn_local(receive_signals(parts.signals, parts.wake, house.fleet.clone(), parts.health));
 
     if let Some(events_tls) = parts.events_tls {
         task::spawn_local(either(events_tls.keep_fresh(), leaving()));
@@ -173,7 +177,7 @@ async fn live(
     let (first_table, have_table) = oneshot::channel();
     let objects = house.store.as_ref().map(Arc::downgrade).unwrap_or_default();
     let controllers = task::spawn_local(controllers::run(
-        ControlConfig { store: objects, ..parts.control },
+        ControllerConfig { store: objects, ..parts.control },
         house.client.clone(),
         house.fleet.clone(),
         parts.publisher,
@@ -186,7 +190,7 @@ async fn live(
         return Ok(());
     }
     either(manifests.apply(), stopped(parts.steered.stop.clone())).await;
-    task::spawn_local(either(manifests.follow(), leaving()));
+    task::spawn_local(either(manifests.run(), leaving()));
     let until = parts.steered.hand_over.clone();
     let api = task::spawn_local(entrances.serve(house.router.clone(), move || stopped(until.clone())));
     drop(say_synced.send(Ok(())));
@@ -221,7 +225,7 @@ async fn is_there(table: oneshot::Receiver<()>, stop: watch::Receiver<bool>) -> 
 /// Why there is no first table.
 async fn why_ended<E: Into<anyhow::Error>>(
     controllers: task::JoinHandle<Result<(), E>>,
-    config: &Config,
+    config: &RunConfig,
 ) -> anyhow::Error {
     controllers.abort(); // if it has not ended, it may be waiting for a server that does not answer
     let why = match controllers.await {
@@ -237,26 +241,30 @@ async fn why_ended<E: Into<anyhow::Error>>(
 }
 
 /// What the control thread works with.
-struct House {
+struct ControlState {
     /// `None` when the objects are a cluster's.
-    store: Option<Arc<Store>>,
-    registry: Arc<Registry>,
+    store: Option<Arc<ObjectStore>>,
+    registry: Arc<KindRegistry>,
     /// The definitions of our kinds that are stored are those of an earlier start.
     defined_before: bool,
     /// Makes the tokens of accounts, in an API of our own.
-    signer: Option<Arc<api::Signer>>,
+    signer: Option<Arc<api::TokenSigner>>,
     client: kube::Client,
     /// The API as everybody else meets it.
     outside: kube::Client,
     router: Router,
-    fleet: Fleet,
+    fleet: Autoscaler,
 }
 
-impl House {
+impl ControlState {
     /// Keeps what every namespace has, in an API of our own.
     fn keep(&self, authority: &str) {
         if let Some(store) = &self.store {
-            task::spawn_local(api::keep_house(Arc::clone(store), authority.into(), self.signer.clone()));
+            task::spawn_local(api::run_namespace_defaults(
+                Arc::clone(store),
+                authority.into(),
+                self.signer.clone(),
+            ));
         }
     }
 
@@ -267,8 +275,8 @@ impl House {
             if self.defined_before {
                 task::spawn_local(define_anew(Arc::clone(store), Arc::clone(&self.registry)));
             }
-            task::spawn_local(api::collect(Arc::clone(store), Arc::clone(&self.registry)));
-            task::spawn_local(store::events::run(Arc::clone(store)));
+            task::spawn_local(api::run_garbage_collector(Arc::clone(store), Arc::clone(&self.registry)));
+            task::spawn_local(store::event_retention::run(Arc::clone(store)));
         }
     }
 
@@ -276,70 +284,70 @@ impl House {
     async fn give_up_objects<T>(&self, api: task::JoinHandle<T>) {
         let _ = tokio::time::timeout(API_DRAIN_MAX, api).await; // what is left is watches, which end with the store
         if let Some(store) = &self.store {
-            store.shut();
+            store.close();
         }
     }
 }
 
-async fn furnish(parts: &Parts) -> Result<House> {
+async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
     let registry = Arc::new(kinds::registry());
     let mut defined_before = false;
     let (store, signer, client, router) = match &parts.config.kubeconfig {
         None => {
-            let store = Arc::new(Store::open(&parts.config.data)?);
+            let store = Arc::new(ObjectStore::open(&parts.config.data)?);
             let _ = parts.health.store.set(Arc::downgrade(&store)); // it is set once
             defined_before = seed(&store, &registry).await?;
             task::spawn_local(api::aggregate(Arc::clone(&store)));
-            task::spawn_local(api::accept_names(Arc::clone(&store)));
-            task::spawn_local(store::forget_old(Arc::clone(&store)));
-            task::spawn_local(store::fold_settled(Arc::clone(&store)));
+            task::spawn_local(api::run_crd_names(Arc::clone(&store)));
+            task::spawn_local(store::run_history_expiry(Arc::clone(&store)));
+            task::spawn_local(store::run_compaction(Arc::clone(&store)));
             task::spawn_local(give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
             let client =
-                api::client_with(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
+                api::client_with_signer(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
             let surroundings = entrance::surroundings(parts, Arc::clone(&signer));
             (
                 Some(Arc::clone(&store)),
                 Some(signer),
                 client,
-                api::router_in(store, Arc::clone(&registry), surroundings),
+                api::router_with(store, Arc::clone(&registry), surroundings),
             )
         }
         Some(file) => (None, None, cluster::client(file).await?, Router::new()),
     };
 
     let data = &parts.config.data;
-    let open = if parts.beside { ProcessRuntime::open_beside } else { ProcessRuntime::open };
-    let around = Surroundings {
-        closed: control_ports(parts),
+    let open = if parts.handover { ProcessRuntime::open_alongside } else { ProcessRuntime::open };
+    let around = HostConfig {
+        blocked_ports: control_ports(parts),
         gateway: parts.gateway.clone(),
-        seats: runtime::limits::SEATS_MAX,
+        prefork_processes: runtime::limits::PREFORK_PROCESSES_MAX,
         host_devices: parts.config.host_devices,
         targets: Arc::clone(&parts.health.targets),
         output: Arc::clone(&parts.health.output),
         masked: instances::masked(&parts.config),
     };
-    let processes = open(data, Init::this_program(), around)
+    let processes = open(data, InitProgram::this_program(), around)
         .context("instances of an earlier run cannot be cleared away")?;
     let sink = Arc::clone(&parts.publisher) as _;
     let first_id = processes.first_id();
-    let (fleet, work) = Fleet::new(Arc::new(processes), sink, first_id);
+    let (fleet, work) = Autoscaler::new(Arc::new(processes), sink, first_id);
     task::spawn_local(work);
     let outside = match store {
         Some(_) => kube::Client::new(router.clone(), "default"),
         None => client.clone(),
     };
-    Ok(House { store, registry, defined_before, signer, client, outside, router, fleet })
+    Ok(ControlState { store, registry, defined_before, signer, client, outside, router, fleet })
 }
 
 /// Once the start's work is done, its code need not stay.
 async fn settle() {
     tokio::time::sleep(SETTLED_AFTER).await;
-    let_go_of_code();
+    release_code_pages();
 }
 
-fn let_go_of_code() {
-    if let Err(why) = dataplane::code::let_go() {
+fn release_code_pages() {
+    if let Err(why) = dataplane::code_pages::release_pages() {
         tracing::debug!(%why, "code that is not needed any more stays in memory");
     }
 }
@@ -353,17 +361,17 @@ async fn give_back(mut revision: watch::Receiver<u64>) {
         let writes = now.saturating_sub(seen);
         if writes >= WRITES_MIN {
             seen = now;
-            let cached = dataplane::heap::cached();
-            let _ = task::spawn_blocking(|| dataplane::heap::let_go([cached])).await; // it does not panic
+            let cached = dataplane::allocator::cached();
+            let _ = task::spawn_blocking(|| dataplane::allocator::release_pages([cached])).await; // it does not panic
         }
         if writes >= MANY_WRITES {
-            let_go_of_code();
+            release_code_pages();
         }
     }
 }
 
 /// What is there before anybody writes. Says whether that includes an earlier start's definitions of our kinds.
-async fn seed(store: &Arc<Store>, registry: &Arc<Registry>) -> Result<bool> {
+async fn seed(store: &Arc<ObjectStore>, registry: &Arc<KindRegistry>) -> Result<bool> {
     if api::has_definitions(store) {
         api::seed_objects(store).await?;
         return Ok(true);
@@ -374,13 +382,13 @@ async fn seed(store: &Arc<Store>, registry: &Arc<Registry>) -> Result<bool> {
     Ok(false)
 }
 
-fn definitions(registry: &Arc<Registry>) -> task::JoinHandle<Result<Vec<Definition>, StoreError>> {
+fn definitions(registry: &Arc<KindRegistry>) -> task::JoinHandle<Result<Vec<SeedDefinition>, StoreError>> {
     let registry = Arc::clone(registry);
     task::spawn_blocking(move || api::definitions(&registry))
 }
 
 /// Makes an earlier start's definitions those of this program, beside the serving: that takes as long as all the rest of a start.
-async fn define_anew(store: Arc<Store>, registry: Arc<Registry>) {
+async fn define_anew(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) {
     let define = async { anyhow::Ok(api::seed_definitions(&store, definitions(&registry).await??).await?) };
     if let Err(why) = define.await {
         tracing::error!(why = format!("{why:#}"), "the definitions of kinds are those of an earlier start");
@@ -388,7 +396,7 @@ async fn define_anew(store: Arc<Store>, registry: Arc<Registry>) {
 }
 
 /// RT-LIFE-11: the ports by which who comes over loopback controls the appliance, without saying who he is.
-fn control_ports(parts: &Parts) -> Vec<u16> {
+fn control_ports(parts: &ControlThreadConfig) -> Vec<u16> {
     let listeners = parts.api.iter().chain([&parts.admin]);
     let addresses = listeners.filter_map(|listener| listener.local_addr().ok());
     let trusting = |address: &SocketAddr| address.ip().is_loopback() || address.ip().is_unspecified();
@@ -396,10 +404,10 @@ fn control_ports(parts: &Parts) -> Vec<u16> {
 }
 
 /// What the admin listener accepts.
-fn protection(parts: &Parts) -> CrossOriginProtection {
+fn protection(parts: &ControlThreadConfig) -> CrossOriginProtection {
     let bound = parts.admin.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
     let hosts = OwnHosts::new(bound, hosts::own(&parts.config, bound));
-    CrossOriginProtection::new(Listener::Admin, false, hosts, Arc::clone(&parts.health.rejections))
+    CrossOriginProtection::new(GuardedListener::Admin, false, hosts, Arc::clone(&parts.health.rejections))
 }
 
 /// Tells of certificates that expire while they are in use.
@@ -424,13 +432,17 @@ async fn serve(listener: TcpListener, router: Router, until: impl Future<Output 
 /// Answers at the admin port, but for the time in which a successor does, or is about to.
 async fn serve_admin(
     listener: TcpListener,
-    (admin, scaler, protection): (oneshot::Receiver<Arc<Admin>>, Scaler, CrossOriginProtection),
+    (admin, scaler, protection): (
+        oneshot::Receiver<Arc<AdminServer>>,
+        AutoscalerMetrics,
+        CrossOriginProtection,
+    ),
     publisher: Arc<Publisher>,
     mut port: watch::Receiver<AdminPort>,
 ) {
     // An error: the start failed, and the process is about to end.
     let Ok(admin) = admin.await else { return };
-    publisher.cores_run();
+    publisher.set_cores_running();
     let router = admin::router(admin, scaler, protection);
     // An error of these: the main thread is gone.
     while let Ok(told) = port.wait_for(|port| *port != AdminPort::Lent).await.map(|told| *told) {
@@ -448,12 +460,12 @@ async fn serve_admin(
 }
 
 /// Carries the cores' reports to whom they concern.
-async fn hear_cores(signals: Signals, bell: Arc<Notify>, fleet: Fleet, health: Arc<Health>) {
+async fn receive_signals(signals: SignalQueue, bell: Arc<Notify>, fleet: Autoscaler, health: Arc<Health>) {
     loop {
         while let Some(signal) = signals.receive() {
             match signal {
-                Signal::Demand { backend } => fleet.demand(&backend),
-                Signal::Unreachable { backend, endpoint } => fleet.unreachable(&backend, endpoint),
+                Signal::Demand { backend } => fleet.record_demand(&backend),
+                Signal::Unreachable { backend, endpoint } => fleet.report_unreachable(&backend, endpoint),
                 Signal::LogFailed { core, reason } => {
                     tracing::error!(core, %reason, "this core's log takes no more events until a restart");
                     health.log_failed.store(true, Relaxed);

@@ -4,32 +4,32 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::Result;
 use control::clock::WallClock;
-use control::controllers::ingress::Listeners;
-use control::controllers::{ControlConfig, duty};
-use dataplane::events::relay::Ways;
+use control::controllers::ingress::ListenerAddresses;
+use control::controllers::{ControllerConfig, leader_election};
+use dataplane::events::core_relay::CoreSenders;
 
+use super::advertised_address;
 use super::events_tls::EventsTls;
 use super::instances;
-use super::outward;
-use super::sockets::Sockets;
+use super::sockets::BoundSockets;
 use crate::admin::Health;
-use crate::config::Config;
+use crate::config::RunConfig;
 
 pub(super) fn control_config(
-    config: &Config,
-    sockets: &Sockets,
+    config: &RunConfig,
+    sockets: &BoundSockets,
     events_tls: Option<&EventsTls>,
     health: &Health,
-    ways: &Arc<OnceLock<Ways>>,
-) -> Result<ControlConfig> {
-    let events = outward::met_at(sockets.events[0].local_addr()?);
-    Ok(ControlConfig {
+    ways: &Arc<OnceLock<CoreSenders>>,
+) -> Result<ControllerConfig> {
+    let events = advertised_address::met_at(sockets.events[0].local_addr()?);
+    Ok(ControllerConfig {
         domain: config.domain.clone(),
         http_port: sockets.http[0].local_addr()?.port(),
-        listeners: Listeners {
+        listeners: ListenerAddresses {
             public: Some(sockets.http[0].local_addr()?),
-            private: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
-            private_https: sockets
+            cluster_local: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
+            cluster_local_https: sockets
                 .private_https
                 .first()
                 .map(std::net::TcpListener::local_addr)
@@ -38,8 +38,8 @@ pub(super) fn control_config(
         },
         events_url_base: format!("http://{events}"),
         events_tls: events_tls.map(EventsTls::told),
-        shows_pods: config.kubeconfig.is_none(),
-        holder: config.kubeconfig.is_some().then(duty::holder),
+        publishes_pods: config.kubeconfig.is_none(),
+        leader_identity: config.kubeconfig.is_some().then(leader_election::new_identity),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
         instances: instances::rules(config),
         host_devices: config.host_devices,
@@ -47,8 +47,8 @@ pub(super) fn control_config(
         targets: Arc::clone(&health.targets),
         clock: WallClock::default(),
         store: Weak::new(), // it is opened later
-        pings: Arc::clone(&health.pings),
+        ping_outcomes: Arc::clone(&health.pings),
         expiries: Arc::clone(&health.expiries),
-        ways: Arc::clone(ways),
+        relay: Arc::clone(ways),
     })
 }

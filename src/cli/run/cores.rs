@@ -6,53 +6,53 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
-use dataplane::core::{CoreConfig, CoreError, CoreLimits, Https, Inside, Stop};
+use dataplane::connection_query;
+use dataplane::core::{ClusterLocalListeners, CoreConfig, CoreError, CoreLimits, HttpsListener, StopSignal};
 use dataplane::counters::CoreCounters;
-use dataplane::events::relay::{Relay, Ways};
-use dataplane::events::service::EventsConfig;
-use dataplane::inquiry;
-use dataplane::publish::Tables;
-use dataplane::signal::Signals;
+use dataplane::events::core_relay::{CoreRelay, CoreSenders};
+use dataplane::events::server::EventsConfig;
+use dataplane::signal::SignalQueue;
+use dataplane::table_publisher::TablePublisher;
 use rustix::thread::CpuSet;
 
-use super::logs::{self, Logs};
-use crate::admin::{Admin, Health};
+use super::logs::{self, CoreLogs};
+use crate::admin::{AdminServer, Health};
 
 /// What all cores share.
-pub(super) struct Shared {
-    pub(super) tables: Arc<Tables>,
-    pub(super) signals: Signals,
-    pub(super) stop: Arc<Stop>,
+pub(super) struct SharedCoreConfig {
+    pub(super) tables: Arc<TablePublisher>,
+    pub(super) signals: SignalQueue,
+    pub(super) stop: Arc<StopSignal>,
 }
 
-impl Shared {
+impl SharedCoreConfig {
     /// `beside`: another process still accepts from the same sockets.
-    pub(super) fn new(tables: &Arc<Tables>, signals: &Signals, beside: bool) -> Self {
-        let stop = Arc::new(Stop::default());
-        stop.set_beside(beside);
+    pub(super) fn new(tables: &Arc<TablePublisher>, signals: &SignalQueue, beside: bool) -> Self {
+        let stop = Arc::new(StopSignal::default());
+        stop.set_handover(beside);
         Self { tables: Arc::clone(tables), signals: signals.clone(), stop }
     }
 }
 
 /// What one core has for itself.
-pub(super) struct Place {
+pub(super) struct PerCoreConfig {
     pub(super) http: TcpListener,
-    pub(super) https: Option<Https>,
+    pub(super) https: Option<HttpsListener>,
     pub(super) private: Option<TcpListener>,
-    pub(super) private_https: Option<Https>,
-    pub(super) inside: Option<Inside>,
+    pub(super) private_https: Option<HttpsListener>,
+    pub(super) cluster_local: Option<ClusterLocalListeners>,
     pub(super) events: TcpListener,
-    pub(super) events_tls: Option<Https>,
-    pub(super) logs: Logs,
+    pub(super) events_tls: Option<HttpsListener>,
+    pub(super) logs: CoreLogs,
 }
 
 /// Running cores.
-pub(super) struct Cores {
+pub(super) struct RunningCores {
     pub(super) counters: Vec<Arc<CoreCounters>>,
     /// The way to them.
-    pub(super) ways: Ways,
+    pub(super) queries: CoreSenders,
     /// ... and for questions.
-    questions: inquiry::Cores,
+    questions: connection_query::CoreQueries,
     /// Where the logs are, each at its number.
     logs: Vec<PathBuf>,
     /// The same of each core, its own first.
@@ -60,24 +60,33 @@ pub(super) struct Cores {
     threads: Vec<JoinHandle<Result<(), CoreError>>>,
 }
 
-impl Cores {
+impl RunningCores {
     /// Starts one thread for each place. `ended` is called when one ends for whatever reason: before the
     /// stop was said that is a failure, and the others' share of the port would go on alone. Returns when
     /// all of them serve.
     pub(super) fn start(
-        shared: &Shared,
+        shared: &SharedCoreConfig,
         limits: &CoreLimits,
-        places: impl ExactSizeIterator<Item = Place>,
+        places: impl ExactSizeIterator<Item = PerCoreConfig>,
         ended: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self> {
         let cpus = allowed_cpus();
         let (mut counters, mut logs_of, mut threads) = (Vec::new(), Vec::new(), Vec::new());
         let (say_up, hear_up) = mpsc::channel();
-        let mut questions = inquiry::Cores::default();
-        let relays = Relay::among(places.len());
-        let ways = relays.first().map(Relay::ways).context("no core is wanted")?;
+        let mut questions = connection_query::CoreQueries::default();
+        let relays = CoreRelay::among(places.len());
+        let ways = relays.first().map(CoreRelay::senders).context("no core is wanted")?;
         for (index, (place, relay)) in places.zip(relays).enumerate() {
-            let Place { http, https, private, private_https, inside, events, events_tls, logs: open } = place;
+            let PerCoreConfig {
+                http,
+                https,
+                private,
+                private_https,
+                cluster_local: inside,
+                events,
+                events_tls,
+                logs: open,
+            } = place;
             let counted = Arc::new(CoreCounters::default());
             logs_of.push(open.folders.clone());
             let config = CoreConfig {
@@ -86,10 +95,10 @@ impl Cores {
                 https,
                 private,
                 private_https,
-                inside,
+                cluster_local: inside,
                 events: Some(events),
                 events_tls,
-                make_events: Some(dataplane::events::service::make(events_config(
+                make_events: Some(dataplane::events::server::make(events_config(
                     index, shared, open, &counted, relay,
                 ))),
                 tables: Arc::clone(&shared.tables),
@@ -116,26 +125,34 @@ impl Cores {
         }
         drop(say_up);
         let logs = logs::by_number(logs_of.concat());
-        let cores = Self { counters, ways, questions, logs, logs_of, threads };
+        let cores = Self { counters, queries: ways, questions, logs, logs_of, threads };
         // A core that fails before it serves drops its end without a word.
         let serving = hear_up.iter().take(cores.threads.len()).count();
         if serving == cores.threads.len() {
             return Ok(cores);
         }
-        shared.stop.say(&shared.tables);
+        shared.stop.signal(&shared.tables);
         cores.join().and_then(|()| bail!("a core ended at its start"))
     }
 
     /// How whoever is no core has them send something.
-    pub(super) fn ways(&self) -> Ways {
-        self.ways.clone()
+    pub(super) fn queries(&self) -> CoreSenders {
+        self.queries.clone()
     }
 
     /// What the admin listener shows of them.
-    pub(super) fn admin(&self, tables: Arc<Tables>, health: &Arc<Health>) -> Admin {
-        let (cores, logs, ways) = (self.counters.clone(), self.logs.clone(), self.ways.clone());
+    pub(super) fn admin(&self, tables: Arc<TablePublisher>, health: &Arc<Health>) -> AdminServer {
+        let (cores, logs, ways) = (self.counters.clone(), self.logs.clone(), self.queries.clone());
         let questions = self.questions.clone();
-        Admin { tables, cores, health: Arc::clone(health), logs, ways, questions, redrives: Arc::default() }
+        AdminServer {
+            tables,
+            cores,
+            health: Arc::clone(health),
+            logs,
+            senders: ways,
+            questions,
+            redrives: Arc::default(),
+        }
     }
 
     /// Waits for all to end: the first failure, if any.
@@ -154,14 +171,14 @@ impl Cores {
 
 fn events_config(
     core: usize,
-    shared: &Shared,
-    logs: Logs,
+    shared: &SharedCoreConfig,
+    logs: CoreLogs,
     counters: &Arc<CoreCounters>,
-    relay: Relay,
+    relay: CoreRelay,
 ) -> EventsConfig {
     EventsConfig {
         core,
-        home: logs.own,
+        home_folder: logs.own,
         others: logs.others,
         tables: Arc::clone(&shared.tables),
         signals: shared.signals.clone(),

@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use control::access::selfmade::SelfMade;
+use control::access::self_signed::SelfSignedCertificates;
 use control::clock::{Deadline, STEP_LOOK_EVERY, WallClock};
 use control::controllers;
-use dataplane::tls::{Identity, Own};
+use dataplane::tls::{DefaultCertificate, TlsIdentity};
 use jiff::Timestamp;
 
-use super::sockets::Sockets;
-use super::{api, outward};
-use crate::config::Config;
+use super::sockets::BoundSockets;
+use super::{advertised_address, api};
+use crate::config::RunConfig;
 
 /// Below the data folder: the authority's key and the certificate's.
 const FOLDER: &str = "events-tls";
@@ -23,45 +23,45 @@ const RENEWAL_EVERY: Duration = Duration::from_secs(3600);
 
 #[derive(Clone)]
 pub(super) struct EventsTls {
-    maker: SelfMade,
-    own: Own,
+    maker: SelfSignedCertificates,
+    own: DefaultCertificate,
     url_base: String,
     ca_certs: String,
 }
 
 impl EventsTls {
     /// Whether what [`EventsTls::open`] needs is there or can be made; `--events-https` names no port yet.
-    pub(super) fn check(config: &Config) -> Result<()> {
+    pub(super) fn check(config: &RunConfig) -> Result<()> {
         config.events_https.map_or(Ok(()), |at| Self::make(config, at).map(drop))
     }
 
     /// Makes what is missing, if something listens for events by TLS at all.
-    pub(super) fn open(config: &Config, sockets: &Sockets) -> Result<Option<Self>> {
+    pub(super) fn open(config: &RunConfig, sockets: &BoundSockets) -> Result<Option<Self>> {
         let Some(listener) = sockets.events_https.first() else { return Ok(None) };
         Self::make(config, listener.local_addr().context("events-https")?).map(Some)
     }
 
-    fn make(config: &Config, at: SocketAddr) -> Result<Self> {
+    fn make(config: &RunConfig, at: SocketAddr) -> Result<Self> {
         let folder = config.data.join(FOLDER);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let maker = SelfMade::new(&folder, &api::names(at.ip())).signed_by(AUTHORITY);
+        let maker = SelfSignedCertificates::new(&folder, &api::names(at.ip())).with_authority_name(AUTHORITY);
         maker.renew(Timestamp::now()).map_err(|why| anyhow!("events-https: {why}"))?;
-        let ca = maker.ca();
+        let ca = maker.ca_path();
         let ca_certs = std::fs::read_to_string(&ca).with_context(|| ca.display().to_string())?;
-        let url_base = format!("https://{}", outward::met_at(at));
-        let made = Self { maker, own: Own::default(), url_base, ca_certs };
+        let url_base = format!("https://{}", advertised_address::met_at(at));
+        let made = Self { maker, own: DefaultCertificate::default(), url_base, ca_certs };
         made.show()?;
         Ok(made)
     }
 
     /// The certificate as the cores show it.
-    pub(super) fn own(&self) -> Own {
+    pub(super) fn own(&self) -> DefaultCertificate {
         self.own.clone()
     }
 
     /// What statuses tell of it.
-    pub(super) fn told(&self) -> controllers::EventsTls {
-        controllers::EventsTls { url_base: self.url_base.clone(), ca_certs: self.ca_certs.clone() }
+    pub(super) fn told(&self) -> controllers::EventsTlsListener {
+        controllers::EventsTlsListener { url_base: self.url_base.clone(), ca_certs: self.ca_certs.clone() }
     }
 
     /// Shows a new certificate before the old one ends.
@@ -85,9 +85,9 @@ impl EventsTls {
     }
 
     fn show(&self) -> Result<()> {
-        let path = self.maker.server();
+        let path = self.maker.server_path();
         let pem = std::fs::read(&path).with_context(|| path.display().to_string())?;
-        self.own.set(&Identity::from_pem(&pem, &pem).with_context(|| path.display().to_string())?);
+        self.own.set(&TlsIdentity::from_pem(&pem, &pem).with_context(|| path.display().to_string())?);
         Ok(())
     }
 }

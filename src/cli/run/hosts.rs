@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::api;
-use crate::config::{Config, HostRule};
+use crate::config::{AllowedHostRule, RunConfig};
 
 /// By which a Pod's clients call the API server of a cluster.
 const KUBERNETES: [&str; 4] =
@@ -11,8 +11,9 @@ const KUBERNETES: [&str; 4] =
 
 /// Of a listener that is bound to `bound`. The host's own name and those of a cluster are for listeners beyond loopback: no other
 /// is met by them, and an attacker's name server may answer for them.
-pub(super) fn own(config: &Config, bound: IpAddr) -> Vec<String> {
-    let mut own: Vec<String> = config.allowed_hosts.iter().map(|HostRule(host)| host.clone()).collect();
+pub(super) fn own(config: &RunConfig, bound: IpAddr) -> Vec<String> {
+    let mut own: Vec<String> =
+        config.allowed_hosts.iter().map(|AllowedHostRule(host)| host.clone()).collect();
     if !bound.is_loopback() {
         own.extend(api::names(bound));
         own.extend(KUBERNETES.map(str::to_owned));

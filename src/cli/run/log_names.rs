@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::publish::Tables;
-use dataplane::table::Table;
+use dataplane::table::RoutingTable;
+use dataplane::table_publisher::TablePublisher;
 use tokio::sync::Notify;
 use tokio::task;
 
@@ -24,12 +24,12 @@ pub(in crate::cli) type Names = BTreeMap<String, String>;
 #[derive(Clone)]
 pub(super) struct LogNames {
     file: PathBuf,
-    tables: Arc<Tables>,
+    tables: Arc<TablePublisher>,
     changed: Arc<Notify>,
 }
 
 impl LogNames {
-    pub(super) fn new(data: &Path, tables: &Arc<Tables>) -> Self {
+    pub(super) fn new(data: &Path, tables: &Arc<TablePublisher>) -> Self {
         Self { file: data.join("log").join(FILE), tables: Arc::clone(tables), changed: Arc::default() }
     }
 
@@ -69,7 +69,7 @@ pub(in crate::cli) fn read(folder: &Path) -> Names {
     std::fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
-fn of(table: &Table) -> Names {
+fn of(table: &RoutingTable) -> Names {
     let streams = table.streams.iter().flat_map(|(path, stream)| {
         let kind = if path.starts_with("/brokers/") { "trigger" } else { "subscription" };
         let subscribers = stream.subscribers.iter();

@@ -22,12 +22,12 @@ const USUAL: &str = "info,kube_client=off";
 
 /// The way to the thread.
 #[derive(Clone)]
-pub(super) struct Log {
-    words: SyncSender<Word>,
+pub(super) struct LogSender {
+    sender: SyncSender<LogMessage>,
     lost: Arc<AtomicU64>,
 }
 
-enum Word {
+enum LogMessage {
     Line(Vec<u8>),
     /// Everything before it is written.
     Done(SyncSender<()>),
@@ -35,13 +35,13 @@ enum Word {
 
 /// # Errors
 /// The filter does not parse, or there is no thread.
-pub(super) fn start() -> Result<Log, String> {
+pub(super) fn start() -> Result<LogSender, String> {
     let filter = match std::env::var("SLUICEGATE_LOG") {
         Ok(text) => EnvFilter::try_new(&text).map_err(|why| format!("SLUICEGATE_LOG={text:?}: {why}"))?,
         Err(_) => EnvFilter::new(USUAL),
     };
     let (words, hear) = sync_channel(LINES_WAITING_MAX);
-    let log = Log { words, lost: Arc::default() };
+    let log = LogSender { sender: words, lost: Arc::default() };
     let lost = Arc::clone(&log.lost);
     std::thread::Builder::new()
         .name("log".to_owned())
@@ -57,10 +57,10 @@ pub(super) fn start() -> Result<Log, String> {
     Ok(log)
 }
 
-impl Log {
+impl LogSender {
     /// A line as it is, the last one of a program that failed.
-    pub(super) fn say(&self, line: String) {
-        if self.words.try_send(Word::Line(line.into_bytes())).is_err() {
+    pub(super) fn send(&self, line: String) {
+        if self.sender.try_send(LogMessage::Line(line.into_bytes())).is_err() {
             self.lost.fetch_add(1, Relaxed);
         }
     }
@@ -68,16 +68,16 @@ impl Log {
     /// Waits until all is written, unless nobody takes it.
     pub(super) fn finish(&self) {
         let (done, all_done) = sync_channel(1);
-        if self.words.try_send(Word::Done(done)).is_ok() {
+        if self.sender.try_send(LogMessage::Done(done)).is_ok() {
             let _ = all_done.recv_timeout(LAST_LINES_MAX); // either way the program ends
         }
     }
 }
 
 /// Each event comes as one piece.
-impl Write for Log {
+impl Write for LogSender {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.words.try_send(Word::Line(line.to_vec())).is_err() {
+        if self.sender.try_send(LogMessage::Line(line.to_vec())).is_err() {
             self.lost.fetch_add(1, Relaxed);
         }
         Ok(line.len())
@@ -88,12 +88,12 @@ impl Write for Log {
     }
 }
 
-fn write(words: &Receiver<Word>, lost: &AtomicU64) {
+fn write(words: &Receiver<LogMessage>, lost: &AtomicU64) {
     for word in words {
         match word {
             // There is no other place to say that it cannot be said.
-            Word::Line(line) => drop(io::stderr().lock().write_all(&line)),
-            Word::Done(done) => drop(done.try_send(())),
+            LogMessage::Line(line) => drop(io::stderr().lock().write_all(&line)),
+            LogMessage::Done(done) => drop(done.try_send(())),
         }
         let count = lost.swap(0, Relaxed);
         if count > 0 {

@@ -7,36 +7,36 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use ::control::store::Store;
+use ::control::store::ObjectStore;
 use anyhow::{Context, Result, anyhow};
 use dataplane::events::limits::ABSENT_PATIENCE;
-use dataplane::events::service::OpenLog;
-use wal::Options;
+use dataplane::events::server::OpenLog;
+use wal::LogOptions;
 
-use crate::config::Config;
+use crate::config::RunConfig;
 
 /// One core's logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Home {
+pub(super) struct CoreLogFolders {
     pub(super) own: PathBuf,
     /// Logs of cores that are no more.
     pub(super) others: Vec<PathBuf>,
 }
 
-impl Home {
-    fn open(&self, options: &Options) -> Result<Logs> {
+impl CoreLogFolders {
+    fn open(&self, options: &LogOptions) -> Result<CoreLogs> {
         let open = |folder: &PathBuf| {
-            let options = Options { seed: fastrand::u64(..), ..options.clone() };
+            let options = LogOptions { seed: fastrand::u64(..), ..options.clone() };
             OpenLog::open(folder, options).with_context(|| format!("the log {}", folder.display()))
         };
         let others = self.others.iter().map(open).collect::<Result<_>>()?;
         let folders = [&self.own].into_iter().chain(&self.others).cloned().collect();
-        Ok(Logs { folders, own: open(&self.own)?, others })
+        Ok(CoreLogs { folders, own: open(&self.own)?, others })
     }
 }
 
 /// One core's logs, open.
-pub(super) struct Logs {
+pub(super) struct CoreLogs {
     /// Where they are.
     pub(super) folders: Vec<PathBuf>,
     pub(super) own: OpenLog,
@@ -44,39 +44,39 @@ pub(super) struct Logs {
 }
 
 /// Logs on their way: each core's are opened by a thread of their own, beside all else that a start does.
-pub(super) struct Opening {
-    threads: Vec<JoinHandle<Result<Logs>>>,
+pub(super) struct OpeningLogs {
+    threads: Vec<JoinHandle<Result<CoreLogs>>>,
     /// Of a start that knows no object: where they are looked for.
     unowned: Option<PathBuf>,
 }
 
-impl Opening {
-    pub(super) fn begin(config: &Config) -> Result<Self> {
-        let begin = |home: Home| {
+impl OpeningLogs {
+    pub(super) fn start(config: &RunConfig) -> Result<Self> {
+        let begin = |home: CoreLogFolders| {
             let options = config.log.clone();
             let thread = std::thread::Builder::new().name("log-open".to_owned());
             thread.spawn(move || home.open(&options)).context("no thread to open a log")
         };
-        let knows_objects = config.kubeconfig.is_some() || Store::is_in(&config.data);
+        let knows_objects = config.kubeconfig.is_some() || ObjectStore::exists(&config.data);
         let threads = assign(&config.data, config.workers)?.into_iter().map(begin).collect::<Result<_>>()?;
         Ok(Self { threads, unowned: (!knows_objects).then(|| config.data.clone()) })
     }
 
     /// Each core's, in their order.
-    pub(super) fn finish(self) -> Result<Vec<Logs>> {
-        let finish = |thread: JoinHandle<Result<Logs>>| {
+    pub(super) fn finish(self) -> Result<Vec<CoreLogs>> {
+        let finish = |thread: JoinHandle<Result<CoreLogs>>| {
             thread.join().map_err(|_| anyhow!("opening a log panicked; its message stands above"))?
         };
-        let logs: Vec<Logs> = self.threads.into_iter().map(finish).collect::<Result<_>>()?;
+        let logs: Vec<CoreLogs> = self.threads.into_iter().map(finish).collect::<Result<_>>()?;
         if let Some(data) = &self.unowned {
-            tell_unowned(data, &logs);
+            log_unowned(data, &logs);
         }
         Ok(logs)
     }
 }
 
 /// A start without any object, while the logs say that there were some: whoever mislaid the file has a moment to put it back.
-fn tell_unowned(data: &Path, logs: &[Logs]) {
+fn log_unowned(data: &Path, logs: &[CoreLogs]) {
     let all = logs.iter().flat_map(|logs| [&logs.own].into_iter().chain(&logs.others));
     let streams: usize = all.map(OpenLog::streams).sum();
     if streams > 0 {
@@ -90,19 +90,20 @@ fn tell_unowned(data: &Path, logs: &[Logs]) {
 }
 
 /// What is in events is nobody else's business: not that of other users of the host, nor of instances that run as such.
-fn keep_to_ourselves(folder: &Path) {
+fn restrict_permissions(folder: &Path) {
     if let Err(why) = fs::set_permissions(folder, fs::Permissions::from_mode(0o700)) {
         tracing::warn!(folder = %folder.display(), %why, "other users may read the events in the log");
     }
 }
 
-fn assign(data: &Path, cores: usize) -> Result<Vec<Home>> {
+fn assign(data: &Path, cores: usize) -> Result<Vec<CoreLogFolders>> {
     let folder = data.join("log");
     let failed = || format!("log folder {}", folder.display());
     fs::create_dir_all(&folder).with_context(failed)?;
-    keep_to_ourselves(&folder);
+    restrict_permissions(&folder);
     let place = |core: usize| folder.join(format!("core-{core}"));
-    let mut homes: Vec<Home> = (0..cores).map(|core| Home { own: place(core), others: Vec::new() }).collect();
+    let mut homes: Vec<CoreLogFolders> =
+        (0..cores).map(|core| CoreLogFolders { own: place(core), others: Vec::new() }).collect();
 
     let mut left_over = Vec::new();
     for entry in fs::read_dir(&folder).with_context(failed)? {
@@ -142,7 +143,7 @@ mod tests {
 
         let homes = assign(data.path(), 2).unwrap();
 
-        let numbers = |home: &Home| {
+        let numbers = |home: &CoreLogFolders| {
             let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
             (name(&home.own), home.others.iter().map(name).collect::<Vec<_>>())
         };

@@ -11,11 +11,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use dataplane::spans::{Queue, Span};
+use dataplane::spans::{SpanQueue, TraceSpan};
 use serde_json::{Value, json};
 
-use crate::admin::{Health, SpanTally};
-use crate::config::Config;
+use crate::admin::{Health, SpanCounters};
+use crate::config::RunConfig;
 
 /// Spans of one request to the collector: some 400 KiB.
 const BATCH_MAX: usize = 512;
@@ -25,31 +25,32 @@ const SEND_EVERY: Duration = Duration::from_millis(500);
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 /// How often a batch is sent at most, and how long apart at first; each time twice as long.
 const ATTEMPTS_MAX: u32 = 3;
-const AGAIN_AFTER: Duration = Duration::from_millis(500);
+const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 /// Begins, if spans are wanted: where cores leave them, and who sends them.
-pub(super) fn start(config: &Config, health: &Health) -> Result<Option<(Queue, Exporter)>> {
+pub(super) fn start(config: &RunConfig, health: &Health) -> Result<Option<(SpanQueue, OtlpExporter)>> {
     let Some(url) = &config.otlp else { return Ok(None) };
-    let queue = Queue::default();
-    let exporter = Exporter::start(url, queue.clone(), Arc::clone(&health.spans))?;
+    let queue = SpanQueue::default();
+    let exporter = OtlpExporter::start(url, queue.clone(), Arc::clone(&health.spans))?;
     Ok(Some((queue, exporter)))
 }
 
 /// The running thread.
-pub(super) struct Exporter {
+pub(super) struct OtlpExporter {
     stop: SyncSender<()>,
     thread: JoinHandle<()>,
 }
 
-impl Exporter {
+impl OtlpExporter {
     /// Sends what comes into `queue` to `url`.
-    fn start(url: &str, queue: Queue, tally: Arc<SpanTally>) -> Result<Self> {
+    fn start(url: &str, queue: SpanQueue, tally: Arc<SpanCounters>) -> Result<Self> {
         let (stop, stopped) = sync_channel(1);
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(REQUEST_MAX))
             .http_status_as_error(true)
             .build();
-        let work = Work { agent: config.into(), url: url.to_owned(), queue, tally, stopped, told: false };
+        let work =
+            OtlpWorker { agent: config.into(), url: url.to_owned(), queue, tally, stopped, told: false };
         let thread = std::thread::Builder::new().name("otlp".to_owned()).spawn(|| work.run());
         Ok(Self { stop, thread: thread.context("no thread for spans")? })
     }
@@ -64,22 +65,22 @@ impl Exporter {
     }
 }
 
-struct Work {
+struct OtlpWorker {
     agent: ureq::Agent,
     url: String,
-    queue: Queue,
-    tally: Arc<SpanTally>,
+    queue: SpanQueue,
+    tally: Arc<SpanCounters>,
     stopped: Receiver<()>,
     /// The log has it that the collector does not take them.
     told: bool,
 }
 
-impl Work {
+impl OtlpWorker {
     fn run(mut self) {
         let mut wait = SEND_EVERY;
         loop {
             let stops = !matches!(self.stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout));
-            let batch: Vec<Span> = std::iter::from_fn(|| self.queue.take()).take(BATCH_MAX).collect();
+            let batch: Vec<TraceSpan> = std::iter::from_fn(|| self.queue.take()).take(BATCH_MAX).collect();
             wait = if batch.len() == BATCH_MAX { Duration::ZERO } else { SEND_EVERY };
             let taken = batch.is_empty() || self.send(&batch, if stops { 1 } else { ATTEMPTS_MAX });
             // A collector that does not answer must not hold the end up for each batch that is left, nor for one more.
@@ -92,10 +93,10 @@ impl Work {
     }
 
     /// Whether the collector took them.
-    fn send(&mut self, batch: &[Span], attempts_max: u32) -> bool {
+    fn send(&mut self, batch: &[TraceSpan], attempts_max: u32) -> bool {
         let count = batch.len() as u64;
         let body = document(batch).to_string();
-        let mut rest = AGAIN_AFTER;
+        let mut rest = RETRY_AFTER;
         for attempt in 1..=attempts_max {
             let sent = self.agent.post(&self.url).header("content-type", "application/json").send(&body);
             match sent {
@@ -106,7 +107,7 @@ impl Work {
                     }
                     return true;
                 }
-                Err(why) if attempt == attempts_max || !may_pass(&why) => {
+                Err(why) if attempt == attempts_max || !is_retryable(&why) => {
                     if !std::mem::replace(&mut self.told, true) {
                         tracing::warn!(url = self.url, %why, "the collector does not take spans; they are dropped. Does it take OTLP over HTTP, in JSON, there?");
                     }
@@ -123,7 +124,7 @@ impl Work {
 }
 
 /// Whether the same may be taken when it is sent again: by the protocol, a refusal of any other kind is for good.
-const fn may_pass(why: &ureq::Error) -> bool {
+const fn is_retryable(why: &ureq::Error) -> bool {
     match why {
         ureq::Error::StatusCode(status) => matches!(status, 429 | 502 | 503 | 504),
         _ => true,
@@ -131,7 +132,7 @@ const fn may_pass(why: &ureq::Error) -> bool {
 }
 
 /// `ExportTraceServiceRequest` in JSON: ids in hex, 64-bit numbers as strings.
-fn document(batch: &[Span]) -> Value {
+fn document(batch: &[TraceSpan]) -> Value {
     let spans: Vec<Value> = batch.iter().map(span).collect();
     let resource = [
         text("service.name", "sluicegate".to_owned()),
@@ -143,7 +144,7 @@ fn document(batch: &[Span]) -> Value {
     }] })
 }
 
-fn span(span: &Span) -> Value {
+fn span(span: &TraceSpan) -> Value {
     /// `SPAN_KIND_SERVER`
     const SERVER: u8 = 2;
     /// `STATUS_CODE_ERROR`; a client's own fault is none of ours.
@@ -169,7 +170,7 @@ fn span(span: &Span) -> Value {
 }
 
 /// Named as OpenTelemetry's conventions have it; our own begin with `sluicegate.`.
-fn attributes(span: &Span) -> Vec<Value> {
+fn attributes(span: &TraceSpan) -> Vec<Value> {
     let path = span.path.to_text();
     let (path, query) = path.split_once('?').unwrap_or((&path, ""));
     let number = |name: &str, value: u128| json!({ "key": name, "value": { "intValue": value.to_string() } });

@@ -11,52 +11,52 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use control::expiry::Expiries;
-use dataplane::tls::{Certificates, Trust};
+use dataplane::tls::{CertificateStore, TlsClientConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::events_tls::EventsTls;
-use super::sockets::unix::{self, Prepared};
-use super::{access, api, certificates};
-use crate::cli::reach;
-use crate::config::Config;
+use super::sockets::unix::{self, PreparedSocket};
+use super::{access_log, api, certificates};
+use crate::cli::api_access;
+use crate::config::RunConfig;
 
 /// Folders below the data folder that a start writes into, if they are there.
 const WRITTEN: [&str; 5] = ["", "api", "log", "instances", "events-tls"];
 
 /// What a start has made before it takes sockets or the data folder.
 pub(super) struct Preflight {
-    pub(super) certificates: Certificates,
+    pub(super) certificates: CertificateStore,
     /// Of each `--route`, in their order.
-    pub(super) trust: Vec<Option<Arc<Trust>>>,
-    pub(super) given: api::Given,
-    pub(super) access: dataplane::access::Setup,
-    pub(super) access_log: access::Hand,
-    pub(super) api_socket: Option<Prepared>,
+    pub(super) trust: Vec<Option<Arc<TlsClientConfig>>>,
+    pub(super) given: api::ApiTlsFiles,
+    pub(super) access: dataplane::access_log::AccessLogConfig,
+    pub(super) access_log: access_log::AccessLogThread,
+    pub(super) api_socket: Option<PreparedSocket>,
 }
 
 /// # Errors
 /// The first thing that is wrong, by the name of its flag or file.
-pub(super) fn run(config: &Config, expiries: &Expiries) -> Result<Preflight> {
+pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> {
     dataplane::core::check_kernel()?;
     let certificates = certificates::load(&config.certificates, expiries)?;
     let trust =
-        config.routes.iter().map(|rule| certificates::trust(rule, expiries)).collect::<Result<_>>()?;
-    let given = api::Given::read(config)?;
+        config.routes.iter().map(|rule| certificates::client_tls(rule, expiries)).collect::<Result<_>>()?;
+    let given = api::ApiTlsFiles::read(config)?;
     if let Some(file) = &config.kubeconfig {
-        reach::check(file)?;
+        api_access::check(file)?;
     }
     if config.hot_restart && config.data.exists() {
         check_data(config)?;
         check_stdout()?;
     }
     let api_socket = unix::prepare(config)?;
-    let (access, access_log) = access::start(config)?;
+    let (access, access_log) = access_log::start(config)?;
     Ok(Preflight { certificates, trust, given, access, access_log, api_socket })
 }
 
 /// What a start opens in the data folder and can look at while another process has it.
-fn check_data(config: &Config) -> Result<()> {
+fn check_data(config: &RunConfig) -> Result<()> {
     for folder in WRITTEN.map(|name| config.data.join(name)).iter().filter(|folder| folder.exists()) {
         accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
             .with_context(|| format!("cannot write to {}", folder.display()))?;

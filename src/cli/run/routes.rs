@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use control::publish::Publisher;
-use dataplane::tls::Trust;
+use dataplane::tls::TlsClientConfig;
 
 use crate::config::{RouteRule, RouteTarget};
 
@@ -21,13 +21,13 @@ const ADDRESSES_MAX: usize = 256;
 /// A route of the command line.
 struct StaticRoute {
     rule: RouteRule,
-    trust: Option<Arc<Trust>>,
+    trust: Option<Arc<TlsClientConfig>>,
     /// Where its requests go now.
     addresses: Vec<SocketAddr>,
 }
 
 impl StaticRoute {
-    fn new(rule: &RouteRule, trust: Option<Arc<Trust>>) -> Self {
+    fn new(rule: &RouteRule, trust: Option<Arc<TlsClientConfig>>) -> Self {
         Self { rule: rule.clone(), trust, addresses: Vec::new() }
     }
 
@@ -78,7 +78,7 @@ pub(super) fn addresses(target: &RouteTarget) -> std::io::Result<Vec<SocketAddr>
 /// Publishes the routes with the trust of each, and follows the names among their targets on a thread of its own, because resolving blocks.
 pub(super) fn publish(
     rules: &[RouteRule],
-    trust: Vec<Option<Arc<Trust>>>,
+    trust: Vec<Option<Arc<TlsClientConfig>>>,
     publisher: &Arc<Publisher>,
 ) -> Result<()> {
     let mut routes: Vec<_> =

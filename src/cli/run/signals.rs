@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 
-use super::Event;
+use super::MainEvent;
 
 /// As shells have it: ended by SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -15,7 +15,7 @@ const EXIT_INTERRUPTED: i32 = 130;
 /// SIGHUP reloads. The first SIGTERM or SIGINT drains; a second SIGINT, or any signal after SIGTERM's drain began, ends
 /// the process at once. Instances die with their parent. What has not arrived yet, and may be waiting for another process, has
 /// nothing to drain.
-pub(super) fn listen(say: mpsc::Sender<Event>, arrived: Arc<AtomicBool>) -> Result<()> {
+pub(super) fn listen(say: mpsc::Sender<MainEvent>, arrived: Arc<AtomicBool>) -> Result<()> {
     // A file that may not grow (`ulimit -f`) is an error of its write, not the end of the process; and whoever sends what other
     // servers open their logs anew at does not mean the end either.
     for signal in [SIGXFSZ, SIGUSR1, SIGUSR2] {
@@ -29,7 +29,7 @@ pub(super) fn listen(say: mpsc::Sender<Event>, arrived: Arc<AtomicBool>) -> Resu
             let mut told = false;
             for signal in signals.forever() {
                 if signal == SIGHUP {
-                    drop(say.send(Event::Reload));
+                    drop(say.send(MainEvent::Reload));
                     continue;
                 }
                 if signal == SIGINT && (told || !arrived.load(Relaxed)) {
@@ -39,7 +39,7 @@ pub(super) fn listen(say: mpsc::Sender<Event>, arrived: Arc<AtomicBool>) -> Resu
                     std::process::exit(0);
                 }
                 told = true;
-                drop(say.send(Event::Told)); // a receiver that is gone is ending already
+                drop(say.send(MainEvent::Signal)); // a receiver that is gone is ending already
             }
         })
         .context("no thread for signals")?;

@@ -12,23 +12,23 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::takeover::Name;
-use crate::config::Config;
-use unix::Prepared;
+use super::hot_restart::ListenerName;
+use crate::config::RunConfig;
+use unix::PreparedSocket;
 
 /// Descriptors of the listening sockets, for a successor.
-pub(super) struct Kept(Vec<(Name, TcpListener)>);
+pub(super) struct SocketDescriptors(Vec<(ListenerName, TcpListener)>);
 
-impl Kept {
-    pub(super) fn all(&self) -> impl Iterator<Item = (Name, &TcpListener)> {
+impl SocketDescriptors {
+    pub(super) fn all(&self) -> impl Iterator<Item = (ListenerName, &TcpListener)> {
         self.0.iter().map(|(name, listener)| (*name, listener))
     }
 
     pub(super) fn workers(&self) -> usize {
-        self.all().filter(|(name, _)| *name == Name::Http).count()
+        self.all().filter(|(name, _)| *name == ListenerName::Http).count()
     }
 
-    pub(super) fn address(&self, wanted: Name) -> Option<SocketAddr> {
+    pub(super) fn address(&self, wanted: ListenerName) -> Option<SocketAddr> {
         self.all().find(|(name, _)| *name == wanted).and_then(|(_, listener)| listener.local_addr().ok())
     }
 }
@@ -36,7 +36,7 @@ impl Kept {
 /// Connections that the kernel completes before a core takes them; the kernel clamps it to somaxconn.
 pub(super) const BACKLOG: i32 = 4096;
 
-pub(super) struct Sockets {
+pub(super) struct BoundSockets {
     /// One for each core, on one address (SO_REUSEPORT): the kernel spreads connections over them.
     pub(super) http: Vec<TcpListener>,
     /// Likewise; empty without `--https`.
@@ -55,8 +55,8 @@ pub(super) struct Sockets {
     pub(super) admin: TcpListener,
 }
 
-impl Sockets {
-    pub(super) fn bind(config: &Config, api_socket: &mut Option<Prepared>) -> Result<Self> {
+impl BoundSockets {
+    pub(super) fn bind(config: &RunConfig, api_socket: &mut Option<PreparedSocket>) -> Result<Self> {
         let one = |name: &str, address: SocketAddr| {
             let listener = patiently(|| listen(address, false)).with_context(|| taken(name, address))?;
             anyhow::Ok(listener)
@@ -81,41 +81,42 @@ impl Sockets {
 
     /// Those that another process listened on.
     pub(super) fn inherit(
-        inherited: Vec<(Name, OwnedFd)>,
-        api_socket: &mut Option<Prepared>,
+        inherited: Vec<(ListenerName, OwnedFd)>,
+        api_socket: &mut Option<PreparedSocket>,
     ) -> Result<Self> {
-        let mut by_name = BTreeMap::<Name, Vec<TcpListener>>::new();
+        let mut by_name = BTreeMap::<ListenerName, Vec<TcpListener>>::new();
         for (name, socket) in inherited {
             by_name.entry(name).or_default().push(socket.into());
         }
         let mut all = |name| by_name.remove(&name).unwrap_or_default();
         Ok(Self {
-            http: all(Name::Http),
-            https: all(Name::Https),
-            private: all(Name::Private),
-            private_https: all(Name::PrivateHttps),
-            events: all(Name::Events),
-            events_https: all(Name::EventsHttps),
-            api: all(Name::Api).pop(),
+            http: all(ListenerName::Http),
+            https: all(ListenerName::Https),
+            private: all(ListenerName::Private),
+            private_https: all(ListenerName::PrivateHttps),
+            events: all(ListenerName::Events),
+            events_https: all(ListenerName::EventsHttps),
+            api: all(ListenerName::Api).pop(),
             api_socket: api_socket.take().map(|prepared| prepared.publish(true)).transpose()?,
-            admin: all(Name::Admin).pop().context("the other process has no admin listener")?,
+            admin: all(ListenerName::Admin).pop().context("the other process has no admin listener")?,
         })
     }
 
     /// Descriptors of all of them. As long as they are open the kernel takes connections in, whoever accepts.
-    pub(super) fn keep(&self) -> Result<Kept> {
-        let named = |name: Name, listeners: &[TcpListener]| -> Result<Vec<(Name, TcpListener)>> {
-            listeners.iter().map(|listener| Ok((name, listener.try_clone()?))).collect()
-        };
-        let mut all = named(Name::Http, &self.http)?;
-        all.extend(named(Name::Https, &self.https)?);
-        all.extend(named(Name::Private, &self.private)?);
-        all.extend(named(Name::PrivateHttps, &self.private_https)?);
-        all.extend(named(Name::Events, &self.events)?);
-        all.extend(named(Name::EventsHttps, &self.events_https)?);
-        all.extend(named(Name::Api, self.api.as_slice())?);
-        all.extend(named(Name::Admin, std::slice::from_ref(&self.admin))?);
-        Ok(Kept(all))
+    pub(super) fn keep(&self) -> Result<SocketDescriptors> {
+        let named =
+            |name: ListenerName, listeners: &[TcpListener]| -> Result<Vec<(ListenerName, TcpListener)>> {
+                listeners.iter().map(|listener| Ok((name, listener.try_clone()?))).collect()
+            };
+        let mut all = named(ListenerName::Http, &self.http)?;
+        all.extend(named(ListenerName::Https, &self.https)?);
+        all.extend(named(ListenerName::Private, &self.private)?);
+        all.extend(named(ListenerName::PrivateHttps, &self.private_https)?);
+        all.extend(named(ListenerName::Events, &self.events)?);
+        all.extend(named(ListenerName::EventsHttps, &self.events_https)?);
+        all.extend(named(ListenerName::Api, self.api.as_slice())?);
+        all.extend(named(ListenerName::Admin, std::slice::from_ref(&self.admin))?);
+        Ok(SocketDescriptors(all))
     }
 
     /// The line that says where everything is.

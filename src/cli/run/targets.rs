@@ -4,21 +4,21 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use control::names::{self, Gateway};
+use control::dns::{self, InstanceGateway};
 use dataplane::target_policy::{ListenerRole, OwnListener, RefusalReason, TargetPolicy};
 
 use super::routes;
-use super::sockets::Sockets;
-use crate::config::{AllowedTargetRule, Config};
+use super::sockets::BoundSockets;
+use crate::config::{AllowedTargetRule, RunConfig};
 
 /// Made once all listeners are bound, and before anything connects.
 ///
 /// # Errors
 /// A `--route` leads to a listener of this process that no `--allow-target` names: requests would go round.
 pub(super) fn policy(
-    config: &Config,
-    sockets: &Sockets,
-    gateway: Option<&Gateway>,
+    config: &RunConfig,
+    sockets: &BoundSockets,
+    gateway: Option<&InstanceGateway>,
 ) -> Result<Arc<TargetPolicy>> {
     let groups: [(ListenerRole, &[TcpListener]); 8] = [
         (ListenerRole::Ingress, &sockets.http),
@@ -37,12 +37,12 @@ pub(super) fn policy(
             listeners.push(OwnListener { role, address: listener.local_addr()? });
         }
     }
-    if let Some(Gateway { server, real: (http, https) }) = gateway {
+    if let Some(InstanceGateway { server, host_ports: (http, https) }) = gateway {
         let any = |port: u16| SocketAddr::from(([0, 0, 0, 0], port));
         listeners.extend(
             [*http, *https].map(|port| OwnListener { role: ListenerRole::Ingress, address: any(port) }),
         );
-        listeners.push(OwnListener { role: ListenerRole::Dns, address: (*server, names::PORT).into() });
+        listeners.push(OwnListener { role: ListenerRole::Dns, address: (*server, dns::PORT).into() });
     }
     let allowed = config.allowed_targets.iter().map(|AllowedTargetRule(allowed)| *allowed).collect();
     let policy = TargetPolicy::new(listeners, allowed);

@@ -10,21 +10,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dataplane::counters::CoreCounters;
-use dataplane::events::stalled::{self, Activity, StalledEvent};
-use dataplane::publish::Tables;
-use dataplane::table::{Stream, Subscriber, Table};
+use dataplane::events::stalled::{self, CoreActivity, StalledEvent};
+use dataplane::table::{EventStream, RoutingTable, Subscriber};
+use dataplane::table_publisher::TablePublisher;
 
-use super::cores::Cores;
+use super::cores::RunningCores;
 use crate::admin::Health;
-use crate::config::Config;
+use crate::config::RunConfig;
 
 const LOOKS_PER_TIMEOUT: u32 = 8;
 
 /// Starts the thread, unless the timeout is 0. It ends with the process.
 pub(super) fn start(
-    config: &Config,
-    cores: &Cores,
-    tables: &Arc<Tables>,
+    config: &RunConfig,
+    cores: &RunningCores,
+    tables: &Arc<TablePublisher>,
     health: &Arc<Health>,
 ) -> Result<()> {
     let Some(timeout) = config.stall_timeout() else { return Ok(()) };
@@ -66,7 +66,7 @@ struct Watched {
     /// What was written down about the present stall.
     noted: Option<(PathBuf, StalledEvent)>,
     /// As of the last look: what is worked on may have left the newest one.
-    table: Arc<Table>,
+    table: Arc<RoutingTable>,
 }
 
 /// What a look found.
@@ -95,7 +95,7 @@ impl Watched {
 }
 
 impl Change {
-    fn carry_out(self, one: &mut Watched, table: &Table, health: &Health) {
+    fn carry_out(self, one: &mut Watched, table: &RoutingTable, health: &Health) {
         let core = one.core;
         let Self::Stalled(silent) = self else {
             health.stalls.set(core, None);
@@ -103,7 +103,7 @@ impl Change {
             tracing::warn!(core, "the core turns again");
             return tell_failed(noted);
         };
-        let activity = Activity::decode(one.counters.heartbeat.work());
+        let activity = CoreActivity::decode(one.counters.heartbeat.work());
         let on = On::of(activity, [table, &one.table]);
         let silent_s = silent.as_secs_f64();
         health
@@ -138,15 +138,15 @@ fn tell_failed(written: std::io::Result<()>) {
 
 /// What a core works on, by name.
 struct On {
-    activity: Option<Activity>,
-    stream: Option<Arc<Stream>>,
+    activity: Option<CoreActivity>,
+    stream: Option<Arc<EventStream>>,
     subscriber: Option<Arc<Subscriber>>,
 }
 
 impl On {
     /// Addresses are only compared: what they named may be gone.
-    fn of(activity: Option<Activity>, tables: [&Table; 2]) -> Self {
-        let is_worked_on = |stream: &&Arc<Stream>| {
+    fn of(activity: Option<CoreActivity>, tables: [&RoutingTable; 2]) -> Self {
+        let is_worked_on = |stream: &&Arc<EventStream>| {
             activity.is_some_and(|activity| Arc::as_ptr(stream).addr() == activity.stream)
         };
         let stream = tables.into_iter().find_map(|table| table.streams.values().find(is_worked_on).cloned());
@@ -230,10 +230,10 @@ mod tests {
     fn stalled_event_is_noted_until_the_core_turns_again() {
         let folder = tempfile::tempdir().unwrap();
         let mut one = watched(vec![folder.path().to_owned()]);
-        let stream = Arc::new(Stream {
+        let stream = Arc::new(EventStream {
             name: "broker/ns/b/1".into(),
             event_bytes_max: 1,
-            keeping: dataplane::table::Keeping::default(),
+            keeping: dataplane::table::RetentionPolicy::default(),
             quota: Arc::default(),
             in_order: false,
             is_closed: false,
@@ -243,14 +243,14 @@ mod tests {
             subscribers: Vec::new(),
             tally: Arc::default(),
         });
-        let mut table = Table::default();
+        let mut table = RoutingTable::default();
         table.streams.insert("/brokers/ns/b".into(), Arc::clone(&stream));
-        let activity = Activity {
+        let activity = CoreActivity {
             phase: Phase::Filter,
             log: 0,
             stream: Arc::as_ptr(&stream).addr(),
             subscriber: 0,
-            position: wal::Position::new(77),
+            position: wal::LogPosition::new(77),
         };
         let heartbeat = Arc::clone(&one.counters);
         let _working = heartbeat.heartbeat.begin(activity.encode());

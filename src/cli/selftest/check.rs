@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use wal::{Hole, Log, Position, StreamId};
+use wal::{LogGap, LogPosition, StreamId, WriteAheadLog};
 
 use super::content::{STREAMS, SUBSCRIBER, batch_of, batch_records, next_of_stream, read, stream_of};
-use super::damage::Flip;
-use super::witness::Promise;
+use super::damage::BitFlip;
+use super::supervisor::AcknowledgedState;
 
 /// Something that must not be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,26 +22,26 @@ impl Violation {
     }
 
     /// Recovery says that acknowledged bytes are gone; which records they were, the comparison says.
-    pub(super) fn hole(hole: &Hole) -> Self {
+    pub(super) fn gap(hole: &LogGap) -> Self {
         let file = hole.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
         Self::new(0, format!("recovery found a hole, positions {} to {}: {file}", hole.from, hole.to))
     }
 
-    pub(super) fn passed_over(flips: &[Flip], who: &str) -> Self {
-        let places: Vec<String> = flips.iter().map(Flip::to_string).collect();
+    pub(super) fn passed_over(flips: &[BitFlip], who: &str) -> Self {
+        let places: Vec<String> = flips.iter().map(BitFlip::to_string).collect();
         Self::new(0, format!("{who} did not see {}", places.join(", ")))
     }
 }
 
 /// By batch: how many of its records are there. Only what is at or after the stream's bookmark.
-type Batches = BTreeMap<u64, u32>;
+type BatchCounts = BTreeMap<u64, u32>;
 
 /// The number after the last batch in the log.
-pub(super) fn end(log: &Log) -> u64 {
+pub(super) fn end(log: &WriteAheadLog) -> u64 {
     log.streams().filter_map(|(_, name)| log_end(log, name)).max().unwrap_or(0)
 }
 
-fn log_end(log: &Log, name: &str) -> Option<u64> {
+fn log_end(log: &WriteAheadLog, name: &str) -> Option<u64> {
     let (stream, _) = log.streams().find(|(_, known)| *known == name)?;
     let mark = log.how_far(stream, SUBSCRIBER)?.low();
     let mut last = None;
@@ -50,7 +50,7 @@ fn log_end(log: &Log, name: &str) -> Option<u64> {
 }
 
 /// What of the promise does not hold.
-pub(super) fn against(log: &Log, seed: u64, promise: &Promise) -> Vec<Violation> {
+pub(super) fn against(log: &WriteAheadLog, seed: u64, promise: &AcknowledgedState) -> Vec<Violation> {
     let mut violations = Vec::new();
     let end = end(log).max(promise.acknowledged);
     for (nth, name) in STREAMS.iter().enumerate() {
@@ -71,7 +71,7 @@ pub(super) fn against(log: &Log, seed: u64, promise: &Promise) -> Vec<Violation>
             violations.push(Violation::new(0, what));
             continue;
         };
-        let mut found = Batches::new();
+        let mut found = BatchCounts::new();
         violations.extend(take(log, stream, mark.low(), seed, nth, &mut found));
         compare(seed, *first..end, promise.acknowledged, &found, &mut violations);
     }
@@ -80,12 +80,12 @@ pub(super) fn against(log: &Log, seed: u64, promise: &Promise) -> Vec<Violation>
 
 /// Takes a stream's records; those that are not ours, or not in order, are violations.
 fn take(
-    log: &Log,
+    log: &WriteAheadLog,
     stream: StreamId,
-    from: Position,
+    from: LogPosition,
     seed: u64,
     nth: usize,
-    found: &mut Batches,
+    found: &mut BatchCounts,
 ) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut last = None;
@@ -107,7 +107,7 @@ fn compare(
     seed: u64,
     wanted: std::ops::Range<u64>,
     acknowledged: u64,
-    found: &Batches,
+    found: &BatchCounts,
     violations: &mut Vec<Violation>,
 ) {
     let mut batch = wanted.start;
@@ -128,10 +128,10 @@ fn compare(
 }
 
 /// Records that were never appended, in whatever is left of a damaged log.
-pub(super) fn invented(log: &Log, seed: u64) -> Vec<Violation> {
+pub(super) fn invented(log: &WriteAheadLog, seed: u64) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (stream, name) in log.streams() {
-        walk(log, stream, Position::ORIGIN, |payload| {
+        walk(log, stream, LogPosition::ORIGIN, |payload| {
             if read(seed, payload).is_none() {
                 violations.push(Violation::new(0, format!("{name} shows a record that was never appended")));
             }
@@ -140,7 +140,7 @@ pub(super) fn invented(log: &Log, seed: u64) -> Vec<Violation> {
     violations
 }
 
-fn walk(log: &Log, stream: StreamId, from: Position, mut each: impl FnMut(&[u8])) {
+fn walk(log: &WriteAheadLog, stream: StreamId, from: LogPosition, mut each: impl FnMut(&[u8])) {
     let mut from = from;
     while let Some(record) = log.read(stream, from) {
         each(&record.payload);
@@ -150,7 +150,7 @@ fn walk(log: &Log, stream: StreamId, from: Position, mut each: impl FnMut(&[u8])
 
 #[cfg(test)]
 mod tests {
-    use wal::Bookmark;
+    use wal::Cursor;
 
     use super::super::content::record;
     use super::super::options;
@@ -160,14 +160,14 @@ mod tests {
     const BATCHES: u64 = 30;
 
     /// Appends whole batches but leaves out `without`; the bookmarks stand before all of it.
-    fn filled(without: Option<u64>) -> (tempfile::TempDir, Log, Promise) {
+    fn filled(without: Option<u64>) -> (tempfile::TempDir, WriteAheadLog, AcknowledgedState) {
         let folder = tempfile::tempdir().unwrap();
-        let (mut log, _) = Log::open(folder.path(), options(SEED)).unwrap();
-        let mut promise = Promise { acknowledged: BATCHES, ..Promise::default() };
+        let (mut log, _) = WriteAheadLog::open(folder.path(), options(SEED)).unwrap();
+        let mut promise = AcknowledgedState { acknowledged: BATCHES, ..AcknowledgedState::default() };
         for (nth, name) in STREAMS.iter().enumerate() {
             let stream = log.stream(name).unwrap();
-            log.bookmark(stream, SUBSCRIBER, Bookmark::at(Position::ORIGIN)).unwrap();
-            promise.marks[nth].push((Position::ORIGIN, nth as u64));
+            log.cursor(stream, SUBSCRIBER, Cursor::at(LogPosition::ORIGIN)).unwrap();
+            promise.marks[nth].push((LogPosition::ORIGIN, nth as u64));
         }
         for batch in (0..BATCHES).filter(|batch| Some(*batch) != without) {
             let stream = log.stream(STREAMS[stream_of(batch)]).unwrap();

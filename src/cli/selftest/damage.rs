@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
-use wal::Position;
+use wal::LogPosition;
 
 /// What a disk writes whole or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -19,13 +19,13 @@ const RECORD_HEAD_BYTES: u64 = 40;
 
 /// One bit that was turned over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Flip {
+pub(super) struct BitFlip {
     file: PathBuf,
     offset: u64,
     bit: u8,
 }
 
-impl fmt::Display for Flip {
+impl fmt::Display for BitFlip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "bit {} of byte {} of {}", self.bit, self.offset, self.file.display())
     }
@@ -49,10 +49,10 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Where records lie: by file, its base, and the records' offsets with their lengths.
-type Records = BTreeMap<PathBuf, (u64, Vec<(u64, u64)>)>;
+type RecordLocations = BTreeMap<PathBuf, (u64, Vec<(u64, u64)>)>;
 
-fn records(folder: &Path) -> Result<Records> {
-    let mut records = Records::new();
+fn records(folder: &Path) -> Result<RecordLocations> {
+    let mut records = RecordLocations::new();
     if !wal::is_log(folder) {
         return Ok(records);
     }
@@ -69,7 +69,7 @@ fn records(folder: &Path) -> Result<Records> {
 }
 
 /// Keeps, loses or spoils each sector of what no flush had confirmed. Returns how many bytes it changed.
-pub(super) fn tear(folder: &Path, durable: Position, rng: &mut Rng) -> Result<u64> {
+pub(super) fn tear(folder: &Path, durable: LogPosition, rng: &mut Rng) -> Result<u64> {
     let mut changed = 0;
     for (path, (base, _)) in records(folder)? {
         let failed = || format!("tearing {}", path.display());
@@ -100,7 +100,7 @@ pub(super) fn tear(folder: &Path, durable: Position, rng: &mut Rng) -> Result<u6
 }
 
 /// Flips up to [`FLIPS_MAX`] bits in records below `proven`; `None` when there are none yet.
-pub(super) fn flip(folder: &Path, proven: Position, rng: &mut Rng) -> Result<Option<Vec<Flip>>> {
+pub(super) fn flip(folder: &Path, proven: LogPosition, rng: &mut Rng) -> Result<Option<Vec<BitFlip>>> {
     let mut places = Vec::new();
     for (path, (base, records)) in records(folder)? {
         let below = records.into_iter().filter(|(offset, bytes)| base + offset + bytes <= proven.get());
@@ -112,7 +112,7 @@ pub(super) fn flip(folder: &Path, proven: Position, rng: &mut Rng) -> Result<Opt
     let mut flips = Vec::new();
     for _ in 0..rng.usize(1..=FLIPS_MAX) {
         let (path, offset, bytes) = &places[rng.usize(0..places.len())];
-        let flip = Flip { file: path.clone(), offset: offset + rng.u64(0..*bytes), bit: rng.u8(0..8) };
+        let flip = BitFlip { file: path.clone(), offset: offset + rng.u64(0..*bytes), bit: rng.u8(0..8) };
         if flips.contains(&flip) {
             continue; // it would be turned back
         }
@@ -129,11 +129,11 @@ pub(super) fn flip(folder: &Path, proven: Position, rng: &mut Rng) -> Result<Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wal::{Log, Options};
+    use wal::{LogOptions, WriteAheadLog};
 
-    fn filled(folder: &Path) -> Position {
-        let options = Options { segment_bytes: 16 << 10, log_bytes_max: 1 << 20, ..Options::default() };
-        let (mut log, _) = Log::open(folder, options).unwrap();
+    fn filled(folder: &Path) -> LogPosition {
+        let options = LogOptions { segment_bytes: 16 << 10, log_bytes_max: 1 << 20, ..LogOptions::default() };
+        let (mut log, _) = WriteAheadLog::open(folder, options).unwrap();
         let stream = log.stream("a").unwrap();
         for _ in 0..40 {
             log.append(stream, 0, &[&[7; 500]]).unwrap();
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(tear(folder.path(), durable, &mut Rng::with_seed(1)).unwrap(), 0);
         assert_eq!(records(folder.path()).unwrap(), before);
 
-        let confirmed = Position::new(20_000);
+        let confirmed = LogPosition::new(20_000);
         let torn = (0..20).map(|seed| tear(folder.path(), confirmed, &mut Rng::with_seed(seed)).unwrap());
         assert!(torn.max() > Some(0));
         for (path, (base, places)) in records(folder.path()).unwrap() {
@@ -165,9 +165,9 @@ mod tests {
     fn a_flip_changes_one_bit_of_a_record_that_was_proven_durable() {
         let folder = tempfile::tempdir().unwrap();
         filled(folder.path());
-        assert_eq!(flip(folder.path(), Position::ORIGIN, &mut Rng::with_seed(1)).unwrap(), None);
-        let flips = flip(folder.path(), Position::new(9000), &mut Rng::with_seed(1)).unwrap().unwrap();
+        assert_eq!(flip(folder.path(), LogPosition::ORIGIN, &mut Rng::with_seed(1)).unwrap(), None);
+        let flips = flip(folder.path(), LogPosition::new(9000), &mut Rng::with_seed(1)).unwrap().unwrap();
         assert!(flips.iter().all(|flip| (64..9000).contains(&flip.offset)), "{flips:?}");
-        assert!(!wal::inspect(folder.path(), &mut |_, _| {}).unwrap().holes.is_empty());
+        assert!(!wal::inspect(folder.path(), &mut |_, _| {}).unwrap().gaps.is_empty());
     }
 }

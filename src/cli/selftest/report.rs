@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::check::Violation;
 use super::content::batch_records;
-use super::witness::Work;
+use super::supervisor::ChildRun;
 
 /// Violations that are told one by one; the rest is counted.
-const TOLD_MAX: usize = 20;
+const REPORTED_MAX: usize = 20;
 /// A flush that is faster than this, half of the time, did not wait for any disk: even the fastest need
 /// some 10 µs to answer.
 const TOO_GOOD: Duration = Duration::from_micros(8);
@@ -18,34 +18,34 @@ const BUCKETS: usize = 400;
 const BUCKET_GROWTH: f64 = 1.05;
 
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct SelftestReport {
     kills: u64,
     pub(super) torn: u64,
     pub(super) torn_bytes: u64,
     pub(super) flips: u64,
-    pub(super) flips_found: u64,
+    pub(super) flips_detected: u64,
     records: u64,
     lost: u64,
     violations: u64,
-    told: Vec<String>,
+    reported: Vec<String>,
     bytes: u64,
     time: Duration,
     flushes: u64,
     flush_times: Box<[u64; BUCKETS]>,
 }
 
-impl Default for Report {
+impl Default for SelftestReport {
     fn default() -> Self {
         Self {
             kills: 0,
             torn: 0,
             torn_bytes: 0,
             flips: 0,
-            flips_found: 0,
+            flips_detected: 0,
             records: 0,
             lost: 0,
             violations: 0,
-            told: Vec::new(),
+            reported: Vec::new(),
             bytes: 0,
             time: Duration::ZERO,
             flushes: 0,
@@ -54,13 +54,13 @@ impl Default for Report {
     }
 }
 
-impl Report {
+impl SelftestReport {
     pub(super) const fn is_clean(&self) -> bool {
         self.violations == 0
     }
 
     /// A child's life has ended.
-    pub(super) fn killed(&mut self, work: &Work, seed: u64) {
+    pub(super) fn killed(&mut self, work: &ChildRun, seed: u64) {
         self.kills += 1;
         self.records += work.batches.clone().map(|batch| u64::from(batch_records(seed, batch))).sum::<u64>();
         self.bytes += work.bytes;
@@ -75,8 +75,8 @@ impl Report {
         for Violation { lost, what } in violations {
             self.violations += 1;
             self.lost += lost;
-            if self.told.len() < TOLD_MAX {
-                self.told.push(format!("after {after}, in {}: {what}", folder.display()));
+            if self.reported.len() < REPORTED_MAX {
+                self.reported.push(format!("after {after}, in {}: {what}", folder.display()));
             }
         }
     }
@@ -96,7 +96,7 @@ impl Report {
         row("disk under", format!("{}, seed {seed}", folder.display()));
         row("kills", format!("{}", self.kills));
         row("torn copies", format!("{}, {} bytes lost or spoilt in them", self.torn, self.torn_bytes));
-        row("flipped copies", format!("{}, {} found and named", self.flips, self.flips_found));
+        row("flipped copies", format!("{}, {} found and named", self.flips, self.flips_detected));
         row("records acknowledged", format!("{}", self.records));
         row("records lost", format!("{}", self.lost));
         let seconds = self.time.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -110,7 +110,7 @@ impl Report {
                 "flushes are too fast for a disk: this folder is in memory, or a disk lies".to_owned(),
             );
         }
-        for told in &self.told {
+        for told in &self.reported {
             row("VIOLATION", told.clone());
         }
         let verdict =
@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn quantiles_are_right_to_one_bucket() {
         let flushes = (1..=1000).map(|n| Duration::from_micros(n * 10)).collect();
-        let work = Work { flushes, ..Work::default() };
-        let mut report = Report::default();
+        let work = ChildRun { flushes, ..ChildRun::default() };
+        let mut report = SelftestReport::default();
         report.killed(&work, 1);
         for (share, wanted) in [(0.5, 5000.0), (0.99, 9900.0)] {
             let found = report.quantile(share).as_secs_f64() * 1e6;
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_violation_is_told_and_its_losses_counted() {
-        let mut report = Report::default();
+        let mut report = SelftestReport::default();
         assert!(report.is_clean());
         let lost = Violation { lost: 3, what: "batch 7".to_owned() };
         report.violated("a kill", Path::new("/d"), vec![lost]);

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use fastrand::Rng;
 use rustix::io::{ReadWriteFlags, pwritev2};
-use wal::{AppendError, Bookmark, Log, StreamId};
+use wal::{AppendError, Cursor, StreamId, WriteAheadLog};
 
 use super::content::{STREAMS, SUBSCRIBER, batch_records, next_of_stream, record, stream_of};
 use super::options;
@@ -22,10 +22,10 @@ const UNREAD_BYTES: [u64; STREAMS.len()] = [256 << 10, 256 << 10, 64 << 10];
 const LEAP_BYTES: u64 = 2 << 20;
 
 /// A stream as this child knows it.
-struct Lane {
+struct WriterStream {
     id: StreamId,
     /// Batches appended by this child and not yet read: number, end, bytes.
-    unread: VecDeque<(u64, wal::Position, u64)>,
+    unread: VecDeque<(u64, wal::LogPosition, u64)>,
     bytes: u64,
 }
 
@@ -33,8 +33,8 @@ struct Lane {
 pub(super) fn append(folder: &Path, seed: u64, from: u64) -> Result<()> {
     let mut say = io::stdout().lock();
     writeln!(say, "opening")?;
-    let (mut log, _) = Log::open(folder, options(seed))?;
-    let mut lanes = lanes(&mut log, from, &mut say)?;
+    let (mut log, _) = WriteAheadLog::open(folder, options(seed))?;
+    let mut lanes = streams(&mut log, from, &mut say)?;
     writeln!(say, "open")?;
 
     let mut rng = Rng::with_seed(seed ^ from);
@@ -55,23 +55,23 @@ pub(super) fn append(folder: &Path, seed: u64, from: u64) -> Result<()> {
     }
 }
 
-fn lanes(log: &mut Log, from: u64, say: &mut impl Write) -> Result<Vec<Lane>> {
+fn streams(log: &mut WriteAheadLog, from: u64, say: &mut impl Write) -> Result<Vec<WriterStream>> {
     let mut lanes = Vec::new();
     for (nth, name) in STREAMS.iter().enumerate() {
         let id = log.stream(name)?;
-        if log.bookmarks(id).next().is_none() {
+        if log.cursors(id).next().is_none() {
             let first = (from..).find(|batch| stream_of(*batch) == nth).context("a stream has batches")?;
             let mark = log.end(id);
             writeln!(say, "mark {nth} {mark} {first}")?;
-            log.bookmark(id, SUBSCRIBER, Bookmark::at(mark))?;
+            log.cursor(id, SUBSCRIBER, Cursor::at(mark))?;
         }
-        lanes.push(Lane { id, unread: VecDeque::new(), bytes: 0 });
+        lanes.push(WriterStream { id, unread: VecDeque::new(), bytes: 0 });
     }
     Ok(lanes)
 }
 
 /// Appends one batch; false when the log is full for now.
-fn put(log: &mut Log, lanes: &mut [Lane], seed: u64, batch: u64) -> Result<bool> {
+fn put(log: &mut WriteAheadLog, lanes: &mut [WriterStream], seed: u64, batch: u64) -> Result<bool> {
     let payloads: Vec<Vec<u8>> =
         (0..batch_records(seed, batch)).map(|nth| record(seed, batch, nth)).collect();
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
@@ -92,7 +92,7 @@ fn put(log: &mut Log, lanes: &mut [Lane], seed: u64, batch: u64) -> Result<bool>
 /// Makes all there is durable, as a core does: one write with RWF_DSYNC at a time. Says so of each before the next, whose
 /// records tell that it was, and before the log hears of it: files whose drop is durable go then, and who is killed in
 /// between must not have left a parent that takes the drop for a torn write. Returns the bytes.
-fn flush(log: &mut Log, say: &mut impl Write) -> Result<u64> {
+fn flush(log: &mut WriteAheadLog, say: &mut impl Write) -> Result<u64> {
     let mut bytes = 0;
     while let Some(flush) = log.next_flush() {
         bytes += flush.bytes.len() as u64;
@@ -121,7 +121,7 @@ fn write_durably(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<(
 }
 
 /// Moves the bookmarks on. Each is said before it is put, so that none is found that was not said.
-fn read_on(log: &mut Log, lanes: &mut [Lane], say: &mut impl Write) -> Result<()> {
+fn read_on(log: &mut WriteAheadLog, lanes: &mut [WriterStream], say: &mut impl Write) -> Result<()> {
     for (nth, lane) in lanes.iter_mut().enumerate() {
         let is_last = nth + 1 == STREAMS.len();
         if is_last && lane.bytes < LEAP_BYTES {
@@ -135,7 +135,7 @@ fn read_on(log: &mut Log, lanes: &mut [Lane], say: &mut impl Write) -> Result<()
         }
         if let Some((batch, end)) = read {
             writeln!(say, "mark {nth} {end} {}", next_of_stream(batch))?;
-            log.bookmark(lane.id, SUBSCRIBER, Bookmark::at(end))?;
+            log.cursor(lane.id, SUBSCRIBER, Cursor::at(end))?;
         }
     }
     Ok(())
@@ -143,14 +143,14 @@ fn read_on(log: &mut Log, lanes: &mut [Lane], say: &mut impl Write) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use wal::{Options, Position};
+    use wal::{LogOptions, LogPosition};
 
     use super::*;
 
     /// Hears nothing: its end of the pipe is gone, as a child's last moment may be at any of its words.
-    struct Killed;
+    struct KilledChild;
 
-    impl Write for Killed {
+    impl Write for KilledChild {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             Err(io::ErrorKind::BrokenPipe.into())
         }
@@ -166,23 +166,24 @@ mod tests {
     fn no_file_goes_before_its_drop_was_said_to_be_durable() {
         let folder = tempfile::tempdir().unwrap();
         let files = || std::fs::read_dir(folder.path()).unwrap().count();
-        let options = || Options { segment_bytes: 16 << 10, log_bytes_max: 4 << 20, ..Options::default() };
-        let (mut log, _) = Log::open(folder.path(), options()).unwrap();
+        let options =
+            || LogOptions { segment_bytes: 16 << 10, log_bytes_max: 4 << 20, ..LogOptions::default() };
+        let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
         let stream = log.stream("a").unwrap();
-        log.bookmark(stream, SUBSCRIBER, Bookmark::at(Position::ORIGIN)).unwrap();
+        log.cursor(stream, SUBSCRIBER, Cursor::at(LogPosition::ORIGIN)).unwrap();
         for _ in 0..200 {
             log.append(stream, 0, &[&[7; 500]]).unwrap();
         }
-        log.bookmark(stream, SUBSCRIBER, Bookmark::at(log.end(stream))).unwrap();
+        log.cursor(stream, SUBSCRIBER, Cursor::at(log.end(stream))).unwrap();
         flush(&mut log, &mut io::sink()).unwrap();
         assert!(log.reclaim().segments > 4, "more than are kept for use again");
         let before = files();
-        assert!(flush(&mut log, &mut Killed).is_err());
+        assert!(flush(&mut log, &mut KilledChild).is_err());
         drop(log);
         assert_eq!(files(), before);
 
-        let (mut log, recovery) = Log::open(folder.path(), options()).unwrap();
-        assert!(recovery.holes.is_empty() && recovery.leftovers > 0, "{recovery:?}");
+        let (mut log, recovery) = WriteAheadLog::open(folder.path(), options()).unwrap();
+        assert!(recovery.gaps.is_empty() && recovery.leftovers > 0, "{recovery:?}");
         flush(&mut log, &mut io::sink()).unwrap();
         assert!(files() < before);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{Call, Response, wait};
+use crate::{HttpCall, HttpResponse, wait};
 
 /// What tests call a kind, and where its objects are.
 const KINDS: &[(&str, &str, &str)] = &[
@@ -43,12 +43,12 @@ const KINDS: &[(&str, &str, &str)] = &[
 ];
 
 #[derive(Debug, Clone, Copy)]
-pub struct Api {
+pub struct KitApi {
     address: SocketAddr,
     user: Option<&'static str>,
 }
 
-impl Api {
+impl KitApi {
     pub fn at(address: SocketAddr) -> Self {
         Self { address, user: None }
     }
@@ -59,7 +59,7 @@ impl Api {
         Self { user: Some(user), ..self }
     }
 
-    pub fn send(&self, call: Call) -> Response {
+    pub fn send(&self, call: HttpCall) -> HttpResponse {
         match self.user {
             Some(user) => call.header("Impersonate-User", user),
             None => call,
@@ -94,14 +94,14 @@ impl Api {
         response.json()
     }
 
-    pub fn try_create(&self, object: &Value) -> Response {
+    pub fn try_create(&self, object: &Value) -> HttpResponse {
         let (kind, namespace) = (text(object, "/kind"), text(object, "/metadata/namespace"));
-        self.send(Call::post(&Self::path(kind, namespace, "")).json(object))
+        self.send(HttpCall::post(&Self::path(kind, namespace, "")).json(object))
     }
 
     /// GET; `None` for 404, panics for anything but 200 and 404.
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
-        let response = self.send(Call::get(&Self::path(kind, namespace, name)));
+        let response = self.send(HttpCall::get(&Self::path(kind, namespace, name)));
         match response.status {
             200 => Some(response.json()),
             404 => None,
@@ -117,7 +117,7 @@ impl Api {
     /// The items that a label selector takes, in the form it has in a URL.
     pub fn list_selected(&self, kind: &str, namespace: &str, selector: &str) -> Vec<Value> {
         let path = format!("{}?labelSelector={selector}", Self::path(kind, namespace, ""));
-        let response = self.send(Call::get(&path));
+        let response = self.send(HttpCall::get(&path));
         assert_eq!(response.status, 200, "listing {path}: {response}");
         response.json()["items"].as_array().cloned().unwrap_or_default()
     }
@@ -129,8 +129,8 @@ impl Api {
         response.json()
     }
 
-    pub fn try_patch(&self, kind: &str, namespace: &str, name: &str, patch: &Value) -> Response {
-        let call = Call::new("PATCH", &Self::path(kind, namespace, name))
+    pub fn try_patch(&self, kind: &str, namespace: &str, name: &str, patch: &Value) -> HttpResponse {
+        let call = HttpCall::new("PATCH", &Self::path(kind, namespace, name))
             .header("Content-Type", "application/merge-patch+json")
             .body(patch.to_string());
         self.send(call)
@@ -138,7 +138,7 @@ impl Api {
 
     /// DELETE; panics unless it is answered with 200 or 202.
     pub fn delete(&self, kind: &str, namespace: &str, name: &str) {
-        let response = self.send(Call::new("DELETE", &Self::path(kind, namespace, name)));
+        let response = self.send(HttpCall::new("DELETE", &Self::path(kind, namespace, name)));
         assert!(matches!(response.status, 200 | 202), "deleting {kind} {namespace}/{name}: {response}");
     }
 
@@ -202,13 +202,13 @@ mod tests {
 
     use super::*;
     use crate::PATIENCE;
-    use crate::server::{Message, Reply, Server};
+    use crate::server::{HandlerReply, ReceivedMessage, TestServer};
 
     #[test]
     fn paths_are_those_of_kubernetes() {
-        assert_eq!(Api::path("Namespace", "", "a"), "/api/v1/namespaces/a");
-        assert_eq!(Api::path("ConfigMap", "n", ""), "/api/v1/namespaces/n/configmaps");
-        assert_eq!(Api::path("Broker", "n", "b"), "/apis/eventing.knative.dev/v1/namespaces/n/brokers/b");
+        assert_eq!(KitApi::path("Namespace", "", "a"), "/api/v1/namespaces/a");
+        assert_eq!(KitApi::path("ConfigMap", "n", ""), "/api/v1/namespaces/n/configmaps");
+        assert_eq!(KitApi::path("Broker", "n", "b"), "/apis/eventing.knative.dev/v1/namespaces/n/brokers/b");
     }
 
     #[test]
@@ -226,20 +226,20 @@ mod tests {
     #[test]
     fn waiting_looks_again_until_the_object_is_as_wanted() {
         let looks = AtomicU32::new(0);
-        let server = Server::start("127.0.0.1:0".parse().unwrap(), move || {
+        let server = TestServer::start("127.0.0.1:0".parse().unwrap(), move || {
             let looks = std::rc::Rc::new(looks);
             move |_| {
                 let look = looks.fetch_add(1, SeqCst);
                 async move {
-                    Reply::Send(match look {
-                        0 => Message::new(404),
-                        n => Message::new(200).body(json!({ "status": { "n": n } }).to_string()),
+                    HandlerReply::Send(match look {
+                        0 => ReceivedMessage::new(404),
+                        n => ReceivedMessage::new(200).body(json!({ "status": { "n": n } }).to_string()),
                     })
                 }
             }
         });
         let object =
-            Api::at(server.address()).wait_for("Route", "n", "r", PATIENCE, |o| o["status"]["n"] == 3);
+            KitApi::at(server.address()).wait_for("Route", "n", "r", PATIENCE, |o| o["status"]["n"] == 3);
         assert_eq!(object["status"]["n"], 3);
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Api, Call, PATIENCE, wait};
+use crate::{HttpCall, KitApi, PATIENCE, wait};
 
 /// How much of stderr a failure message shows, in bytes from the end.
 const STDERR_SHOWN_MAX: usize = 8 * 1024;
@@ -27,7 +27,7 @@ const PORTS: [&str; 4] = ["http", "events", "api", "admin"];
 
 /// How to start the binary. Cheap to clone; the data folder is shared by all clones.
 #[derive(Debug, Clone)]
-pub struct Setup {
+pub struct ApplianceSetup {
     binary: PathBuf,
     folder: Arc<TempDir>,
     /// Values of the flags that every start needs: `data`, and an address for each port.
@@ -48,13 +48,13 @@ pub struct Ports {
 
 /// What a start came to that did not end in a ready line.
 #[derive(Debug, Clone)]
-pub struct Refusal {
+pub struct StartFailure {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Setup {
+impl ApplianceSetup {
     /// `binary` is `env!("CARGO_BIN_EXE_sluicegate")` in tests of the root package.
     pub fn new(binary: &str) -> Self {
         let folder = Arc::new(TempDir::new().unwrap());
@@ -130,13 +130,13 @@ impl Setup {
     }
 
     /// Starts it and waits for the ready line or the end of the process.
-    pub fn try_start(&self) -> Result<Appliance, Refusal> {
-        let mut process = Process::spawn(self.command());
+    pub fn try_start(&self) -> Result<Appliance, StartFailure> {
+        let mut process = ChildProcess::spawn(self.command());
         let line = match process.line(|line| line.starts_with("ready ")) {
             Ok(line) => line,
             Err(stdout) => {
                 let code = process.finish().code();
-                return Err(Refusal { code, stdout, stderr: process.stderr() });
+                return Err(StartFailure { code, stdout, stderr: process.stderr() });
             }
         };
         match Ports::parse(&line) {
@@ -150,7 +150,7 @@ impl Setup {
     }
 
     /// The start that is expected to fail: waits for the end of the process.
-    pub fn refused(&self) -> Refusal {
+    pub fn refused(&self) -> StartFailure {
         match self.try_start() {
             Err(refusal) => refusal,
             Ok(appliance) => panic!("started, but should not have: {:?}", appliance.ports),
@@ -194,12 +194,12 @@ fn address(ready: &str, name: &str) -> Option<SocketAddr> {
 /// A running appliance.
 #[derive(Debug)]
 pub struct Appliance {
-    setup: Setup,
+    setup: ApplianceSetup,
     ports: Ports,
     https: Option<SocketAddr>,
     private: Option<SocketAddr>,
     private_https: Option<SocketAddr>,
-    process: Process,
+    process: ChildProcess,
 }
 
 impl Appliance {
@@ -243,7 +243,7 @@ impl Appliance {
 
     /// The sum of a metric's lines that have `label` in them; 0 if there are none.
     pub fn metric(&self, name: &str, label: &str) -> u64 {
-        let text = Call::get("/metrics").send(self.ports.admin).text();
+        let text = HttpCall::get("/metrics").send(self.ports.admin).text();
         let lines = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
         let values = lines.filter(|line| line.contains(label)).filter_map(|line| line.rsplit(' ').next());
         values.filter_map(|value| value.parse::<u64>().ok()).sum()
@@ -253,11 +253,11 @@ impl Appliance {
         self.ports
     }
 
-    pub fn api(&self) -> Api {
-        Api::at(self.ports.api)
+    pub fn api(&self) -> KitApi {
+        KitApi::at(self.ports.api)
     }
 
-    pub fn setup(&self) -> &Setup {
+    pub fn setup(&self) -> &ApplianceSetup {
         &self.setup
     }
 
@@ -347,7 +347,7 @@ impl Drop for Appliance {
 
 /// A child whose output is read by threads, so that it never blocks on a full pipe.
 #[derive(Debug)]
-struct Process {
+struct ChildProcess {
     child: Child,
     lines: Receiver<String>,
     stderr: Arc<Mutex<Vec<u8>>>,
@@ -355,7 +355,7 @@ struct Process {
     stderr_reader: JoinHandle<()>,
 }
 
-impl Process {
+impl ChildProcess {
     fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = match command.spawn() {
@@ -421,13 +421,13 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for StartFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "exit code {:?}\nstdout: {}\nstderr: {}", self.code, self.stdout, self.stderr)
     }
@@ -438,8 +438,8 @@ mod tests {
     use super::*;
 
     /// A stand-in for the binary: `/bin/sh` takes the verb `run` for a script in its folder.
-    fn setup(script: &str) -> Setup {
-        let setup = Setup::new("/bin/sh");
+    fn setup(script: &str) -> ApplianceSetup {
+        let setup = ApplianceSetup::new("/bin/sh");
         setup.write_file("run", script);
         setup
     }

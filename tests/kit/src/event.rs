@@ -4,17 +4,17 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::Call;
+use crate::HttpCall;
 
 /// An event of version 1.0. Extension values are strings.
 #[derive(Debug, Clone)]
-pub struct Event {
+pub struct TestEvent {
     attributes: Vec<(String, String)>,
     content_type: Option<String>,
     data: Vec<u8>,
 }
 
-impl Event {
+impl TestEvent {
     /// With that id, source `/kit`, type `kit.test`, and no data.
     pub fn new(id: &str) -> Self {
         let attributes = [("specversion", "1.0"), ("id", id), ("source", "/kit"), ("type", "kit.test")];
@@ -49,8 +49,8 @@ impl Event {
     }
 
     /// The POST in binary mode: attributes in headers, data as the body.
-    pub fn binary(&self, path: &str) -> Call {
-        let mut call = Call::post(path);
+    pub fn binary(&self, path: &str) -> HttpCall {
+        let mut call = HttpCall::post(path);
         for (name, value) in &self.attributes {
             call = call.header(&format!("ce-{name}"), value);
         }
@@ -61,8 +61,8 @@ impl Event {
     }
 
     /// The POST in structured mode: one JSON object.
-    pub fn structured(&self, path: &str) -> Call {
-        Call::post(path)
+    pub fn structured(&self, path: &str) -> HttpCall {
+        HttpCall::post(path)
             .header("Content-Type", "application/cloudevents+json; charset=utf-8")
             .body(self.envelope().to_string())
     }
@@ -89,17 +89,17 @@ mod tests {
 
     #[test]
     fn data_is_spelled_by_what_it_is() {
-        let data = |content_type: &str, data: &[u8]| Event::new("1").data(content_type, data).envelope();
+        let data = |content_type: &str, data: &[u8]| TestEvent::new("1").data(content_type, data).envelope();
         assert_eq!(data("application/json", b"{ \"a\": 1 }")["data"], json!({ "a": 1 }));
         assert_eq!(data("text/plain", b"text")["data"], "text");
         assert_eq!(data("application/octet-stream", &[0xff])["data_base64"], "/w==");
-        assert_eq!(Event::new("1").envelope().get("data"), None);
+        assert_eq!(TestEvent::new("1").envelope().get("data"), None);
     }
 
     #[test]
     fn an_attribute_is_there_once_or_not_at_all() {
         let bytes =
-            Event::new("1").of_type("t").without("id").binary("/").to_bytes(([127, 0, 0, 1], 1).into());
+            TestEvent::new("1").of_type("t").without("id").binary("/").to_bytes(([127, 0, 0, 1], 1).into());
         let text = String::from_utf8(bytes).unwrap();
         assert_eq!((text.matches("ce-type: t\r\n").count(), text.matches("ce-type").count()), (1, 1));
         assert!(!text.contains("ce-id"));

@@ -6,12 +6,12 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use serde_json::Value;
 
 use crate::PATIENCE;
-use crate::message::{Response, chunks};
+use crate::message::{HttpResponse, chunks};
 use crate::wait;
 
 /// A request to be sent. Nothing is added but `Host` and, for a body, its framing.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct HttpCall {
     method: String,
     target: String,
     host: Option<String>,
@@ -19,7 +19,7 @@ pub struct Call {
     body: Option<Vec<u8>>,
 }
 
-impl Call {
+impl HttpCall {
     pub fn new(method: &str, target: &str) -> Self {
         let (method, target) = (method.to_owned(), target.to_owned());
         Self { method, target, host: None, headers: Vec::new(), body: None }
@@ -54,7 +54,7 @@ impl Call {
     }
 
     /// Sends it on a connection of its own and waits for the answer.
-    pub fn send(&self, to: SocketAddr) -> Response {
+    pub fn send(&self, to: SocketAddr) -> HttpResponse {
         match self.try_send(to) {
             Ok(response) => response,
             Err(why) => panic!("{} {} at {to}: {why}", self.method, self.target),
@@ -62,8 +62,8 @@ impl Call {
     }
 
     /// As [`Call::send`], for callers that live with a peer that goes away.
-    pub fn try_send(&self, to: SocketAddr) -> io::Result<Response> {
-        Connection::try_open(to)?.try_call(self)
+    pub fn try_send(&self, to: SocketAddr) -> io::Result<HttpResponse> {
+        HttpConnection::try_open(to)?.try_call(self)
     }
 
     /// What goes over the wire.
@@ -102,13 +102,13 @@ const AT_ONCE_BYTES_MAX: usize = 64 << 10;
 
 /// One connection, kept open.
 #[derive(Debug)]
-pub struct Connection {
+pub struct HttpConnection {
     socket: TcpStream,
     peer: SocketAddr,
     received: Vec<u8>,
 }
 
-impl Connection {
+impl HttpConnection {
     pub fn open(to: SocketAddr) -> Self {
         match Self::try_open(to) {
             Ok(connection) => connection,
@@ -129,14 +129,14 @@ impl Connection {
     }
 
     /// Sends the call and waits for its answer; the connection stays open.
-    pub fn call(&mut self, call: &Call) -> Response {
+    pub fn call(&mut self, call: &HttpCall) -> HttpResponse {
         match self.try_call(call) {
             Ok(response) => response,
             Err(why) => panic!("{} {} at {}: {why}", call.method, call.target, self.peer),
         }
     }
 
-    pub fn try_call(&mut self, call: &Call) -> io::Result<Response> {
+    pub fn try_call(&mut self, call: &HttpCall) -> io::Result<HttpResponse> {
         let (bytes, to_head) = (call.to_bytes(self.peer), call.method == "HEAD");
         if bytes.len() <= AT_ONCE_BYTES_MAX {
             self.socket.write_all(&bytes)?;
@@ -162,7 +162,7 @@ impl Connection {
     }
 
     /// The next final answer, to a request that was not HEAD.
-    pub fn receive(&mut self) -> Response {
+    pub fn receive(&mut self) -> HttpResponse {
         match self.try_receive(false) {
             Ok(response) => response,
             Err(why) => panic!("receiving from {}: {why}", self.peer),
@@ -170,22 +170,22 @@ impl Connection {
     }
 
     /// The next final answer; interim ones are noted in it.
-    pub fn try_receive(&mut self, to_head: bool) -> io::Result<Response> {
+    pub fn try_receive(&mut self, to_head: bool) -> io::Result<HttpResponse> {
         let mut interim = Vec::new();
         loop {
             let response = self.receive_one(to_head)?;
             if response.status >= 200 || response.status == 101 {
-                return Ok(Response { interim, ..response });
+                return Ok(HttpResponse { interim, ..response });
             }
             interim.push(response.status);
         }
     }
 
     /// The next answer, interim ones included.
-    pub fn receive_one(&mut self, to_head: bool) -> io::Result<Response> {
+    pub fn receive_one(&mut self, to_head: bool) -> io::Result<HttpResponse> {
         let mut closed = false;
         loop {
-            let parsed = Response::parse(&self.received, to_head, closed)
+            let parsed = HttpResponse::parse(&self.received, to_head, closed)
                 .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why.0))?;
             if let Some((response, length)) = parsed {
                 self.received.drain(..length);
@@ -229,12 +229,12 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Upstream;
+    use crate::TestUpstream;
 
     #[test]
     fn a_call_carries_its_host_headers_and_body() {
-        let upstream = Upstream::start("one");
-        let call = Call::post("/echo?a=1").host("app.example.com").header("X-One", "1").body("text");
+        let upstream = TestUpstream::start("one");
+        let call = HttpCall::post("/echo?a=1").host("app.example.com").header("X-One", "1").body("text");
         let seen = call.send(upstream.address()).json();
 
         assert_eq!(seen["method"], "POST");
@@ -246,20 +246,21 @@ mod tests {
 
     #[test]
     fn one_connection_carries_many_calls() {
-        let upstream = Upstream::start("one");
-        let mut connection = Connection::open(upstream.address());
+        let upstream = TestUpstream::start("one");
+        let mut connection = HttpConnection::open(upstream.address());
         for size in [0, 1, 100, 100_000] {
             let body = vec![b'x'; size];
-            assert_eq!(connection.call(&Call::post("/mirror").body(body.clone())).body, body);
+            assert_eq!(connection.call(&HttpCall::post("/mirror").body(body.clone())).body, body);
         }
         assert_eq!((upstream.connections(), upstream.requests()), (1, 4));
     }
 
     #[test]
     fn pipelined_calls_are_answered_in_order() {
-        let upstream = Upstream::start("one");
-        let mut connection = Connection::open(upstream.address());
-        let calls = ["a", "b", "c"].map(|text| Call::post("/mirror").body(text).to_bytes(upstream.address()));
+        let upstream = TestUpstream::start("one");
+        let mut connection = HttpConnection::open(upstream.address());
+        let calls =
+            ["a", "b", "c"].map(|text| HttpCall::post("/mirror").body(text).to_bytes(upstream.address()));
         connection.send(&calls.concat());
         for text in ["a", "b", "c"] {
             assert_eq!(connection.receive().text(), text);
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_hangs_up_is_an_error_and_not_an_answer() {
-        let upstream = Upstream::start("one");
-        assert!(Call::get("/hangup").try_send(upstream.address()).is_err());
+        let upstream = TestUpstream::start("one");
+        assert!(HttpCall::get("/hangup").try_send(upstream.address()).is_err());
     }
 }

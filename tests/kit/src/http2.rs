@@ -37,26 +37,26 @@ pub fn run<T>(story: impl Future<Output = T>) -> T {
 
 /// A client's connection. Clones share it.
 #[derive(Clone)]
-pub struct Client {
+pub struct H2Client {
     sender: SendRequest<Bytes>,
 }
 
 /// A whole answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct H2Response {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Bytes,
     pub trailers: Option<HeaderMap>,
 }
 
-impl Answer {
+impl H2Response {
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
-impl Client {
+impl H2Client {
     /// Opens a connection; the second value resolves when it ends. Inside [`run`] only.
     pub async fn open(to: SocketAddr) -> (Self, oneshot::Receiver<Result<(), h2::Error>>) {
         let stream = TcpStream::connect(to).await.unwrap();
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// A request without a body.
-    pub async fn call(&self, request: Request<()>) -> Result<Answer, h2::Error> {
+    pub async fn call(&self, request: Request<()>) -> Result<H2Response, h2::Error> {
         let (response, _) = self.begin(request, true).await?;
         answer(response.await?).await
     }
@@ -101,7 +101,7 @@ impl Client {
         request: Request<()>,
         body: Bytes,
         trailers: Option<HeaderMap>,
-    ) -> Result<Answer, h2::Error> {
+    ) -> Result<H2Response, h2::Error> {
         let (response, mut stream) = self.begin(request, false).await?;
         let sending = async {
             send_all(&mut stream, body, trailers.is_none()).await?;
@@ -141,7 +141,7 @@ pub async fn send_all(stream: &mut SendStream<Bytes>, mut body: Bytes, ends: boo
 }
 
 /// Reads an answer to its end.
-pub async fn answer(response: Response<RecvStream>) -> Result<Answer, h2::Error> {
+pub async fn answer(response: Response<RecvStream>) -> Result<H2Response, h2::Error> {
     let (parts, mut stream) = response.into_parts();
     let mut body = BytesMut::new();
     while let Some(piece) = stream.data().await {
@@ -150,32 +150,32 @@ pub async fn answer(response: Response<RecvStream>) -> Result<Answer, h2::Error>
         body.extend_from_slice(&piece);
     }
     let trailers = stream.trailers().await?;
-    Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, body: body.freeze(), trailers })
+    Ok(H2Response { status: parts.status.as_u16(), headers: parts.headers, body: body.freeze(), trailers })
 }
 
 /// A running application; dropping it closes its port.
-pub struct Instance {
+pub struct H2Server {
     address: SocketAddr,
-    counts: Arc<Counts>,
+    counts: Arc<H2Counts>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct H2Counts {
     connections: AtomicU64,
     requests: AtomicU64,
     taken_back: AtomicU64,
     crumbs: AtomicU64,
 }
 
-impl Instance {
+impl H2Server {
     /// Starts on a free port.
     pub fn start() -> Self {
         let listener = StdListener::bind(("127.0.0.1", 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(H2Counts::default());
         let (stop, stopped) = oneshot::channel();
         let seen = Arc::clone(&counts);
         let thread = std::thread::spawn(move || {
@@ -214,7 +214,7 @@ impl Instance {
     }
 }
 
-impl Drop for Instance {
+impl Drop for H2Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -223,7 +223,7 @@ impl Drop for Instance {
     }
 }
 
-async fn accept(listener: StdListener, counts: Arc<Counts>) {
+async fn accept(listener: StdListener, counts: Arc<H2Counts>) {
     let listener = TcpListener::from_std(listener).unwrap();
     while let Ok((stream, _)) = listener.accept().await {
         counts.connections.fetch_add(1, SeqCst);
@@ -246,7 +246,7 @@ async fn accept(listener: StdListener, counts: Arc<Counts>) {
 async fn serve(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-    counts: &Counts,
+    counts: &H2Counts,
 ) -> Result<(), h2::Error> {
     let (parts, mut body) = request.into_parts();
     match parts.uri.path() {

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::manifest::NAMESPACE;
-use crate::{Api, Call};
+use crate::{HttpCall, KitApi};
 
 /// The class of Ingresses that the appliance serves.
 pub const CLASS: &str = "sluicegate.ingress.networking.knative.dev";
 
 /// Makes a core Service without a selector, and the Endpoints that it leads to. The port has this name.
-pub fn backend(api: Api, name: &str, port: &str, addresses: &[SocketAddr]) {
+pub fn backend(api: KitApi, name: &str, port: &str, addresses: &[SocketAddr]) {
     core_service(
         api,
         &json!({
@@ -33,9 +33,9 @@ pub fn backend(api: Api, name: &str, port: &str, addresses: &[SocketAddr]) {
 }
 
 /// POST of a core Service, which [`Api`] takes for a Knative one.
-pub fn core_service(api: Api, object: &Value) {
+pub fn core_service(api: KitApi, object: &Value) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/services");
-    let response = Call::post(&path).json(object).send(api.address());
+    let response = HttpCall::post(&path).json(object).send(api.address());
     assert_eq!(response.status, 201, "{response}");
 }
 

@@ -11,17 +11,17 @@
 
 pub mod api;
 pub mod appliance;
-pub mod crowd;
+pub mod background_clients;
 pub mod event;
-pub mod flakey;
+pub mod faulty_block_device;
 pub mod http;
 pub mod http2;
 pub mod kingress;
 pub mod load;
 pub mod manifest;
 pub mod message;
+pub mod open_loop;
 pub mod proxy;
-pub mod pulse;
 mod runtime;
 pub mod scene;
 pub mod server;
@@ -30,14 +30,14 @@ pub mod tls;
 pub mod upstream;
 pub mod wait;
 
-pub use api::Api;
-pub use appliance::{Appliance, Ports, Setup};
-pub use event::Event;
-pub use http::{Call, Connection};
-pub use message::{Request, Response};
-pub use pulse::Pulse;
-pub use sink::{Answer, EventSink, Received};
-pub use upstream::Upstream;
+pub use api::KitApi;
+pub use appliance::{Appliance, ApplianceSetup, Ports};
+pub use event::TestEvent;
+pub use http::{HttpCall, HttpConnection};
+pub use message::{HttpRequest, HttpResponse};
+pub use open_loop::OpenLoopLoad;
+pub use sink::{EventSink, ReceivedRequest, SinkResponse};
+pub use upstream::TestUpstream;
 
 /// How long a fixture waits for something that should take milliseconds. Long, because a busy
 /// machine must not fail a test; bounded, because a hang must.

@@ -12,24 +12,24 @@ use std::time::{Duration, Instant};
 use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
 use monoio::net::TcpStream;
 
-use crate::Call;
-use crate::message::Response;
+use crate::HttpCall;
+use crate::message::HttpResponse;
 use crate::runtime::runtime;
 
 /// Holds a small answer whole; larger ones take several reads.
 const READ_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct LoadPlan {
     pub target: SocketAddr,
-    pub call: Call,
+    pub call: HttpCall,
     pub connections: usize,
     /// Over all connections together.
     pub requests: u64,
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct Report {
+pub struct LoadReport {
     /// One for each answer, in ascending order.
     pub latencies: Vec<Duration>,
     pub statuses: BTreeMap<u16, u64>,
@@ -39,7 +39,7 @@ pub struct Report {
     pub elapsed: Duration,
 }
 
-impl Report {
+impl LoadReport {
     /// The latency that the given share of the answers (0.5: the median) stayed at or below.
     pub fn quantile(&self, share: f64) -> Duration {
         assert!((0.0..=1.0).contains(&share), "a share is between 0 and 1, not {share}");
@@ -54,19 +54,19 @@ impl Report {
 }
 
 /// Carries the plan out on a thread of its own and waits for the end.
-pub fn run(plan: Plan) -> Report {
+pub fn run(plan: LoadPlan) -> LoadReport {
     match std::thread::spawn(move || on_this_thread(&plan)).join() {
         Ok(report) => report,
         Err(_) => panic!("the load generator failed; its message stands above"),
     }
 }
 
-fn on_this_thread(plan: &Plan) -> Report {
+fn on_this_thread(plan: &LoadPlan) -> LoadReport {
     let mut runtime = runtime();
     let request: Rc<[u8]> = plan.call.to_bytes(plan.target).into();
     let left = Rc::new(Cell::new(plan.requests));
     runtime.block_on(async move {
-        let mut report = Report::default();
+        let mut report = LoadReport::default();
         let mut streams = Vec::new();
         for _ in 0..plan.connections {
             match TcpStream::connect_addr(plan.target).await {
@@ -94,9 +94,9 @@ fn on_this_thread(plan: &Plan) -> Report {
 }
 
 /// One connection's work: takes requests from `left` while there are any.
-async fn client(mut stream: TcpStream, request: Rc<[u8]>, left: Rc<Cell<u64>>) -> Report {
+async fn client(mut stream: TcpStream, request: Rc<[u8]>, left: Rc<Cell<u64>>) -> LoadReport {
     let _ = stream.set_nodelay(true);
-    let mut report = Report::default();
+    let mut report = LoadReport::default();
     let mut outgoing = request.to_vec();
     let mut piece = Vec::with_capacity(READ_BYTES);
     let mut received = Vec::with_capacity(READ_BYTES);
@@ -107,7 +107,7 @@ async fn client(mut stream: TcpStream, request: Rc<[u8]>, left: Rc<Cell<u64>>) -
         outgoing = back;
         let mut failed = sent.is_err();
         let status = loop {
-            match Response::parse(&received, false, false) {
+            match HttpResponse::parse(&received, false, false) {
                 Ok(Some((response, length))) => {
                     received.drain(..length);
                     break response.status;
@@ -135,16 +135,16 @@ async fn client(mut stream: TcpStream, request: Rc<[u8]>, left: Rc<Cell<u64>>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Upstream;
+    use crate::TestUpstream;
     use crate::server::closed_address;
 
-    fn plan(target: SocketAddr, path: &str) -> Plan {
-        Plan { target, call: Call::get(path), connections: 8, requests: 500 }
+    fn plan(target: SocketAddr, path: &str) -> LoadPlan {
+        LoadPlan { target, call: HttpCall::get(path), connections: 8, requests: 500 }
     }
 
     #[test]
     fn every_request_of_the_plan_is_sent_once_over_its_connections() {
-        let upstream = Upstream::start("one");
+        let upstream = TestUpstream::start("one");
         let report = run(plan(upstream.address(), "/"));
         assert_eq!(report.statuses, BTreeMap::from([(200, 500)]));
         assert_eq!((report.answers(), report.latencies.len(), report.broken), (500, 500, 0));
@@ -155,14 +155,15 @@ mod tests {
 
     #[test]
     fn answers_larger_than_one_read_are_taken_whole() {
-        let upstream = Upstream::start("one");
-        let report = run(Plan { requests: 20, ..plan(upstream.address(), "/chunks?count=3&bytes=100000") });
+        let upstream = TestUpstream::start("one");
+        let report =
+            run(LoadPlan { requests: 20, ..plan(upstream.address(), "/chunks?count=3&bytes=100000") });
         assert_eq!(report.statuses, BTreeMap::from([(200, 20)]));
     }
 
     #[test]
     fn connections_that_break_are_counted_and_end_the_run() {
-        let upstream = Upstream::start("one");
+        let upstream = TestUpstream::start("one");
         let report = run(plan(upstream.address(), "/hangup"));
         assert_eq!((report.answers(), report.broken), (0, 8));
         assert_eq!(run(plan(closed_address(), "/")).broken, 8);
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn a_quantile_is_the_smallest_latency_that_covers_its_share() {
         let latencies = (1..=100).map(Duration::from_millis).collect();
-        let report = Report { latencies, ..Report::default() };
+        let report = LoadReport { latencies, ..LoadReport::default() };
         for (share, ms) in [(0.0, 1), (0.5, 50), (0.99, 99), (1.0, 100)] {
             assert_eq!(report.quantile(share), Duration::from_millis(ms), "{share}");
         }

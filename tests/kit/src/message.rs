@@ -11,20 +11,20 @@ use serde_json::Value;
 const HEADERS_MAX: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     pub method: String,
     /// As on the request line: path and query.
     pub target: String,
-    pub headers: Headers,
+    pub headers: HttpHeaders,
     pub body: Vec<u8>,
     /// The body came chunked.
     pub chunked: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Response {
+pub struct HttpResponse {
     pub status: u16,
-    pub headers: Headers,
+    pub headers: HttpHeaders,
     pub body: Vec<u8>,
     /// The body came chunked.
     pub chunked: bool,
@@ -34,13 +34,13 @@ pub struct Response {
 
 /// Names as sent, values with invalid UTF-8 replaced.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Headers(pub Vec<(String, String)>);
+pub struct HttpHeaders(pub Vec<(String, String)>);
 
 /// What was wrong with the bytes of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken(pub String);
+pub struct MalformedMessage(pub String);
 
-impl Headers {
+impl HttpHeaders {
     /// The first value of that name, in any case of letters.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
@@ -56,21 +56,24 @@ impl Headers {
         Self(parsed.iter().map(|h| (h.name.to_owned(), text(h.value))).collect())
     }
 
-    fn framing(&self) -> Result<Framing, Broken> {
+    fn framing(&self) -> Result<MessageFraming, MalformedMessage> {
         if let Some(coding) = self.get("transfer-encoding") {
             return match coding.to_ascii_lowercase().ends_with("chunked") {
-                true => Ok(Framing::Chunked),
-                false => Err(Broken(format!("transfer-encoding {coding}"))),
+                true => Ok(MessageFraming::Chunked),
+                false => Err(MalformedMessage(format!("transfer-encoding {coding}"))),
             };
         }
         match self.get("content-length") {
-            Some(text) => text.parse().map(Framing::Length).map_err(|_| Broken(format!("length {text}"))),
-            None => Ok(Framing::Absent),
+            Some(text) => text
+                .parse()
+                .map(MessageFraming::Length)
+                .map_err(|_| MalformedMessage(format!("length {text}"))),
+            None => Ok(MessageFraming::Absent),
         }
     }
 }
 
-impl Request {
+impl HttpRequest {
     /// The path without the query.
     #[must_use]
     pub fn path(&self) -> &str {
@@ -86,15 +89,15 @@ impl Request {
     }
 
     /// The head of a request at the start of `bytes` and its length.
-    pub fn parse_head(bytes: &[u8]) -> Result<Option<(Self, usize)>, Broken> {
+    pub fn parse_head(bytes: &[u8]) -> Result<Option<(Self, usize)>, MalformedMessage> {
         let mut slots = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut parsed = httparse::Request::new(&mut slots);
-        let status = parsed.parse(bytes).map_err(|why| Broken(why.to_string()))?;
+        let status = parsed.parse(bytes).map_err(|why| MalformedMessage(why.to_string()))?;
         let httparse::Status::Complete(length) = status else { return Ok(None) };
         let head = Self {
             method: parsed.method.unwrap_or_default().to_owned(),
             target: parsed.path.unwrap_or_default().to_owned(),
-            headers: Headers::of(parsed.headers),
+            headers: HttpHeaders::of(parsed.headers),
             body: Vec::new(),
             chunked: false,
         };
@@ -102,17 +105,17 @@ impl Request {
     }
 
     /// A whole request at the start of `bytes` and its length; `None` while bytes are missing.
-    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Broken> {
+    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, MalformedMessage> {
         let Some((mut request, head)) = Self::parse_head(bytes)? else { return Ok(None) };
         let framing = request.headers.framing()?;
         let Some((body, length)) = take_body(framing, &bytes[head..])? else { return Ok(None) };
         request.body = body;
-        request.chunked = framing == Framing::Chunked;
+        request.chunked = framing == MessageFraming::Chunked;
         Ok(Some((request, head + length)))
     }
 }
 
-impl Response {
+impl HttpResponse {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)
@@ -134,14 +137,18 @@ impl Response {
 
     /// One answer, interim or final, at the start of `bytes` and its length. `to_head`: it answers
     /// HEAD, so no body follows. `closed`: no more bytes will come.
-    pub fn parse(bytes: &[u8], to_head: bool, closed: bool) -> Result<Option<(Self, usize)>, Broken> {
+    pub fn parse(
+        bytes: &[u8],
+        to_head: bool,
+        closed: bool,
+    ) -> Result<Option<(Self, usize)>, MalformedMessage> {
         let mut slots = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut parsed = httparse::Response::new(&mut slots);
-        let status = parsed.parse(bytes).map_err(|why| Broken(why.to_string()))?;
+        let status = parsed.parse(bytes).map_err(|why| MalformedMessage(why.to_string()))?;
         let httparse::Status::Complete(head) = status else { return Ok(None) };
         let mut response = Self {
             status: parsed.code.unwrap_or_default(),
-            headers: Headers::of(parsed.headers),
+            headers: HttpHeaders::of(parsed.headers),
             body: Vec::new(),
             chunked: false,
             interim: Vec::new(),
@@ -153,52 +160,53 @@ impl Response {
         let framing = response.headers.framing()?;
         let rest = &bytes[head..];
         let taken = match framing {
-            Framing::Absent => closed.then(|| (rest.to_vec(), rest.len())),
+            MessageFraming::Absent => closed.then(|| (rest.to_vec(), rest.len())),
             framed => take_body(framed, rest)?,
         };
         let Some((body, length)) = taken else { return Ok(None) };
         response.body = body;
-        response.chunked = framing == Framing::Chunked;
+        response.chunked = framing == MessageFraming::Chunked;
         Ok(Some((response, head + length)))
     }
 }
 
-impl fmt::Display for Response {
+impl fmt::Display for HttpResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}: {}", self.status, self.headers.0, self.text())
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Framing {
+enum MessageFraming {
     Length(usize),
     Chunked,
     Absent,
 }
 
-fn take_body(framing: Framing, bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, Broken> {
+fn take_body(framing: MessageFraming, bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, MalformedMessage> {
     match framing {
-        Framing::Absent => Ok(Some((Vec::new(), 0))),
-        Framing::Length(length) => Ok(bytes.get(..length).map(|body| (body.to_vec(), length))),
-        Framing::Chunked => take_chunks(bytes),
+        MessageFraming::Absent => Ok(Some((Vec::new(), 0))),
+        MessageFraming::Length(length) => Ok(bytes.get(..length).map(|body| (body.to_vec(), length))),
+        MessageFraming::Chunked => take_chunks(bytes),
     }
 }
 
-fn take_chunks(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, Broken> {
+fn take_chunks(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, MalformedMessage> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
-        let size = httparse::parse_chunk_size(&bytes[at..]).map_err(|_| Broken("chunk size".to_owned()))?;
+        let size = httparse::parse_chunk_size(&bytes[at..])
+            .map_err(|_| MalformedMessage("chunk size".to_owned()))?;
         let httparse::Status::Complete((line, size)) = size else { return Ok(None) };
-        let size = usize::try_from(size).map_err(|_| Broken(format!("chunk of {size} bytes")))?;
+        let size = usize::try_from(size).map_err(|_| MalformedMessage(format!("chunk of {size} bytes")))?;
         at += line;
         if size == 0 {
             return Ok(end_of_trailers(&bytes[at..]).map(|length| (body, at + length)));
         }
-        let end = at.checked_add(size).ok_or_else(|| Broken(format!("chunk of {size} bytes")))?;
+        let end = at.checked_add(size).ok_or_else(|| MalformedMessage(format!("chunk of {size} bytes")))?;
         match bytes.get(end..end + 2) {
             None => return Ok(None),
             Some(b"\r\n") => body.extend_from_slice(&bytes[at..end]),
-            Some(other) => return Err(Broken(format!("{other:?} behind a chunk"))),
+            Some(other) => return Err(MalformedMessage(format!("{other:?} behind a chunk"))),
         }
         at = end + 2;
     }
@@ -235,9 +243,9 @@ mod tests {
     fn a_request_is_whole_only_when_its_last_byte_is_there() {
         let whole = CHUNKED.len() - 3; // the next request's first three bytes follow
         for cut in 0..whole {
-            assert_eq!(Request::parse(&CHUNKED[..cut]), Ok(None), "cut at {cut}");
+            assert_eq!(HttpRequest::parse(&CHUNKED[..cut]), Ok(None), "cut at {cut}");
         }
-        let (request, length) = Request::parse(CHUNKED).unwrap().unwrap();
+        let (request, length) = HttpRequest::parse(CHUNKED).unwrap().unwrap();
         assert_eq!(length, whole);
         assert_eq!(request.body, b"abcde");
         assert!(request.chunked);
@@ -248,8 +256,8 @@ mod tests {
     #[test]
     fn an_answer_without_length_ends_with_its_connection() {
         let bytes = b"HTTP/1.1 200 OK\r\n\r\nrest";
-        assert_eq!(Response::parse(bytes, false, false), Ok(None));
-        let (response, length) = Response::parse(bytes, false, true).unwrap().unwrap();
+        assert_eq!(HttpResponse::parse(bytes, false, false), Ok(None));
+        let (response, length) = HttpResponse::parse(bytes, false, true).unwrap().unwrap();
         assert_eq!((response.text().as_str(), length), ("rest", bytes.len()));
     }
 
@@ -260,7 +268,7 @@ mod tests {
             ("HTTP/1.1 100 Continue\r\n\r\n", false),
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", true),
         ] {
-            let (response, length) = Response::parse(head.as_bytes(), to_head, false).unwrap().unwrap();
+            let (response, length) = HttpResponse::parse(head.as_bytes(), to_head, false).unwrap().unwrap();
             assert_eq!((response.body.len(), length), (0, head.len()), "{head}");
         }
     }

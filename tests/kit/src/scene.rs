@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::manifest::{NAMESPACE, broker, trigger, with};
-use crate::{Api, Appliance, Call, Event, EventSink, PATIENCE, Received, Setup};
+use crate::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, PATIENCE, ReceivedRequest, TestEvent};
 
 /// Where the Broker `main` of [`with_broker`] takes events.
 pub const BROKER: &str = "/brokers/default/main";
@@ -13,7 +13,7 @@ pub const BROKER: &str = "/brokers/default/main";
 pub const SILENCE: Duration = Duration::from_millis(500);
 
 /// Starts an appliance and waits until its Broker `main` is Ready.
-pub fn with_broker(setup: &Setup) -> Appliance {
+pub fn with_broker(setup: &ApplianceSetup) -> Appliance {
     let appliance = setup.start();
     appliance.api().create(&broker("main"));
     appliance.api().wait_ready("Broker", NAMESPACE, "main", PATIENCE);
@@ -22,7 +22,7 @@ pub fn with_broker(setup: &Setup) -> Appliance {
 
 /// Creates a Trigger on `main` for everything, changed by `changes` (JSON pointer and value), and
 /// waits until it is Ready.
-pub fn subscribe(api: Api, name: &str, uri: &str, changes: &[(&str, Value)]) -> Value {
+pub fn subscribe(api: KitApi, name: &str, uri: &str, changes: &[(&str, Value)]) -> Value {
     let plain = trigger(name, "main", uri);
     let object = changes.iter().fold(plain, |object, (pointer, value)| with(object, pointer, value.clone()));
     api.create(&object);
@@ -30,12 +30,12 @@ pub fn subscribe(api: Api, name: &str, uri: &str, changes: &[(&str, Value)]) -> 
 }
 
 /// Posts the event to `main` in binary mode; panics unless it is accepted.
-pub fn post(appliance: &Appliance, event: &Event) {
+pub fn post(appliance: &Appliance, event: &TestEvent) {
     accepted(&event.binary(BROKER), appliance);
 }
 
 /// Sends the call to the events port; panics unless the answer is 202 and nothing else.
-pub fn accepted(call: &Call, appliance: &Appliance) {
+pub fn accepted(call: &HttpCall, appliance: &Appliance) {
     let response = call.send(appliance.events());
     assert_eq!((response.status, response.body.len()), (202, 0), "{response}");
 }
@@ -55,6 +55,6 @@ pub fn only(attributes: Value) -> (&'static str, Value) {
     ("/spec/filter", json!({ "attributes": attributes }))
 }
 
-pub fn ids(received: &[Received]) -> Vec<String> {
-    received.iter().map(Received::id).collect()
+pub fn ids(received: &[ReceivedRequest]) -> Vec<String> {
+    received.iter().map(ReceivedRequest::id).collect()
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use monoio::io::{AsyncWriteRentExt, CancelHandle, CancelableAsyncReadRent, Canceller};
 use monoio::net::{TcpListener, TcpStream};
 
-use crate::message::{Request, chunks};
+use crate::message::{HttpRequest, chunks};
 use crate::runtime::runtime;
 
 /// Read from a connection at a time.
@@ -31,8 +31,8 @@ const CLOSING_MAX: Duration = Duration::from_secs(2);
 
 /// What a handler wants done with a request.
 #[derive(Debug, Clone)]
-pub enum Reply {
-    Send(Message),
+pub enum HandlerReply {
+    Send(ReceivedMessage),
     /// Closes the connection without an answer.
     HangUp,
     /// Sends these bytes, whatever they are, and closes the connection.
@@ -40,23 +40,23 @@ pub enum Reply {
 }
 
 #[derive(Debug, Clone)]
-pub struct Message {
+pub struct ReceivedMessage {
     pub status: u16,
     pub headers: Vec<(String, String)>,
-    pub body: Body,
+    pub body: ReplyBodyKind,
     /// Closes the connection behind the answer.
     pub close: bool,
 }
 
 #[derive(Debug, Clone)]
-pub enum Body {
+pub enum ReplyBodyKind {
     Whole(Vec<u8>),
     Chunks(Vec<Vec<u8>>),
 }
 
-impl Message {
+impl ReceivedMessage {
     pub fn new(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: Body::Whole(Vec::new()), close: false }
+        Self { status, headers: Vec::new(), body: ReplyBodyKind::Whole(Vec::new()), close: false }
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Self {
@@ -65,12 +65,12 @@ impl Message {
     }
 
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
-        self.body = Body::Whole(body.into());
+        self.body = ReplyBodyKind::Whole(body.into());
         self
     }
 
     pub fn chunks(mut self, pieces: Vec<Vec<u8>>) -> Self {
-        self.body = Body::Chunks(pieces);
+        self.body = ReplyBodyKind::Chunks(pieces);
         self
     }
 
@@ -85,11 +85,11 @@ impl Message {
         let bodiless = self.status < 200 || matches!(self.status, 204 | 304);
         let body = match &self.body {
             _ if bodiless => Vec::new(),
-            Body::Whole(bytes) => {
+            ReplyBodyKind::Whole(bytes) => {
                 head.push_str(&format!("Content-Length: {}\r\n", bytes.len()));
                 bytes.clone()
             }
-            Body::Chunks(pieces) => {
+            ReplyBodyKind::Chunks(pieces) => {
                 head.push_str("Transfer-Encoding: chunked\r\n");
                 chunks(pieces.iter().map(Vec::as_slice))
             }
@@ -101,32 +101,32 @@ impl Message {
 
 /// A running server; dropping it closes its port and its connections.
 #[derive(Debug)]
-pub struct Server {
+pub struct TestServer {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ServerState {
     stop: AtomicBool,
     connections: AtomicU64,
 }
 
-impl Server {
+impl TestServer {
     /// Serves on `address` (port 0: a free one) with the handler that `make` makes on the server's
     /// own thread.
     pub fn start<H, F>(address: SocketAddr, make: impl FnOnce() -> H + Send + 'static) -> Self
     where
-        H: Fn(Request) -> F + 'static,
-        F: Future<Output = Reply> + 'static,
+        H: Fn(HttpRequest) -> F + 'static,
+        F: Future<Output = HandlerReply> + 'static,
     {
         let listener = match StdListener::bind(address) {
             Ok(listener) => listener,
             Err(why) => panic!("a fixture cannot listen on {address}: {why}"),
         };
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ServerState::default());
         let seen = Arc::clone(&shared);
         let thread = std::thread::spawn(move || run(listener, &seen, make()));
         Self { address, shared, thread: Some(thread) }
@@ -142,7 +142,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, SeqCst);
         // The accept is woken by a connection; it then sees the flag.
@@ -158,10 +158,10 @@ pub async fn sleep(wait: Duration) {
     monoio::time::sleep(wait).await;
 }
 
-fn run<H, F>(listener: StdListener, shared: &Shared, handler: H)
+fn run<H, F>(listener: StdListener, shared: &ServerState, handler: H)
 where
-    H: Fn(Request) -> F + 'static,
-    F: Future<Output = Reply> + 'static,
+    H: Fn(HttpRequest) -> F + 'static,
+    F: Future<Output = HandlerReply> + 'static,
 {
     let mut runtime = runtime();
     let tasks_left = runtime.block_on(async move {
@@ -195,24 +195,24 @@ where
 }
 
 /// One connection, until it ends in any way.
-async fn serve<F: Future<Output = Reply>>(
+async fn serve<F: Future<Output = HandlerReply>>(
     mut stream: TcpStream,
     cancel: CancelHandle,
-    handler: &impl Fn(Request) -> F,
+    handler: &impl Fn(HttpRequest) -> F,
 ) {
     let _ = stream.set_nodelay(true);
     let mut received = Vec::new();
     let mut invited = false; // the 100 (Continue) for the request at hand is out
     loop {
-        match Request::parse(&received) {
+        match HttpRequest::parse(&received) {
             Ok(Some((request, length))) => {
                 received.drain(..length);
                 invited = false;
                 let to_head = request.method == "HEAD";
                 let (bytes, keep) = match handler(request).await {
-                    Reply::Send(message) => (message.to_bytes(to_head), !message.close),
-                    Reply::Raw(bytes) => (bytes, false),
-                    Reply::HangUp => return,
+                    HandlerReply::Send(message) => (message.to_bytes(to_head), !message.close),
+                    HandlerReply::Raw(bytes) => (bytes, false),
+                    HandlerReply::HangUp => return,
                 };
                 if stream.write_all(bytes).await.0.is_err() || !keep {
                     return;
@@ -233,7 +233,7 @@ async fn serve<F: Future<Output = Reply>>(
                 }
             }
             Err(_) => {
-                let _ = stream.write_all(Message::new(400).to_bytes(false)).await;
+                let _ = stream.write_all(ReceivedMessage::new(400).to_bytes(false)).await;
                 return;
             }
         }
@@ -241,7 +241,7 @@ async fn serve<F: Future<Output = Reply>>(
 }
 
 fn expects_continue(received: &[u8]) -> bool {
-    let Ok(Some((head, _))) = Request::parse_head(received) else { return false };
+    let Ok(Some((head, _))) = HttpRequest::parse_head(received) else { return false };
     head.headers.get("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue"))
 }
 
@@ -266,11 +266,11 @@ pub fn closed_address() -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call, Connection};
+    use crate::{HttpCall, HttpConnection};
 
-    fn hello() -> Server {
-        Server::start("127.0.0.1:0".parse().unwrap(), || {
-            |_| async { Reply::Send(Message::new(200).body("hello")) }
+    fn hello() -> TestServer {
+        TestServer::start("127.0.0.1:0".parse().unwrap(), || {
+            |_| async { HandlerReply::Send(ReceivedMessage::new(200).body("hello")) }
         })
     }
 
@@ -278,24 +278,25 @@ mod tests {
     fn a_dropped_server_refuses_connections_and_closes_open_ones() {
         let server = hello();
         let address = server.address();
-        let mut open = Connection::open(address);
-        assert_eq!(open.call(&Call::get("/")).text(), "hello");
+        let mut open = HttpConnection::open(address);
+        assert_eq!(open.call(&HttpCall::get("/")).text(), "hello");
         drop(server);
         assert_eq!(open.rest(), Some(Vec::new()));
-        assert!(Connection::try_open(address).is_err());
+        assert!(HttpConnection::try_open(address).is_err());
     }
 
     #[test]
     fn a_port_can_be_taken_again() {
         let address = hello().address();
-        let again = Server::start(address, || |_| async { Reply::Send(Message::new(202)) });
-        assert_eq!(Call::get("/").send(again.address()).status, 202);
+        let again =
+            TestServer::start(address, || |_| async { HandlerReply::Send(ReceivedMessage::new(202)) });
+        assert_eq!(HttpCall::get("/").send(again.address()).status, 202);
     }
 
     #[test]
     fn a_client_that_waits_for_its_invitation_gets_one() {
         let server = hello();
-        let mut client = Connection::open(server.address());
+        let mut client = HttpConnection::open(server.address());
         client.send(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
         assert_eq!(client.receive_one(false).unwrap().status, 100);
         client.send(b"hi");

@@ -9,21 +9,21 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::message::Request;
-use crate::server::{Message, Reply, Server};
+use crate::message::HttpRequest;
+use crate::server::{HandlerReply, ReceivedMessage, TestServer};
 
 const STRUCTURED: &str = "application/cloudevents+json";
 
 /// One request that arrived.
 #[derive(Debug, Clone)]
-pub struct Received {
-    pub request: Request,
+pub struct ReceivedRequest {
+    pub request: HttpRequest,
     /// How often this event (its source and id) has come by now, this time included.
     pub attempt: u32,
     pub at: Instant,
 }
 
-impl Received {
+impl ReceivedRequest {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.request.headers.get(name)
     }
@@ -74,29 +74,29 @@ impl Received {
 
 /// What the script wants answered.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct SinkResponse {
     delay: Duration,
-    reply: Reply,
+    reply: HandlerReply,
 }
 
-impl Answer {
+impl SinkResponse {
     pub fn status(code: u16) -> Self {
-        Self { delay: Duration::ZERO, reply: Reply::Send(Message::new(code)) }
+        Self { delay: Duration::ZERO, reply: HandlerReply::Send(ReceivedMessage::new(code)) }
     }
 
     /// A status with a body and the type of that body.
     pub fn body(code: u16, content_type: &str, body: &str) -> Self {
-        let message = Message::new(code).header("Content-Type", content_type).body(body);
-        Self { delay: Duration::ZERO, reply: Reply::Send(message) }
+        let message = ReceivedMessage::new(code).header("Content-Type", content_type).body(body);
+        Self { delay: Duration::ZERO, reply: HandlerReply::Send(message) }
     }
 
     /// A status and an event in binary mode: attributes without `ce-`, data as JSON.
     pub fn event(code: u16, attributes: &[(&str, &str)], data: &Value) -> Self {
-        let mut message = Message::new(code).header("Content-Type", "application/json");
+        let mut message = ReceivedMessage::new(code).header("Content-Type", "application/json");
         for (name, value) in attributes {
             message = message.header(&format!("Ce-{name}"), value);
         }
-        Self { delay: Duration::ZERO, reply: Reply::Send(message.body(data.to_string())) }
+        Self { delay: Duration::ZERO, reply: HandlerReply::Send(message.body(data.to_string())) }
     }
 
     /// A status and an event in structured mode.
@@ -105,16 +105,16 @@ impl Answer {
     }
 
     pub fn hang_up() -> Self {
-        Self { delay: Duration::ZERO, reply: Reply::HangUp }
+        Self { delay: Duration::ZERO, reply: HandlerReply::HangUp }
     }
 
     pub fn raw(bytes: &[u8]) -> Self {
-        Self { delay: Duration::ZERO, reply: Reply::Raw(bytes.to_vec()) }
+        Self { delay: Duration::ZERO, reply: HandlerReply::Raw(bytes.to_vec()) }
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Self {
-        if let Reply::Send(message) = self.reply {
-            self.reply = Reply::Send(message.header(name, value));
+        if let HandlerReply::Send(message) = self.reply {
+            self.reply = HandlerReply::Send(message.header(name, value));
         }
         self
     }
@@ -127,19 +127,19 @@ impl Answer {
 
 #[derive(Debug)]
 pub struct EventSink {
-    server: Server,
-    book: Arc<Book>,
+    server: TestServer,
+    book: Arc<SinkRecords>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    pages: Mutex<Pages>,
+struct SinkRecords {
+    pages: Mutex<SinkRecordPages>,
     arrived: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Pages {
-    received: Vec<Received>,
+struct SinkRecordPages {
+    received: Vec<ReceivedRequest>,
     /// By source and id.
     attempts: HashMap<(String, String), u32>,
 }
@@ -147,21 +147,24 @@ struct Pages {
 impl EventSink {
     /// Answers 202 to everything.
     pub fn start() -> Self {
-        Self::answering(|_| Answer::status(202))
+        Self::answering(|_| SinkResponse::status(202))
     }
 
     /// Answers by `script`, which is asked after the request is noted.
-    pub fn answering(script: impl Fn(&Received) -> Answer + Send + 'static) -> Self {
+    pub fn answering(script: impl Fn(&ReceivedRequest) -> SinkResponse + Send + 'static) -> Self {
         Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0)), script)
     }
 
     /// As [`EventSink::answering`], at a given address.
-    pub fn start_at(address: SocketAddr, script: impl Fn(&Received) -> Answer + Send + 'static) -> Self {
-        let book = Arc::new(Book::default());
+    pub fn start_at(
+        address: SocketAddr,
+        script: impl Fn(&ReceivedRequest) -> SinkResponse + Send + 'static,
+    ) -> Self {
+        let book = Arc::new(SinkRecords::default());
         let notes = Arc::clone(&book);
-        let server = Server::start(address, move || {
+        let server = TestServer::start(address, move || {
             move |request| {
-                let Answer { delay, reply } = script(&notes.note(request));
+                let SinkResponse { delay, reply } = script(&notes.note(request));
                 async move {
                     if !delay.is_zero() {
                         monoio::time::sleep(delay).await;
@@ -188,12 +191,12 @@ impl EventSink {
     }
 
     /// Everything that came so far, in order.
-    pub fn received(&self) -> Vec<Received> {
+    pub fn received(&self) -> Vec<ReceivedRequest> {
         self.book.pages.lock().unwrap().received.clone()
     }
 
     /// Waits until `count` requests have come, and returns all there are.
-    pub fn wait_for(&self, count: usize, limit: Duration) -> Vec<Received> {
+    pub fn wait_for(&self, count: usize, limit: Duration) -> Vec<ReceivedRequest> {
         match self.wait_until(limit, |received| received.len() >= count) {
             Ok(received) => received,
             Err(received) => panic!("{count} events wanted in {limit:?}, got {}", ids(&received)),
@@ -204,8 +207,8 @@ impl EventSink {
     pub fn wait_until(
         &self,
         limit: Duration,
-        enough: impl Fn(&[Received]) -> bool,
-    ) -> Result<Vec<Received>, Vec<Received>> {
+        enough: impl Fn(&[ReceivedRequest]) -> bool,
+    ) -> Result<Vec<ReceivedRequest>, Vec<ReceivedRequest>> {
         let pages = self.book.pages.lock().unwrap();
         let waited =
             self.book.arrived.wait_timeout_while(pages, limit, |pages| !enough(&pages.received)).unwrap();
@@ -214,9 +217,9 @@ impl EventSink {
     }
 }
 
-impl Book {
-    fn note(&self, request: Request) -> Received {
-        let mut received = Received { request, attempt: 0, at: Instant::now() };
+impl SinkRecords {
+    fn note(&self, request: HttpRequest) -> ReceivedRequest {
+        let mut received = ReceivedRequest { request, attempt: 0, at: Instant::now() };
         let key = (received.attribute("source").unwrap_or_default(), received.id());
         let mut pages = self.pages.lock().unwrap();
         let attempt = pages.attempts.entry(key).or_insert(0);
@@ -229,8 +232,8 @@ impl Book {
 }
 
 /// What came, for messages: `3: a b b`.
-fn ids(received: &[Received]) -> String {
-    let ids: Vec<_> = received.iter().map(Received::id).collect();
+fn ids(received: &[ReceivedRequest]) -> String {
+    let ids: Vec<_> = received.iter().map(ReceivedRequest::id).collect();
     format!("{}: {}", ids.len(), ids.join(" "))
 }
 
@@ -239,10 +242,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{Call, PATIENCE};
+    use crate::{HttpCall, PATIENCE};
 
-    fn binary(id: &str) -> Call {
-        Call::post("/")
+    fn binary(id: &str) -> HttpCall {
+        HttpCall::post("/")
             .header("Ce-Specversion", "1.0")
             .header("Ce-Id", id)
             .header("Ce-Source", "/test")
@@ -257,7 +260,10 @@ mod tests {
         binary("1").send(sink.address());
         let envelope = json!({ "specversion": "1.0", "id": "1", "source": "/test", "type": "t",
                                "datacontenttype": "text/plain", "data": "data" });
-        Call::post("/").header("Content-Type", STRUCTURED).body(envelope.to_string()).send(sink.address());
+        HttpCall::post("/")
+            .header("Content-Type", STRUCTURED)
+            .body(envelope.to_string())
+            .send(sink.address());
 
         let received = sink.wait_for(2, PATIENCE);
         assert_eq!((received[0].is_structured(), received[1].is_structured()), (false, true));
@@ -274,9 +280,9 @@ mod tests {
     #[test]
     fn the_script_sees_the_event_and_its_attempt() {
         let sink = EventSink::answering(|event| match (event.id().as_str(), event.attempt) {
-            ("a", 1 | 2) => Answer::status(503),
-            ("b", _) => Answer::event(200, &[("id", "c")], &json!({})),
-            _ => Answer::status(202),
+            ("a", 1 | 2) => SinkResponse::status(503),
+            ("b", _) => SinkResponse::event(200, &[("id", "c")], &json!({})),
+            _ => SinkResponse::status(202),
         });
         let send = |id: &str| binary(id).send(sink.address());
         assert_eq!([send("a"), send("a"), send("a")].map(|answer| answer.status), [503, 503, 202]);

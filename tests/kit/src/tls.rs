@@ -13,22 +13,22 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{HandshakeKind, ServerConfig};
 
 /// A running front; dropping it closes its port and all connections.
-pub struct Front {
+pub struct TlsFront {
     address: SocketAddr,
-    counts: Arc<Counts>,
+    counts: Arc<TlsFrontCounts>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct TlsFrontCounts {
     full: AtomicU64,
     resumed: AtomicU64,
     failed: AtomicU64,
     named: std::sync::Mutex<Vec<String>>,
 }
 
-impl Front {
+impl TlsFront {
     /// Before `to`, with a certificate and its key (PEM), and what it agrees to speak.
     pub fn start(certificate: &[u8], key: &[u8], alpn: &[&[u8]], to: SocketAddr) -> Self {
         let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>().unwrap();
@@ -40,7 +40,7 @@ impl Front {
         let listener = StdListener::bind(("127.0.0.1", 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(TlsFrontCounts::default());
         let (stop, stopped) = oneshot::channel();
         let (acceptor, seen) = (TlsAcceptor::from(Arc::new(config)), Arc::clone(&counts));
         let thread = std::thread::spawn(move || {
@@ -61,7 +61,7 @@ impl Front {
 
     /// Handshakes in full, resumed and failed.
     pub fn handshakes(&self) -> (u64, u64, u64) {
-        let Counts { full, resumed, failed, .. } = &*self.counts;
+        let TlsFrontCounts { full, resumed, failed, .. } = &*self.counts;
         (full.load(SeqCst), resumed.load(SeqCst), failed.load(SeqCst))
     }
 
@@ -71,7 +71,7 @@ impl Front {
     }
 }
 
-impl Drop for Front {
+impl Drop for TlsFront {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -80,7 +80,7 @@ impl Drop for Front {
     }
 }
 
-async fn accept(listener: StdListener, acceptor: TlsAcceptor, counts: Arc<Counts>, to: SocketAddr) {
+async fn accept(listener: StdListener, acceptor: TlsAcceptor, counts: Arc<TlsFrontCounts>, to: SocketAddr) {
     let listener = TcpListener::from_std(listener).unwrap();
     while let Ok((stream, _)) = listener.accept().await {
         let (acceptor, counts) = (acceptor.clone(), Arc::clone(&counts));

@@ -18,28 +18,28 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::message::Request;
-use crate::server::{Message, Reply, Server};
+use crate::message::HttpRequest;
+use crate::server::{HandlerReply, ReceivedMessage, TestServer};
 
 #[derive(Debug)]
-pub struct Upstream {
-    server: Server,
-    counts: Arc<Counts>,
+pub struct TestUpstream {
+    server: TestServer,
+    counts: Arc<UpstreamCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct UpstreamCounts {
     requests: AtomicU64,
     inside: AtomicU64,
     inside_max: AtomicU64,
 }
 
-impl Upstream {
+impl TestUpstream {
     /// Starts on a free port; `name` stands in every answer's `X-Upstream` header.
     pub fn start(name: &str) -> Self {
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(UpstreamCounts::default());
         let (seen, name) = (Arc::clone(&counts), name.to_owned());
-        let server = Server::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
+        let server = TestServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
             move |request| serve(request, name.clone(), Arc::clone(&seen))
         });
         Self { server, counts }
@@ -65,7 +65,7 @@ impl Upstream {
     }
 }
 
-async fn serve(request: Request, name: String, counts: Arc<Counts>) -> Reply {
+async fn serve(request: HttpRequest, name: String, counts: Arc<UpstreamCounts>) -> HandlerReply {
     counts.requests.fetch_add(1, SeqCst);
     let inside = counts.inside.fetch_add(1, SeqCst) + 1;
     counts.inside_max.fetch_max(inside, SeqCst);
@@ -76,30 +76,33 @@ async fn serve(request: Request, name: String, counts: Arc<Counts>) -> Reply {
     answer(request, &name)
 }
 
-fn answer(request: Request, name: &str) -> Reply {
+fn answer(request: HttpRequest, name: &str) -> HandlerReply {
     let number = |key| match request.query_number(key) {
         Some(number) => number,
         None => panic!("{} needs {key}=NUMBER", request.target),
     };
     let message = match request.path() {
-        "/hangup" => return Reply::HangUp,
-        "/mirror" if request.chunked => Message::new(200).chunks(vec![request.body]),
-        "/mirror" => Message::new(200).body(request.body),
-        "/status" => Message::new(u16::try_from(number("code")).unwrap()),
+        "/hangup" => return HandlerReply::HangUp,
+        "/mirror" if request.chunked => ReceivedMessage::new(200).chunks(vec![request.body]),
+        "/mirror" => ReceivedMessage::new(200).body(request.body),
+        "/status" => ReceivedMessage::new(u16::try_from(number("code")).unwrap()),
         "/chunks" => {
             let piece = vec![b'x'; usize::try_from(number("bytes")).unwrap()];
-            Message::new(200).chunks((0..number("count")).map(|_| piece.clone()).collect())
+            ReceivedMessage::new(200).chunks((0..number("count")).map(|_| piece.clone()).collect())
         }
         path => {
             let close = path == "/close";
             let json = describe(&request, name).to_string();
-            Message { close, ..Message::new(200).header("Content-Type", "application/json").body(json) }
+            ReceivedMessage {
+                close,
+                ..ReceivedMessage::new(200).header("Content-Type", "application/json").body(json)
+            }
         }
     };
-    Reply::Send(message.header("X-Upstream", name))
+    HandlerReply::Send(message.header("X-Upstream", name))
 }
 
-fn describe(request: &Request, name: &str) -> Value {
+fn describe(request: &HttpRequest, name: &str) -> Value {
     let mut headers = Map::new();
     for (header, value) in &request.headers.0 {
         // A header that came twice shows as one list, as RFC 9110 reads it.
@@ -121,14 +124,14 @@ fn describe(request: &Request, name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Call;
+    use crate::HttpCall;
 
     #[test]
     fn requests_that_overlap_are_counted() {
-        let upstream = Upstream::start("one");
+        let upstream = TestUpstream::start("one");
         let address = upstream.address();
         let callers: Vec<_> = (0..4)
-            .map(|_| std::thread::spawn(move || Call::get("/delay?ms=200").send(address).status))
+            .map(|_| std::thread::spawn(move || HttpCall::get("/delay?ms=200").send(address).status))
             .collect();
         for caller in callers {
             assert_eq!(caller.join().unwrap(), 200);
@@ -139,8 +142,8 @@ mod tests {
 
     #[test]
     fn the_path_says_what_is_answered() {
-        let upstream = Upstream::start("one");
-        let get = |target: &str| Call::get(target).send(upstream.address());
+        let upstream = TestUpstream::start("one");
+        let get = |target: &str| HttpCall::get(target).send(upstream.address());
 
         let chunked = get("/chunks?count=3&bytes=5");
         assert_eq!((chunked.chunked, chunked.body.len()), (true, 15));

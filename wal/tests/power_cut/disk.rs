@@ -32,12 +32,12 @@ pub(crate) fn cut_power_during(flush: &Flush, rng: &mut Rng) {
 }
 
 /// A second name for every file, as a deletion that never reached the disk would leave it.
-pub(crate) struct Attic {
+pub(crate) struct DeletedFiles {
     pub(crate) home: PathBuf,
     pub(crate) names: PathBuf,
 }
 
-impl Attic {
+impl DeletedFiles {
     pub(crate) fn remember(&self) {
         for entry in fs::read_dir(&self.home).unwrap().map(Result::unwrap) {
             let name = self.names.join(entry.file_name());
@@ -60,10 +60,10 @@ impl Attic {
 }
 
 /// A folder's files by name; the lock is none of them.
-pub(crate) type Files = BTreeMap<String, Vec<u8>>;
+pub(crate) type FolderFiles = BTreeMap<String, Vec<u8>>;
 
-pub(crate) fn files(home: &Path) -> Files {
-    let mut files = Files::new();
+pub(crate) fn files(home: &Path) -> FolderFiles {
+    let mut files = FolderFiles::new();
     for entry in fs::read_dir(home).into_iter().flatten().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
         if name != "LOCK" {
@@ -75,7 +75,7 @@ pub(crate) fn files(home: &Path) -> Files {
 
 /// A crash on the way from `before` to `after`: each file is as it was, as it was to be, or some of
 /// its sectors are. More than a power cut could do, because steps that wait for each other are mixed, too.
-pub(crate) fn cut_between(home: &Path, before: &Files, after: &Files, rng: &mut Rng) {
+pub(crate) fn cut_between(home: &Path, before: &FolderFiles, after: &FolderFiles, rng: &mut Rng) {
     for name in before.keys().chain(after.keys()) {
         let path = home.join(name);
         let left = match (before.get(name), after.get(name)) {

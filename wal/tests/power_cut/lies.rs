@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 
 use fastrand::Rng;
-use sluicegate_wal::{Flush, Log, Options, Position, StreamId, inspect};
+use sluicegate_wal::{Flush, LogOptions, LogPosition, StreamId, WriteAheadLog, inspect};
 
 use crate::disk::SECTOR_BYTES;
 use crate::{each_seed, shelf};
@@ -17,7 +17,7 @@ const BEHIND_MAX: usize = 30;
 /// A lone record behind a lost header is not found when its head lies across two sectors.
 const BEHIND_MIN: usize = 5;
 
-type Events = BTreeMap<Position, Vec<u8>>;
+type RecordedEvents = BTreeMap<LogPosition, Vec<u8>>;
 
 /// APP-05: what a lying disk lost before later records is told as a hole by recovery and by `verify`;
 /// everything else is there, and nothing is invented.
@@ -33,15 +33,15 @@ fn run(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let folder = shelf();
     let home = folder.path().join("log");
-    let options = Options {
+    let options = LogOptions {
         segment_bytes: SEGMENT_BYTES,
         log_bytes_max: 64 * u64::from(SEGMENT_BYTES),
         seed,
-        ..Options::default()
+        ..LogOptions::default()
     };
-    let (mut log, _) = Log::open(&home, options.clone()).unwrap();
+    let (mut log, _) = WriteAheadLog::open(&home, options.clone()).unwrap();
     let stream = log.stream("a").unwrap();
-    let mut events = Events::new();
+    let mut events = RecordedEvents::new();
     for _ in 0..rng.usize(0..BEFORE_MAX) {
         append(&mut log, stream, &mut events, &mut rng);
         flush(&mut log, honestly);
@@ -68,17 +68,14 @@ fn run(seed: u64) {
     let Some(Some(lost)) = lost else { return }; // the flush held no event: nothing of ours was lied about
 
     let found = inspect(&home, &mut |_, _| {}).unwrap();
-    let covers = |from: Position, to: Position| from <= lost && lost < to;
-    assert!(
-        found.holes.iter().any(|hole| covers(hole.from, hole.to)),
-        "verify passes {lost} over: {found:?}"
-    );
-    let (log, recovery) = Log::open(&home, options).unwrap();
-    let holes = &recovery.holes;
+    let covers = |from: LogPosition, to: LogPosition| from <= lost && lost < to;
+    assert!(found.gaps.iter().any(|hole| covers(hole.from, hole.to)), "verify passes {lost} over: {found:?}");
+    let (log, recovery) = WriteAheadLog::open(&home, options).unwrap();
+    let holes = &recovery.gaps;
     assert!(holes.iter().any(|hole| covers(hole.from, hole.to)), "{lost} is passed over: {recovery:?}");
-    let mut there = Events::new();
+    let mut there = RecordedEvents::new();
     if let Some((stream, _)) = log.streams().next() {
-        let mut from = Position::ORIGIN;
+        let mut from = LogPosition::ORIGIN;
         while let Some(record) = log.read(stream, from) {
             there.insert(record.position, record.payload.to_vec());
             from = record.next;
@@ -93,14 +90,19 @@ fn run(seed: u64) {
     }
 }
 
-fn append(log: &mut Log, stream: StreamId, events: &mut Events, rng: &mut Rng) -> Position {
+fn append(
+    log: &mut WriteAheadLog,
+    stream: StreamId,
+    events: &mut RecordedEvents,
+    rng: &mut Rng,
+) -> LogPosition {
     let payload: Vec<u8> = (0..rng.usize(0..900)).map(|_| rng.u8(..)).collect();
     let position = log.append(stream, 0, &[&payload]).unwrap();
     events.insert(position, payload);
     position
 }
 
-fn flush(log: &mut Log, mut write: impl FnMut(&Flush)) {
+fn flush(log: &mut WriteAheadLog, mut write: impl FnMut(&Flush)) {
     while let Some(flush) = log.next_flush() {
         write(&flush);
         log.flush_done(flush, Ok(()));

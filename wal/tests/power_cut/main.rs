@@ -17,10 +17,12 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use disk::{Attic, cut_between, cut_power_during, files};
+use disk::{DeletedFiles, cut_between, cut_power_during, files};
 use fastrand::Rng;
-use model::{Event, Model, Seen};
-use sluicegate_wal::{AppendError, Bookmark, Flush, Log, Options, Position, Spare, StreamId, Urgency};
+use model::{Coverage, LogModel, ModelEvent};
+use sluicegate_wal::{
+    AppendError, Cursor, Flush, FlushUrgency, LogOptions, LogPosition, SpareSegment, StreamId, WriteAheadLog,
+};
 use tempfile::TempDir;
 
 /// Seeds of each test when nobody asks for more.
@@ -49,19 +51,19 @@ fn whatever_a_power_cut_leaves_nothing_acknowledged_is_lost_and_nothing_torn_is_
 /// A recovery that was cut short left a head of two halves, which looked like a proof of a lost header.
 #[test]
 fn half_a_head_of_a_torn_first_flush_is_no_hole() {
-    run(59_268, &mut Seen::default());
+    run(59_268, &mut Coverage::default());
 }
 
 /// Runs a case for every seed that was asked for; one that fails says how to replay it.
-fn each_seed(case: impl Fn(u64, &mut Seen) + std::panic::RefUnwindSafe) -> (u64, Seen) {
+fn each_seed(case: impl Fn(u64, &mut Coverage) + std::panic::RefUnwindSafe) -> (u64, Coverage) {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let first = number("SLUICEGATE_SEED");
     let usual = if first.is_some() { 1 } else { SEEDS };
     let seeds = number("SLUICEGATE_SEEDS").unwrap_or(usual);
-    let mut seen = Seen::default();
+    let mut seen = Coverage::default();
     for seed in (first.unwrap_or(0)..).take(seeds as usize) {
         let outcome = std::panic::catch_unwind(|| {
-            let mut seen = Seen::default();
+            let mut seen = Coverage::default();
             case(seed, &mut seen);
             seen
         });
@@ -83,34 +85,34 @@ fn shelf() -> TempDir {
     if shelf.is_dir() { tempfile::tempdir_in(shelf) } else { tempfile::tempdir() }.unwrap()
 }
 
-fn run(seed: u64, seen: &mut Seen) {
+fn run(seed: u64, seen: &mut Coverage) {
     let mut rng = Rng::with_seed(seed);
     let folder = shelf();
     let (home, names) = (folder.path().join("log"), folder.path().join("attic"));
     fs::create_dir(&names).unwrap();
-    let attic = Attic { home: home.clone(), names };
+    let attic = DeletedFiles { home: home.clone(), names };
 
-    let mut model = Model::default();
+    let mut model = LogModel::default();
     for _ in 0..CRASHES_PER_CASE {
-        let (mut log, recovery) = Log::open(&home, options(seed)).unwrap();
-        assert_eq!(recovery.holes, []);
+        let (mut log, recovery) = WriteAheadLog::open(&home, options(seed)).unwrap();
+        assert_eq!(recovery.gaps, []);
         seen.torn += u64::from(recovery.torn_bytes > 0);
         seen.torn_batches += u64::from(recovery.torn_batch_records > 0);
         seen.leftovers += recovery.leftovers as u64;
         model.compare(&log, seen);
         let streams = settle_in(&mut log, &mut model);
         live(&mut log, &mut model, &streams, &attic, &mut rng, seen);
-        seen.moved += log.stat().moved_bytes;
-        seen.cut_while_moving += u64::from(log.is_moving());
+        seen.moved += log.stat().compacted_bytes;
+        seen.cut_while_moving += u64::from(log.is_compacting());
         drop(log);
         attic.haunt(&mut rng);
         seen.cut_recoveries += cut_recoveries(&home, seed, &mut rng);
     }
-    let (log, recovery) = Log::open(&home, options(seed)).unwrap();
-    assert_eq!(recovery.holes, []);
+    let (log, recovery) = WriteAheadLog::open(&home, options(seed)).unwrap();
+    assert_eq!(recovery.gaps, []);
     model.compare(&log, seen);
     drop(log);
-    let (log, again) = Log::open(&home, options(seed)).unwrap();
+    let (log, again) = WriteAheadLog::open(&home, options(seed)).unwrap();
     assert_eq!((again.torn_bytes, again.leftovers, again.events), (0, 0, recovery.events));
     model.compare(&log, seen);
     seen.events += recovery.events;
@@ -122,8 +124,8 @@ fn cut_recoveries(home: &Path, seed: u64, rng: &mut Rng) -> u64 {
     let cuts = if rng.u8(0..3) == 0 { rng.usize(1..=CUT_RECOVERIES_MAX) } else { 0 };
     for _ in 0..cuts {
         let before = files(home);
-        let (log, recovery) = Log::open(home, options(seed)).unwrap();
-        assert_eq!(recovery.holes, []);
+        let (log, recovery) = WriteAheadLog::open(home, options(seed)).unwrap();
+        assert_eq!(recovery.gaps, []);
         drop(log);
         let after = files(home);
         cut_between(home, &before, &after, rng);
@@ -132,22 +134,27 @@ fn cut_recoveries(home: &Path, seed: u64, rng: &mut Rng) -> u64 {
     cut
 }
 
-fn options(seed: u64) -> Options {
+fn options(seed: u64) -> LogOptions {
     let segment_bytes = 16 << 10;
     let segments = if seed.is_multiple_of(2) { 5 } else { 9 };
-    Options { segment_bytes, log_bytes_max: segments * u64::from(segment_bytes), seed, ..Options::default() }
+    LogOptions {
+        segment_bytes,
+        log_bytes_max: segments * u64::from(segment_bytes),
+        seed,
+        ..LogOptions::default()
+    }
 }
 
 /// Declares streams and gives those that lost their never durable bookmark a new one.
-fn settle_in(log: &mut Log, model: &mut Model) -> Vec<StreamId> {
+fn settle_in(log: &mut WriteAheadLog, model: &mut LogModel) -> Vec<StreamId> {
     let mut streams = Vec::new();
     for name in STREAMS {
         let Ok(stream) = log.stream(name) else { continue };
         streams.push(stream);
         for subscriber in SUBSCRIBERS {
-            if !log.bookmarks(stream).any(|(name, _)| name == subscriber) {
-                let mark = Bookmark::at(log.origin());
-                log.bookmark(stream, subscriber, mark.clone()).unwrap();
+            if !log.cursors(stream).any(|(name, _)| name == subscriber) {
+                let mark = Cursor::at(log.origin());
+                log.cursor(stream, subscriber, mark.clone()).unwrap();
                 model.acknowledge(stream, subscriber, &mark);
                 model.marks.insert((stream, subscriber), vec![mark]);
                 model.never_durable.insert((stream, subscriber));
@@ -159,14 +166,14 @@ fn settle_in(log: &mut Log, model: &mut Model) -> Vec<StreamId> {
 
 /// Works until the power fails; in the middle of a flush if one was due.
 fn live(
-    log: &mut Log,
-    model: &mut Model,
+    log: &mut WriteAheadLog,
+    model: &mut LogModel,
     streams: &[StreamId],
-    attic: &Attic,
+    attic: &DeletedFiles,
     rng: &mut Rng,
-    seen: &mut Seen,
+    seen: &mut Coverage,
 ) {
-    let mut spare: Option<Spare> = None;
+    let mut spare: Option<SpareSegment> = None;
     let mut out: Option<Flush> = None;
     // Now and then nobody acknowledges anything for so long that the log fills up.
     // And now and then one stream's subscribers are dead while all others are busy.
@@ -194,7 +201,7 @@ fn live(
             83..90 => drop(flush(log, model, attic, &mut out)),
             _ => {
                 while flush(log, model, attic, &mut out) {}
-                if log.urgency() == Urgency::Nothing {
+                if log.urgency() == FlushUrgency::Nothing {
                     model.never_durable.clear();
                     model.marks.values_mut().for_each(|marks| drop(marks.drain(..marks.len() - 1)));
                 }
@@ -215,20 +222,32 @@ fn live(
     }
 }
 
-fn append(log: &mut Log, model: &mut Model, streams: &[StreamId], rng: &mut Rng, seen: &mut Seen) {
+fn append(
+    log: &mut WriteAheadLog,
+    model: &mut LogModel,
+    streams: &[StreamId],
+    rng: &mut Rng,
+    seen: &mut Coverage,
+) {
     let stream = streams[rng.usize(0..streams.len())];
     let payload = payload(rng);
     match log.append(stream, 0, &[&payload]) {
         Ok(position) => {
             model.batches += 1;
-            model.events.insert(position, Event { stream, payload, batch: model.batches });
+            model.events.insert(position, ModelEvent { stream, payload, batch: model.batches });
         }
         Err(AppendError::Full { .. }) => seen.full += 1,
         Err(other) => panic!("{other}"),
     }
 }
 
-fn batch(log: &mut Log, model: &mut Model, streams: &[StreamId], rng: &mut Rng, seen: &mut Seen) {
+fn batch(
+    log: &mut WriteAheadLog,
+    model: &mut LogModel,
+    streams: &[StreamId],
+    rng: &mut Rng,
+    seen: &mut Coverage,
+) {
     let stream = streams[rng.usize(0..streams.len())];
     let payloads: Vec<Vec<u8>> = (0..rng.usize(1..6)).map(|_| payload(rng)).collect();
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
@@ -239,8 +258,8 @@ fn batch(log: &mut Log, model: &mut Model, streams: &[StreamId], rng: &mut Rng, 
             let mut position = range.start;
             for payload in payloads {
                 let next = position.get() + (40 + payload.len() as u64).next_multiple_of(8);
-                model.events.insert(position, Event { stream, payload, batch: model.batches });
-                position = Position::new(next);
+                model.events.insert(position, ModelEvent { stream, payload, batch: model.batches });
+                position = LogPosition::new(next);
             }
             assert_eq!(position, range.end);
         }
@@ -255,7 +274,7 @@ fn payload(rng: &mut Rng) -> Vec<u8> {
 }
 
 /// Reads a few events and puts the bookmark over some of them.
-fn acknowledge(log: &mut Log, model: &mut Model, streams: &[StreamId], rng: &mut Rng) {
+fn acknowledge(log: &mut WriteAheadLog, model: &mut LogModel, streams: &[StreamId], rng: &mut Rng) {
     let stream = streams[rng.usize(0..streams.len())];
     let subscriber = SUBSCRIBERS[rng.usize(0..SUBSCRIBERS.len())];
     let marks = model.marks.get_mut(&(stream, subscriber)).unwrap();
@@ -268,13 +287,18 @@ fn acknowledge(log: &mut Log, model: &mut Model, streams: &[StreamId], rng: &mut
             mark.complete(record.since..record.next);
         }
     }
-    log.bookmark(stream, subscriber, mark.clone()).unwrap();
+    log.cursor(stream, subscriber, mark.clone()).unwrap();
     marks.push(mark.clone());
     model.acknowledge(stream, subscriber, &mark);
 }
 
 /// One flush that the disk keeps its word on.
-fn flush(log: &mut Log, model: &mut Model, attic: &Attic, out: &mut Option<Flush>) -> bool {
+fn flush(
+    log: &mut WriteAheadLog,
+    model: &mut LogModel,
+    attic: &DeletedFiles,
+    out: &mut Option<Flush>,
+) -> bool {
     attic.remember();
     let Some(flush) = out.take().or_else(|| log.next_flush()) else { return false };
     flush.file.write_all_at(&flush.bytes, flush.offset).unwrap();

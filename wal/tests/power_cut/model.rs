@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluicegate_wal::{Bookmark, Log, Position, StreamId};
+use sluicegate_wal::{Cursor, LogPosition, StreamId, WriteAheadLog};
 
 use crate::SUBSCRIBERS;
 
 /// What the runs have met with: one in which these never happened has not shown what it claims.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Coverage {
     pub(crate) events: u64,
     pub(crate) torn: u64,
     pub(crate) torn_batches: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Seen {
     pub(crate) lies: u64,
 }
 
-impl Seen {
+impl Coverage {
     pub(crate) fn add(&mut self, more: &Self) {
         self.events += more.events;
         self.torn += more.torn;
@@ -46,7 +46,7 @@ impl Seen {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Event {
+pub(crate) struct ModelEvent {
     pub(crate) stream: StreamId,
     pub(crate) payload: Vec<u8>,
     pub(crate) batch: u64,
@@ -54,36 +54,36 @@ pub(crate) struct Event {
 
 /// What the log was told and what it promised.
 #[derive(Default)]
-pub(crate) struct Model {
-    pub(crate) events: BTreeMap<Position, Event>,
-    pub(crate) durable: Position,
+pub(crate) struct LogModel {
+    pub(crate) events: BTreeMap<LogPosition, ModelEvent>,
+    pub(crate) durable: LogPosition,
     pub(crate) batches: u64,
     /// Every bookmark since the last one known durable, oldest first.
-    pub(crate) marks: BTreeMap<(StreamId, &'static str), Vec<Bookmark>>,
+    pub(crate) marks: BTreeMap<(StreamId, &'static str), Vec<Cursor>>,
     pub(crate) never_durable: BTreeSet<(StreamId, &'static str)>,
     /// All that was ever acknowledged: what everybody has had may be gone.
-    pub(crate) acknowledged: BTreeMap<(StreamId, &'static str), Bookmark>,
+    pub(crate) acknowledged: BTreeMap<(StreamId, &'static str), Cursor>,
 }
 
-impl Model {
-    pub(crate) fn acknowledge(&mut self, stream: StreamId, subscriber: &'static str, mark: &Bookmark) {
+impl LogModel {
+    pub(crate) fn acknowledge(&mut self, stream: StreamId, subscriber: &'static str, mark: &Cursor) {
         let all = self.acknowledged.entry((stream, subscriber)).or_default();
-        all.complete(Position::ORIGIN..mark.low());
+        all.complete(LogPosition::ORIGIN..mark.low());
         mark.done().iter().for_each(|range| all.complete(range.clone()));
     }
 
-    fn everybody_had(&self, position: Position, stream: StreamId) -> bool {
+    fn everybody_had(&self, position: LogPosition, stream: StreamId) -> bool {
         let had =
             |subscriber| self.acknowledged.get(&(stream, subscriber)).is_some_and(|m| m.is_done(position));
         SUBSCRIBERS.into_iter().all(had)
     }
 
     /// Holds the recovered log against what was promised, then takes it as the new truth.
-    pub(crate) fn compare(&mut self, log: &Log, seen: &mut Seen) {
-        let mut found: BTreeMap<Position, Event> = BTreeMap::new();
+    pub(crate) fn compare(&mut self, log: &WriteAheadLog, seen: &mut Coverage) {
+        let mut found: BTreeMap<LogPosition, ModelEvent> = BTreeMap::new();
         let log_begin = log.stat().first_byte;
         for (stream, _) in log.streams() {
-            let mut from = Position::ORIGIN;
+            let mut from = LogPosition::ORIGIN;
             while let Some(record) = log.read(stream, from) {
                 let told =
                     self.events.get(&record.position).expect("nothing is there that was never appended");
@@ -95,7 +95,7 @@ impl Model {
             }
         }
         let floors = self.compare_bookmarks(log);
-        let needed = |position: Position, event: &Event| {
+        let needed = |position: LogPosition, event: &ModelEvent| {
             let is_open = floors.get(&event.stream).is_some_and(|floor| position >= *floor);
             is_open && !self.everybody_had(position, event.stream)
         };
@@ -114,11 +114,11 @@ impl Model {
     }
 
     /// Returns from where on each stream must be complete.
-    fn compare_bookmarks(&mut self, log: &Log) -> BTreeMap<StreamId, Position> {
-        let mut floors: BTreeMap<StreamId, Position> = BTreeMap::new();
+    fn compare_bookmarks(&mut self, log: &WriteAheadLog) -> BTreeMap<StreamId, LogPosition> {
+        let mut floors: BTreeMap<StreamId, LogPosition> = BTreeMap::new();
         let mut marks = BTreeMap::new();
         for (stream, _) in log.streams() {
-            for (name, mark) in log.bookmarks(stream) {
+            for (name, mark) in log.cursors(stream) {
                 let subscriber = *SUBSCRIBERS.iter().find(|known| **known == name).unwrap();
                 let put = &self.marks[&(stream, subscriber)];
                 assert!(

@@ -5,40 +5,41 @@
 
 use serde_json::Value;
 
-use super::fields::{Compared, Fields};
-use super::writer::Writer;
+use super::field_set::{FieldDiff, FieldSet};
+use super::field_writer::FieldWriter;
 
 /// Under which name kubectl applies by the server; with any other there is nothing to come from.
 const KUBECTL: &str = "kubectl";
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Of an object's annotations together, as Kubernetes has it; a longer note is left out.
-const NOTE_BYTES_MAX: usize = 256 * 1024;
+const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 
-fn noted(object: &Value) -> Option<&str> {
+fn last_applied(object: &Value) -> Option<&str> {
     object["metadata"]["annotations"][ANNOTATION].as_str().filter(|text| !text.is_empty())
 }
 
 /// The fields that kubectl may take from others: those that stand as it noted.
-pub(super) fn allowed(writer: &Writer, live: &Value) -> Option<Fields> {
-    let noted: Value = serde_json::from_str(noted(live).filter(|_| writer.manager == KUBECTL)?).ok()?;
+pub(super) fn takeover_fields(writer: &FieldWriter, live: &Value) -> Option<FieldSet> {
+    let noted: Value =
+        serde_json::from_str(last_applied(live).filter(|_| writer.manager == KUBECTL)?).ok()?;
     if noted["apiVersion"] != live["apiVersion"] || !noted.is_object() {
         return None;
     }
-    let at = writer.at();
-    let mut found = Fields::of(at, &noted);
-    let Compared { added, modified, removed } = Compared::of(at, None, Some(&noted), Some(live));
+    let at = writer.location();
+    let mut found = FieldSet::of(at, &noted);
+    let FieldDiff { added, modified, removed } = FieldDiff::of(at, None, Some(&noted), Some(live));
     for differs in [added, modified, removed] {
         found.subtract(&differs);
     }
     Some(found)
 }
 
-pub(super) fn is_wanted(writer: &Writer, object: &Value) -> bool {
-    writer.manager == KUBECTL && noted(object).is_some()
+pub(super) fn should_update(writer: &FieldWriter, object: &Value) -> bool {
+    writer.manager == KUBECTL && last_applied(object).is_some()
 }
 
 /// Notes what was applied.
-pub(super) fn note(object: &mut Value, wanted: &Value) {
+pub(super) fn update_annotation(object: &mut Value, wanted: &Value) {
     let mut wanted = wanted.clone();
     let annotations = wanted["metadata"].get_mut("annotations").and_then(Value::as_object_mut);
     if annotations
@@ -53,7 +54,7 @@ pub(super) fn note(object: &mut Value, wanted: &Value) {
         annotations.remove(ANNOTATION);
         let others: usize =
             annotations.iter().map(|(name, value)| name.len() + value.as_str().map_or(0, str::len)).sum();
-        if others + ANNOTATION.len() + note.len() <= NOTE_BYTES_MAX {
+        if others + ANNOTATION.len() + note.len() <= ANNOTATION_BYTES_MAX {
             annotations.insert(ANNOTATION.into(), note.into());
         }
     }

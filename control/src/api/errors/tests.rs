@@ -6,7 +6,7 @@ fn a_rehearsal_tells_what_the_pod_would_be_told() {
     let meta = &serving::service::Service::META;
     let problem = |field: &str, message: &str| Problem { field: field.into(), message: message.into() };
     let name = problem("spec.template.spec.containers[0].name", "Invalid value: \"&x\": a label");
-    let told = |problems: &[Problem]| Refusal::invalid(meta, "app", problems).of_dry_run(meta).message;
+    let told = |problems: &[Problem]| StatusError::invalid(meta, "app", problems).for_dry_run(meta).message;
     assert_eq!(
         told(std::slice::from_ref(&name)),
         "Service.serving.knative.dev \"app\" is invalid: spec.template: validation callback failed: dry run failed with \
@@ -25,8 +25,8 @@ fn a_rehearsal_tells_what_the_pod_would_be_told() {
         }
     }
     let other = &k8s_openapi::api::core::v1::ConfigMap::META;
-    let refusal = Refusal::invalid(other, "app", &[name]);
-    assert_eq!(refusal.clone().of_dry_run(other), refusal);
+    let refusal = StatusError::invalid(other, "app", &[name]);
+    assert_eq!(refusal.clone().for_dry_run(other), refusal);
 }
 
 #[test]
@@ -35,10 +35,10 @@ fn who_writes_what_only_shows_is_told_what_to_write() {
     for (verb, told) in
         [("create", "kn service create"), ("patch", "kn service update"), ("update", "kubectl edit ksvc")]
     {
-        let refusal = Refusal::method_not_allowed().of_method(meta, verb);
+        let refusal = StatusError::method_not_allowed().with_verb(meta, verb);
         assert!(refusal.message.contains(told), "{}", refusal.message);
     }
     let map = &k8s_openapi::api::core::v1::ConfigMap::META;
-    let refusal = Refusal::method_not_allowed().of_method(map, "patch");
+    let refusal = StatusError::method_not_allowed().with_verb(map, "patch");
     assert_eq!(refusal.message, "patch is not supported on resources of kind \"configmaps\"");
 }

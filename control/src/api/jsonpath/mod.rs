@@ -13,154 +13,158 @@ use serde_json::Value;
 /// Values that one row's paths may look at, and bytes that its cells may show, beside one for each byte of its object:
 /// `..` again and again could take for ever, and many columns of the whole object be larger than memory. What a path has
 /// not found by then, it does not find.
-const LOOKED_AT_MIN: usize = 1_000;
+const BUDGET_MIN: usize = 1_000;
 
 /// One path, understood.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Path(Vec<Step>);
+pub(super) struct JsonPath(Vec<PathStep>);
 
 #[derive(Debug, Clone, PartialEq)]
-enum Step {
+enum PathStep {
     Field(String),
     /// Elements of a list from, to and how far apart.
-    Slice(Slice),
+    Slice(PathSlice),
     /// All that is in a map or a list.
-    All,
+    Wildcard,
     /// The value itself and all below it that has anything in it.
-    Below,
+    RecursiveDescent,
     /// What any of these find.
-    AnyOf(Vec<Path>),
-    Where(Box<Filter>),
+    Union(Vec<JsonPath>),
+    Filter(Box<PathFilter>),
     Literal(Value),
     /// A word that means nothing here.
     Unknown,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Slice {
+enum PathSlice {
     One(i64),
     Range { from: Option<i64>, to: Option<i64>, step: Option<i64> },
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Filter {
-    left: Path,
+struct PathFilter {
+    lhs: JsonPath,
     /// `None`: what is found on the left is enough.
-    right: Option<(Comparison, Path)>,
+    rhs: Option<(PathComparison, JsonPath)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Comparison {
-    Less,
-    LessOrSame,
-    Same,
-    Different,
-    MoreOrSame,
-    More,
+enum PathComparison {
+    LessThan,
+    LessOrEqual,
+    Equal,
+    NotEqual,
+    GreaterOrEqual,
+    GreaterThan,
     Unknown,
 }
 
 /// What a row's paths may still look at.
 #[derive(Debug)]
-pub(super) struct Budget(usize);
+pub(super) struct PathBudget(usize);
 
 /// The object is not such that the path means anything, or too large for it.
 #[derive(Debug, PartialEq, Eq)]
-struct Lost;
+struct PathError;
 
-type Found<'a> = Result<Vec<&'a Value>, Lost>;
+type PathMatches<'a> = Result<Vec<&'a Value>, PathError>;
 
-impl Budget {
+impl PathBudget {
     /// For the row of an object whose JSON has so many bytes.
     pub(super) fn of(object_bytes: usize) -> Self {
-        Self(LOOKED_AT_MIN.saturating_add(object_bytes))
+        Self(BUDGET_MIN.saturating_add(object_bytes))
     }
 
     /// Whether a cell may show so much.
-    pub(super) fn shows(&mut self, bytes: usize) -> bool {
+    pub(super) fn take_output(&mut self, bytes: usize) -> bool {
         self.spend(bytes).is_ok()
     }
 
-    fn spend(&mut self, values: usize) -> Result<(), Lost> {
-        self.0 = self.0.checked_sub(values).ok_or(Lost)?;
+    fn spend(&mut self, values: usize) -> Result<(), PathError> {
+        self.0 = self.0.checked_sub(values).ok_or(PathError)?;
         Ok(())
     }
 }
 
-impl Path {
+impl JsonPath {
     /// `None` if it is no path.
     pub(super) fn parse(text: &str) -> Option<Self> {
         parse::path(text)
     }
 
     /// Everything in `value` that the path leads to.
-    pub(super) fn find<'a>(&'a self, value: &'a Value, budget: &mut Budget) -> Vec<&'a Value> {
-        self.walk(value, budget).unwrap_or_default()
+    pub(super) fn find<'a>(&'a self, value: &'a Value, budget: &mut PathBudget) -> Vec<&'a Value> {
+        self.evaluate(value, budget).unwrap_or_default()
     }
 
-    fn walk<'a>(&'a self, value: &'a Value, budget: &mut Budget) -> Found<'a> {
+    fn evaluate<'a>(&'a self, value: &'a Value, budget: &mut PathBudget) -> PathMatches<'a> {
         let mut found = vec![value];
         for step in &self.0 {
-            found = step.follow(&found, budget)?;
+            found = step.apply(&found, budget)?;
             budget.spend(found.len() + 1)?;
         }
         Ok(found)
     }
 }
 
-impl Step {
-    fn follow<'a>(&'a self, values: &[&'a Value], budget: &mut Budget) -> Found<'a> {
+impl PathStep {
+    fn apply<'a>(&'a self, values: &[&'a Value], budget: &mut PathBudget) -> PathMatches<'a> {
         let there = || values.iter().copied().filter(|value| !value.is_null());
         let mut found = Vec::new();
         match self {
             Self::Field(name) => found.extend(there().filter_map(|value| value.as_object()?.get(name))),
             Self::Slice(slice) => {
                 for value in there() {
-                    found.extend(slice.of(value.as_array().ok_or(Lost)?)?);
+                    found.extend(slice.select(value.as_array().ok_or(PathError)?)?);
                 }
             }
-            Self::All => there().for_each(|value| found.extend(inside(value))),
-            Self::Below => {
+            Self::Wildcard => there().for_each(|value| found.extend(children(value))),
+            Self::RecursiveDescent => {
                 for value in there() {
-                    below(value, &mut found, budget)?;
+                    descendants(value, &mut found, budget)?;
                 }
             }
-            Self::AnyOf(paths) => {
+            Self::Union(paths) => {
                 for path in paths {
                     for value in values {
-                        found.extend(path.walk(value, budget)?);
+                        found.extend(path.evaluate(value, budget)?);
                     }
                 }
             }
-            Self::Where(filter) => {
+            Self::Filter(filter) => {
                 for value in values {
-                    filter.pick(value.as_array().ok_or(Lost)?, &mut found, budget)?;
+                    filter.select(value.as_array().ok_or(PathError)?, &mut found, budget)?;
                 }
             }
             Self::Literal(literal) => found.push(literal),
-            Self::Unknown => return Err(Lost),
+            Self::Unknown => return Err(PathError),
         }
         Ok(found)
     }
 }
 
-fn inside(value: &Value) -> impl Iterator<Item = &Value> {
+fn children(value: &Value) -> impl Iterator<Item = &Value> {
     let (list, map) = (value.as_array(), value.as_object());
     list.into_iter().flatten().chain(map.into_iter().flat_map(serde_json::Map::values))
 }
 
 /// As deep as an object may nest.
-fn below<'a>(value: &'a Value, found: &mut Vec<&'a Value>, budget: &mut Budget) -> Result<(), Lost> {
+fn descendants<'a>(
+    value: &'a Value,
+    found: &mut Vec<&'a Value>,
+    budget: &mut PathBudget,
+) -> Result<(), PathError> {
     budget.spend(1)?;
-    if inside(value).next().is_some() {
+    if children(value).next().is_some() {
         found.push(value);
     }
-    inside(value).try_for_each(|value| below(value, found, budget))
+    children(value).try_for_each(|value| descendants(value, found, budget))
 }
 
-impl Slice {
-    fn of(self, list: &[Value]) -> Result<impl Iterator<Item = &Value>, Lost> {
-        let length = i64::try_from(list.len()).map_err(|_| Lost)?;
+impl PathSlice {
+    fn select(self, list: &[Value]) -> Result<impl Iterator<Item = &Value>, PathError> {
+        let length = i64::try_from(list.len()).map_err(|_| PathError)?;
         let from_end = |at: i64| if at < 0 { at + length } else { at };
         let (from, to, step) = match self {
             Self::One(at) => (from_end(at), from_end(at).saturating_add(1), 1),
@@ -169,66 +173,66 @@ impl Slice {
             }
         };
         let known = (0..=length).contains(&from) && (0..=length).contains(&to) && from <= to;
-        let step = usize::try_from(step).ok().filter(|step| *step > 0).ok_or(Lost)?;
-        let range = if known { from as usize..to as usize } else { return Err(Lost) };
+        let step = usize::try_from(step).ok().filter(|step| *step > 0).ok_or(PathError)?;
+        let range = if known { from as usize..to as usize } else { return Err(PathError) };
         Ok(list[range].iter().step_by(step))
     }
 }
 
-impl Filter {
-    fn pick<'a>(
+impl PathFilter {
+    fn select<'a>(
         &'a self,
         list: &'a [Value],
         found: &mut Vec<&'a Value>,
-        budget: &mut Budget,
-    ) -> Result<(), Lost> {
+        budget: &mut PathBudget,
+    ) -> Result<(), PathError> {
         for element in list {
             budget.spend(1)?;
-            let left = self.left.walk(element, budget);
-            let Some((comparison, right)) = &self.right else {
+            let left = self.lhs.evaluate(element, budget);
+            let Some((comparison, right)) = &self.rhs else {
                 if left.is_ok_and(|left| !left.is_empty()) {
                     found.push(element);
                 }
                 continue;
             };
-            let (left, right) = (left?, right.walk(element, budget)?);
+            let (left, right) = (left?, right.evaluate(element, budget)?);
             match (left.as_slice(), right.as_slice()) {
                 ([], _) | (_, []) => {}
-                ([left], [right]) if comparison.holds(left, right)? => found.push(element),
+                ([left], [right]) if comparison.compare(left, right)? => found.push(element),
                 ([_], [_]) => {}
-                _ => return Err(Lost),
+                _ => return Err(PathError),
             }
         }
         Ok(())
     }
 }
 
-impl Comparison {
+impl PathComparison {
     /// Only what is of one type is compared, and only texts and numbers have an order.
-    fn holds(self, left: &Value, right: &Value) -> Result<bool, Lost> {
+    fn compare(self, left: &Value, right: &Value) -> Result<bool, PathError> {
         let order = match (left, right) {
             (Value::String(left), Value::String(right)) => left.cmp(right),
             (Value::Number(left), Value::Number(right)) => match (left.as_i64(), right.as_i64()) {
                 (Some(left), Some(right)) => left.cmp(&right),
                 (None, None) => {
-                    let (left, right) = (left.as_f64().ok_or(Lost)?, right.as_f64().ok_or(Lost)?);
-                    left.partial_cmp(&right).ok_or(Lost)?
+                    let (left, right) = (left.as_f64().ok_or(PathError)?, right.as_f64().ok_or(PathError)?);
+                    left.partial_cmp(&right).ok_or(PathError)?
                 }
-                _ => return Err(Lost),
+                _ => return Err(PathError),
             },
-            (Value::Bool(left), Value::Bool(right)) if matches!(self, Self::Same | Self::Different) => {
+            (Value::Bool(left), Value::Bool(right)) if matches!(self, Self::Equal | Self::NotEqual) => {
                 left.cmp(right)
             }
-            _ => return Err(Lost),
+            _ => return Err(PathError),
         };
         match self {
-            Self::Less => Ok(order == Ordering::Less),
-            Self::LessOrSame => Ok(order != Ordering::Greater),
-            Self::Same => Ok(order == Ordering::Equal),
-            Self::Different => Ok(order != Ordering::Equal),
-            Self::MoreOrSame => Ok(order != Ordering::Less),
-            Self::More => Ok(order == Ordering::Greater),
-            Self::Unknown => Err(Lost),
+            Self::LessThan => Ok(order == Ordering::Less),
+            Self::LessOrEqual => Ok(order != Ordering::Greater),
+            Self::Equal => Ok(order == Ordering::Equal),
+            Self::NotEqual => Ok(order != Ordering::Equal),
+            Self::GreaterOrEqual => Ok(order != Ordering::Less),
+            Self::GreaterThan => Ok(order == Ordering::Greater),
+            Self::Unknown => Err(PathError),
         }
     }
 }
@@ -274,8 +278,8 @@ mod tests {
     ];
 
     fn find(path: &str, value: &Value) -> Option<Vec<Value>> {
-        let path = Path::parse(path)?;
-        let found = path.walk(value, &mut Budget::of(value.to_string().len())).ok()?;
+        let path = JsonPath::parse(path)?;
+        let found = path.evaluate(value, &mut PathBudget::of(value.to_string().len())).ok()?;
         Some(found.into_iter().cloned().collect())
     }
 
@@ -338,7 +342,7 @@ mod tests {
             ".list[?(@.n=true)]",
             ".list range",
         ] {
-            assert!(Path::parse(path).is_some(), "{path}");
+            assert!(JsonPath::parse(path).is_some(), "{path}");
             assert_eq!(find(path, &object), None, "{path}");
         }
     }
@@ -356,11 +360,11 @@ mod tests {
             ".a[1-]",
             ".a[?(@.b==)]",
         ] {
-            assert_eq!(Path::parse(path), None, "{path}");
+            assert_eq!(JsonPath::parse(path), None, "{path}");
         }
         // Nested filters are read as deep as an object may nest, and no stack runs out.
-        assert_eq!(Path::parse(&".a[?(".repeat(10_000)), None);
-        assert_eq!(Path::parse(&format!(".a{}{}", "[?(@.a".repeat(10_000), ")]".repeat(10_000))), None);
+        assert_eq!(JsonPath::parse(&".a[?(".repeat(10_000)), None);
+        assert_eq!(JsonPath::parse(&format!(".a{}{}", "[?(@.a".repeat(10_000), ")]".repeat(10_000))), None);
     }
 
     proptest! {
@@ -370,7 +374,7 @@ mod tests {
             let object = json!({ "a": [{ "b": 1 }, { "b": "x", "a": [1.5, true, null] }], "b": { "a": {} } });
             for text in [words.concat(), format!(".{plain}"), format!(".a[?({})]", words.concat())] {
                 let found = find(&text, &object).unwrap_or_default();
-                prop_assert!(found.len() <= LOOKED_AT_MIN + object.to_string().len());
+                prop_assert!(found.len() <= BUDGET_MIN + object.to_string().len());
             }
         }
     }

@@ -13,12 +13,12 @@ use futures_util::{Stream, StreamExt as _, stream};
 use http::Method;
 use http::request::Parts;
 
-use super::kept::{Log, Rules};
-use super::{Asked, plain};
-use crate::access::Action;
-use crate::api::errors::Refusal;
-use crate::api::{Server, grant, object};
-use crate::kind::Resource as _;
+use super::log_files::{InstanceLogFiles, LogLineFilter};
+use super::{PodLogOptions, text_response};
+use crate::access::RequestAttributes;
+use crate::api::errors::StatusError;
+use crate::api::{ApiServer, authorization, prepare};
+use crate::kind_registry::ResourceStrategy as _;
 use crate::kinds::serving::revision::Revision;
 use crate::runtime;
 
@@ -26,81 +26,81 @@ use crate::runtime;
 const PATH: &str = "/sluicegate/logs/";
 
 /// The uid that a path of this kind names.
-pub(in crate::api) fn named(path: &str) -> Option<&str> {
+pub(in crate::api) fn parse_path(path: &str) -> Option<&str> {
     path.strip_prefix(PATH).filter(|uid| !uid.is_empty() && !uid.contains('/'))
 }
 
 /// As Pods' logs, one instance after the other, each below a line that says which. For whoever may read Pods' logs in the
 /// Revision's namespace.
-pub(in crate::api) fn answer(server: &Server, head: &Parts, uid: &str) -> Result<Response, Refusal> {
-    let who = &server.requester;
-    let Some((namespace, name)) = of_uid(server, uid) else {
-        grant::check_path(server, who, "get", head.uri.path())?;
-        return Err(Refusal::not_found(&Revision::META, uid));
+pub(in crate::api) fn handle(server: &ApiServer, head: &Parts, uid: &str) -> Result<Response, StatusError> {
+    let who = &server.default_requester;
+    let Some((namespace, name)) = revision_by_uid(server, uid) else {
+        authorization::check_path(server, who, "get", head.uri.path())?;
+        return Err(StatusError::not_found(&Revision::META, uid));
     };
     let (verb, resource, subresource) = ("get", "pods", "log");
-    grant::check(
+    authorization::check(
         server,
         who,
-        &Action { verb, group: "", resource, subresource, namespace: &namespace, name: "" },
+        &RequestAttributes { verb, group: "", resource, subresource, namespace: &namespace, name: "" },
     )?;
     if head.method != Method::GET {
-        return Err(Refusal::method_not_allowed());
+        return Err(StatusError::method_not_allowed());
     }
-    let asked = Asked::of(&head.uri)?;
+    let asked = PodLogOptions::of(&head.uri)?;
     if asked.follow {
-        return Err(Refusal::bad_request("a Pod's log can be followed, a Revision's not".to_owned()));
+        return Err(StatusError::bad_request("a Pod's log can be followed, a Revision's not".to_owned()));
     }
-    let folder = server.instances.as_ref();
+    let folder = server.log_dir.as_ref();
     let paths = folder.map(|folder| runtime::log_files(folder, &namespace, &name)).unwrap_or_default();
-    let reading = Reading {
+    let reading = RevisionLogReader {
         logs: paths.into_iter(),
         log: None,
         tail: None,
         tail_lines: asked.tail_lines,
-        rules: asked.rules(),
+        rules: asked.line_filter(),
     };
-    Ok(plain(Body::from_stream(reading.pieces().map(Ok::<_, Infallible>))))
+    Ok(text_response(Body::from_stream(reading.into_stream().map(Ok::<_, Infallible>))))
 }
 
 /// Namespace and name of the Revision with this uid.
-fn of_uid(server: &Server, uid: &str) -> Option<(Arc<str>, Arc<str>)> {
+fn revision_by_uid(server: &ApiServer, uid: &str) -> Option<(Arc<str>, Arc<str>)> {
     let memory = server.store.read();
     let found = memory.by_uid(uid)?;
     let key = &found.key;
-    (*key.resource == *object::resource_of(&Revision::META))
+    (*key.resource == *prepare::resource_of(&Revision::META))
         .then(|| (key.namespace.clone(), key.name.clone()))
 }
 
-struct Reading {
+struct RevisionLogReader {
     logs: vec::IntoIter<PathBuf>,
     /// The one that is being read.
-    log: Option<Log>,
+    log: Option<InstanceLogFiles>,
     tail: Option<Vec<u8>>,
     /// Of each instance, if only its last lines are asked for.
     tail_lines: Option<usize>,
-    rules: Rules,
+    rules: LogLineFilter,
 }
 
-impl Reading {
-    fn pieces(self) -> impl Stream<Item = Bytes> {
+impl RevisionLogReader {
+    fn into_stream(self) -> impl Stream<Item = Bytes> {
         stream::unfold(self, |mut reading| async {
-            let piece = reading.next().await?;
+            let piece = reading.next_chunk().await?;
             Some((piece, reading))
         })
     }
 
-    async fn next(&mut self) -> Option<Bytes> {
-        while self.rules.left > 0 {
+    async fn next_chunk(&mut self) -> Option<Bytes> {
+        while self.rules.bytes_left > 0 {
             let Some(log) = &mut self.log else {
-                return Some(self.begin()?.into());
+                return Some(self.open_next()?.into());
             };
             let piece = self.tail.take().unwrap_or_else(|| log.read());
             if piece.is_empty() {
                 self.log = None;
                 continue;
             }
-            let shown = self.rules.show(&piece);
+            let shown = self.rules.filter(&piece);
             if !shown.is_empty() {
                 return Some(shown.into());
             }
@@ -110,13 +110,13 @@ impl Reading {
     }
 
     /// The next instance's log, and the line above it.
-    fn begin(&mut self) -> Option<String> {
+    fn open_next(&mut self) -> Option<String> {
         let path = self.logs.next()?;
-        let log = self.log.insert(Log::open(&path));
+        let log = self.log.insert(InstanceLogFiles::open(&path));
         self.tail = self.tail_lines.map(|lines| log.tail(lines));
         let instance = path.file_stem().unwrap_or_default().to_string_lossy();
         // One that was killed in the middle of a line has not ended it.
-        let end = if std::mem::take(&mut self.rules.within) { "\n" } else { "" };
+        let end = if std::mem::take(&mut self.rules.in_line) { "\n" } else { "" };
         Some(format!("{end}==> instance {instance} <==\n"))
     }
 }
@@ -140,9 +140,10 @@ mod tests {
         let [seven, helper, eight] = heads;
         let shown = async |tail_lines, left| {
             let logs = ["7.log", "7.helper.log", "8.log"].map(|name| folder.path().join(name)).to_vec();
-            let rules = Rules { timestamps: false, since: None, left, within: false };
-            let reading = Reading { logs: logs.into_iter(), log: None, tail: None, tail_lines, rules };
-            let pieces: Vec<Bytes> = reading.pieces().collect().await;
+            let rules = LogLineFilter { timestamps: false, since: None, bytes_left: left, in_line: false };
+            let reading =
+                RevisionLogReader { logs: logs.into_iter(), log: None, tail: None, tail_lines, rules };
+            let pieces: Vec<Bytes> = reading.into_stream().collect().await;
             String::from_utf8(pieces.concat()).unwrap()
         };
         let all = format!("{seven}one\ncut sh\n{helper}{eight}two\nthree\n");

@@ -10,74 +10,78 @@ use kube::api::Patch;
 use serde_json::json;
 
 use super::path;
-use crate::controllers::managers;
-use crate::controllers::world::{Error, World};
+use crate::controllers::context::{ControllerContext, Error};
+use crate::controllers::field_managers;
 use crate::kinds::eventing::broker::Broker;
 use crate::kinds::shared::{name, namespace};
 
 /// What holds a Broker.
 pub const FINALIZER: &str = "sluicegate.dev/drain";
 /// How often a Broker on its way out is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Looks in a row that find nothing pending before it goes: a reply that was stored in between, or a table that
 /// has just been published, has its events counted by then.
-const QUIET_LOOKS: u32 = 3;
+const EMPTY_POLLS_MIN: u32 = 3;
 
 /// Deleted, and held until its events have come to an end.
 #[must_use]
-pub fn is_leaving(broker: &Broker) -> bool {
-    broker.metadata.deletion_timestamp.is_some() && is_held(broker)
+pub fn is_draining(broker: &Broker) -> bool {
+    broker.metadata.deletion_timestamp.is_some() && has_finalizer(broker)
 }
 
-fn is_held(broker: &Broker) -> bool {
+fn has_finalizer(broker: &Broker) -> bool {
     broker.metadata.finalizers.iter().flatten().any(|one| one == FINALIZER)
 }
 
 /// Puts the finalizer on a Broker that `wants` to drain, and takes it off one that does not, any more or yet, if it
 /// is ours to write.
-pub async fn hold(world: &World, broker: &Broker, wants: bool) -> Result<Broker, Error> {
-    if !world.duty.is_ours() {
+pub async fn reconcile_finalizer(
+    world: &ControllerContext,
+    broker: &Broker,
+    wants: bool,
+) -> Result<Broker, Error> {
+    if !world.leadership.is_leader() {
         return Ok(broker.clone());
     }
     let is_new = broker.metadata.deletion_timestamp.is_none();
-    match (wants, is_held(broker)) {
-        (true, false) if is_new => write(world, broker, true).await,
-        (false, true) => write(world, broker, false).await,
+    match (wants, has_finalizer(broker)) {
+        (true, false) if is_new => write_finalizer(world, broker, true).await,
+        (false, true) => write_finalizer(world, broker, false).await,
         _ => Ok(broker.clone()),
     }
 }
 
-async fn write(world: &World, broker: &Broker, held: bool) -> Result<Broker, Error> {
+async fn write_finalizer(world: &ControllerContext, broker: &Broker, held: bool) -> Result<Broker, Error> {
     let meta = &broker.metadata;
     let others = meta.finalizers.iter().flatten().filter(|one| *one != FINALIZER).cloned();
     let finalizers: Vec<String> = others.chain(held.then(|| FINALIZER.to_owned())).collect();
     // The version makes a crossing write a conflict, and that another look.
     let patch = json!({ "metadata": { "resourceVersion": meta.resource_version, "finalizers": finalizers } });
     let api = world.api::<Broker>(namespace(meta));
-    Ok(api.patch(name(meta), &managers::patches(), &Patch::Merge(patch)).await?)
+    Ok(api.patch(name(meta), &field_managers::patch_params(), &Patch::Merge(patch)).await?)
 }
 
 /// Lets go of those that have nothing pending any more. Runs for ever.
-pub async fn tend(world: &World) {
+pub async fn run(world: &ControllerContext) {
     let mut quiet: HashMap<String, u32> = HashMap::new();
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         // A start with large logs takes a while; and whoever does not write must not let go what the writer holds.
-        if !world.publisher.has_cores() || !world.duty.is_ours() {
+        if !world.publisher.cores_running() || !world.leadership.is_leader() {
             quiet.clear();
             continue;
         }
         let mut brokers = world.brokers.all();
-        brokers.retain(|broker| broker.is_ours() && is_leaving(broker));
+        brokers.retain(|broker| broker.is_ours() && is_draining(broker));
         let uid = |broker: &Broker| broker.metadata.uid.clone().unwrap_or_default();
         quiet.retain(|known, _| brokers.iter().any(|broker| uid(broker) == *known));
         for broker in brokers {
             let path = path(namespace(&broker.metadata), name(&broker.metadata));
             let looks = quiet.entry(uid(&broker)).or_default();
-            *looks = if world.publisher.pending(&path) > 0 { 0 } else { *looks + 1 };
-            if *looks >= QUIET_LOOKS
-                && let Err(why) = write(world, &broker, false).await
-                && !why.is_crossing()
+            *looks = if world.publisher.pending_events(&path) > 0 { 0 } else { *looks + 1 };
+            if *looks >= EMPTY_POLLS_MIN
+                && let Err(why) = write_finalizer(world, &broker, false).await
+                && !why.is_conflict()
             {
                 tracing::warn!(path, %why, "a drained Broker is not let go; tried again");
             }

@@ -3,19 +3,19 @@
 pub mod drain;
 pub mod reconcile;
 
-use super::addresses;
-use super::policies::Rules;
-use super::queue::{Item, Kind};
-use super::resolve::{Address, Unresolved, described};
+use super::context::{ControllerContext, Error, now};
+use super::destination_resolver::{DestinationAddress, ResolveError, describe};
+use super::sender_policy::SenderPolicy;
+use super::stream_addresses;
 use super::trigger;
-use super::world::{Error, World, now};
+use super::work_queue::{ControllerKind, WorkItem};
 use crate::controllers::event_type::AUTO_CREATE;
 use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::event_policy::Protected;
-use crate::kinds::eventing::keeping::{Config, check_config, options};
+use crate::kinds::eventing::event_policy::PolicyTarget;
+use crate::kinds::eventing::stream_options::{BrokerConfigMap, check_config, stream_options};
 use crate::kinds::shared::{DeliveryStatus, Destination, name};
 use crate::publish::StreamSpec;
-use reconcile::{Found, status};
+use reconcile::{BrokerDependencies, status};
 
 /// The path of a Broker on the events listener.
 #[must_use]
@@ -23,44 +23,55 @@ pub fn path(namespace: &str, name: &str) -> String {
     format!("/brokers/{namespace}/{name}")
 }
 
-pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let path = path(&item.namespace, &item.name);
     world.resolver.forget(item);
     let Some(broker) = world.brokers.get(&item.namespace, &item.name).filter(|broker| broker.is_ours())
     else {
         world.publisher.remove_stream(&path);
-        world.publisher.flow().await;
+        world.publisher.flush().await;
         return Ok(());
     };
     let sink = broker.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
     let sink = match sink {
-        Some(destination) => Some(deliverable(world, item, destination).await?),
+        Some(destination) => Some(resolve_deliverable(world, item, destination).await?),
         None => None,
     };
-    let config = config(world, item, &broker).await?;
+    let config = load_config(world, item, &broker).await?;
     let said = config.clone().unwrap_or_default();
-    let broker = drain::hold(world, &broker, options(&broker.metadata, &said).drains).await?;
-    let rules = rules(world, &broker);
-    serve(world, &broker, &said, &rules);
+    let broker =
+        drain::reconcile_finalizer(world, &broker, stream_options(&broker.metadata, &said).drain_on_delete)
+            .await?;
+    let rules = sender_policy(world, &broker);
+    publish_stream(world, &broker, &said, &rules);
     let mut after = broker.clone();
-    let reach = addresses::of(world, &path);
-    let found = Found { sink, config: config.map(drop), is_leaving: drain::is_leaving(&broker), rules };
+    let reach = stream_addresses::stream_addresses(world, &path);
+    let found = BrokerDependencies {
+        sink,
+        config: config.map(drop),
+        is_draining: drain::is_draining(&broker),
+        sender_policy: rules,
+    };
     after.status = Some(status(&broker, reach, found, now()));
-    if told(&after) != told(&broker) {
-        trigger::inherit(world, &after).await; // before anybody sees that it is so
+    if delivery_for_triggers(&after) != delivery_for_triggers(&broker) {
+        trigger::resubscribe_inheriting(world, &after).await; // before anybody sees that it is so
     }
-    world.publisher.flow().await;
+    world.publisher.flush().await;
     world.set_status(&broker, &after).await
 }
 
 /// What a Broker's Triggers may have of it: from which spec, and where the dead letter sink is.
-fn told(broker: &Broker) -> Option<(Option<i64>, &DeliveryStatus)> {
+fn delivery_for_triggers(broker: &Broker) -> Option<(Option<i64>, &DeliveryStatus)> {
     broker.status.as_ref().map(|status| (status.base.observed_generation, &status.delivery))
 }
 
 /// What `spec.config` names; or why that cannot be taken.
-async fn config(world: &World, item: &Item, broker: &Broker) -> Result<Result<Config, String>, Error> {
-    let Some(reference) = &broker.spec.config else { return Ok(Ok(Config::new())) };
+async fn load_config(
+    world: &ControllerContext,
+    item: &WorkItem,
+    broker: &Broker,
+) -> Result<Result<BrokerConfigMap, String>, Error> {
+    let Some(reference) = &broker.spec.config else { return Ok(Ok(BrokerConfigMap::new())) };
     if (reference.api_version.as_str(), reference.kind.as_str()) != ("v1", "ConfigMap") {
         let (version, kind) = (&reference.api_version, &reference.kind);
         let why = format!("spec.config: only a v1 ConfigMap is read here, and not a {version} {kind}");
@@ -68,10 +79,10 @@ async fn config(world: &World, item: &Item, broker: &Broker) -> Result<Result<Co
     }
     let object = match world.resolver.read(item, reference).await? {
         Ok(object) => object,
-        Err(Unresolved(why)) => return Ok(Err(why)),
+        Err(ResolveError(why)) => return Ok(Err(why)),
     };
     let data = object["data"].as_object().into_iter().flatten();
-    let config: Config =
+    let config: BrokerConfigMap =
         data.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
     let named = |why| format!("ConfigMap \"{}\": {why}", reference.name);
     Ok(check_config(&config).map(|()| config).map_err(named))
@@ -79,52 +90,57 @@ async fn config(world: &World, item: &Item, broker: &Broker) -> Result<Result<Co
 
 /// Serves all of them by what the last statuses say: how things were before a restart. One whose config cannot be read
 /// now keeps everything that it was not told to drop, until it is looked at.
-pub async fn restore(world: &World) {
+pub async fn restore(world: &ControllerContext) {
     for broker in world.brokers.all().iter().filter(|broker| broker.is_ours()) {
         let ns = crate::kinds::shared::namespace(&broker.metadata);
-        let item = Item::new(Kind::Broker, ns, name(&broker.metadata));
-        let read = config(world, &item, broker).await;
+        let item = WorkItem::new(ControllerKind::Broker, ns, name(&broker.metadata));
+        let read = load_config(world, &item, broker).await;
         let read = read.inspect_err(|why| tracing::warn!(%item, %why, "its config cannot be read"));
         let said = read.ok().and_then(Result::ok).unwrap_or_default();
-        serve(world, broker, &said, &rules(world, broker));
+        publish_stream(world, broker, &said, &sender_policy(world, broker));
     }
 }
 
-fn rules(world: &World, broker: &Broker) -> Rules {
-    Rules::of(world, &[Protected::of::<Broker>(&broker.metadata)])
+fn sender_policy(world: &ControllerContext, broker: &Broker) -> SenderPolicy {
+    SenderPolicy::for_object(world, &[PolicyTarget::of::<Broker>(&broker.metadata)])
 }
 
 /// Tells the cores of the Broker's stream.
-fn serve(world: &World, broker: &Broker, config: &Config, rules: &Rules) {
+fn publish_stream(
+    world: &ControllerContext,
+    broker: &Broker,
+    config: &BrokerConfigMap,
+    rules: &SenderPolicy,
+) {
     let (ns, name) = (crate::kinds::shared::namespace(&broker.metadata), name(&broker.metadata));
     let uid = broker.metadata.uid.as_deref().unwrap_or_default();
     // The uid makes a recreated Broker start empty.
     let name_in_log = format!("broker/{ns}/{name}/{uid}");
-    let options = options(&broker.metadata, config);
+    let options = stream_options(&broker.metadata, config);
     let spec = StreamSpec {
         name: name_in_log,
         event_bytes_max: options.event_bytes_max,
-        keeping: options.keeping,
+        retention: options.retention,
         quota: world.quotas.of(ns),
-        is_closed: drain::is_leaving(broker),
+        is_closed: drain::is_draining(broker),
         admission: rules.admission(world, ns, &[]),
-        tells_types: world.settings().event_features.is_enabled(AUTO_CREATE),
+        reports_event_types: world.settings().event_features.is_enabled(AUTO_CREATE),
     };
     world.publisher.set_stream(&path(ns, name), spec);
 }
 
 /// A destination's address, if it exists and the data plane can speak to it.
-pub async fn deliverable(
-    world: &World,
-    item: &Item,
+pub async fn resolve_deliverable(
+    world: &ControllerContext,
+    item: &WorkItem,
     destination: &Destination,
-) -> Result<Result<Address, Unresolved>, Error> {
+) -> Result<Result<DestinationAddress, ResolveError>, Error> {
     let resolved = world.resolver.resolve(item, destination).await?;
-    Ok(resolved.and_then(|found| match world.trusts.target(&found) {
+    Ok(resolved.and_then(|found| match world.trust_store.target(&found) {
         Ok(_) => Ok(found),
         // Whose fault it is, unless it is in the destination itself (EV-ADR-06).
-        Err(why) => Err(Unresolved(match &destination.reference {
-            Some(reference) => format!("{}: {why}", described(item, reference)),
+        Err(why) => Err(ResolveError(match &destination.reference {
+            Some(reference) => format!("{}: {why}", describe(item, reference)),
             None => why,
         })),
     }))

@@ -3,65 +3,78 @@
 
 use http::Uri;
 
-use super::standing::Tls;
-use crate::controllers::ingress::backends::{self, Backing, backing};
-use crate::controllers::world::World;
+use super::state::HostTls;
+use crate::controllers::context::ControllerContext;
+use crate::controllers::ingress::backends::{self, SplitBackend, resolve_backend};
 use crate::kinds::networking::certificate::Http01Challenge;
-use crate::kinds::networking::ingress::Split;
-use crate::publish::{HostRule, PathRule, Share};
+use crate::kinds::networking::ingress::IngressBackendSplit;
+use crate::publish::{HostRule, PathRule, WeightedBackend};
 
 /// Where authorities ask. A Certificate's status takes no other path away from a host.
-const BELOW: &str = "/.well-known/acme-challenge/";
+const ACME_CHALLENGE_PATH: &str = "/.well-known/acme-challenge/";
 
 /// Each host with the path that a Service of `namespace` answers for it, where there is one.
-pub(in crate::controllers) fn answers(world: &World, namespace: &str, tls: &Tls) -> Vec<(String, PathRule)> {
-    let Tls::Asked(all) = tls else { return Vec::new() };
+pub(in crate::controllers) fn challenge_rules(
+    world: &ControllerContext,
+    namespace: &str,
+    tls: &HostTls,
+) -> Vec<(String, PathRule)> {
+    let HostTls::Requested(all) = tls else { return Vec::new() };
     let open = all.iter().flat_map(|held| &held.challenges);
     let each = open.filter(|challenge| challenge.service_namespace == namespace).filter_map(|challenge| {
-        let (host, path) = asked(challenge)?;
-        let splits = shares(world, challenge)?;
-        Some((host, PathRule { path, splits, by_any_scheme: true, ..PathRule::default() }))
+        let (host, path) = parse_challenge(challenge)?;
+        let splits = challenge_backends(world, challenge)?;
+        Some((host, PathRule { path, splits, skip_https_redirect: true, ..PathRule::default() }))
     });
     each.collect()
 }
 
 /// Host and path, if it is a challenge.
-fn asked(challenge: &Http01Challenge) -> Option<(String, String)> {
+fn parse_challenge(challenge: &Http01Challenge) -> Option<(String, String)> {
     let url: Uri = challenge.url.as_deref()?.parse().ok()?;
-    let token = url.path().strip_prefix(BELOW).filter(|token| !token.is_empty() && !token.contains('/'))?;
-    Some((url.host()?.to_ascii_lowercase(), format!("{BELOW}{token}")))
+    let token = url
+        .path()
+        .strip_prefix(ACME_CHALLENGE_PATH)
+        .filter(|token| !token.is_empty() && !token.contains('/'))?;
+    Some((url.host()?.to_ascii_lowercase(), format!("{ACME_CHALLENGE_PATH}{token}")))
 }
 
 /// Who answers; `None` while there is no such Service, or one that leads outside.
-fn shares(world: &World, challenge: &Http01Challenge) -> Option<Vec<Share>> {
-    let split = Split {
+fn challenge_backends(
+    world: &ControllerContext,
+    challenge: &Http01Challenge,
+) -> Option<Vec<WeightedBackend>> {
+    let split = IngressBackendSplit {
         service_namespace: challenge.service_namespace.clone(),
         service_name: challenge.service_name.clone(),
         service_port: challenge.service_port.clone(),
-        ..Split::default()
+        ..IngressBackendSplit::default()
     };
-    match backing(&split, false, world).ok()? {
-        Backing::Addresses { protocol, mut addresses } => {
+    match resolve_backend(&split, false, world).ok()? {
+        SplitBackend::Addresses { protocol, mut addresses } => {
             addresses.retain(|address| world.config.targets.check(*address).is_ok());
             let key = backends::key(&split, false);
             world.publisher.set_addresses(&key, protocol, None, &addresses);
-            Some(vec![Share::new(key, 1)])
+            Some(vec![WeightedBackend::new(key, 1)])
         }
-        Backing::Revisions(shares) => {
-            Some(shares.into_iter().map(|(key, weight)| Share::new(key, weight)).collect())
+        SplitBackend::Revisions(shares) => {
+            Some(shares.into_iter().map(|(key, weight)| WeightedBackend::new(key, weight)).collect())
         }
-        Backing::Name { .. } => None,
+        SplitBackend::Name { .. } => None,
     }
 }
 
 /// The rules with those paths at their hosts, and rules for hosts that no other has.
 #[must_use]
-pub fn put_in(mut rules: Vec<HostRule>, answers: Vec<(String, PathRule)>) -> (Vec<HostRule>, Vec<HostRule>) {
+pub fn merge_rules(
+    mut rules: Vec<HostRule>,
+    answers: Vec<(String, PathRule)>,
+) -> (Vec<HostRule>, Vec<HostRule>) {
     let mut strange: Vec<HostRule> = Vec::new();
     for (host, path) in answers {
-        if let Some(rule) = own_rule(&mut rules, &host) {
+        if let Some(rule) = exclusive_rule(&mut rules, &host) {
             rule.paths.push(path);
-        } else if let Some(rule) = own_rule(&mut strange, &host) {
+        } else if let Some(rule) = exclusive_rule(&mut strange, &host) {
             rule.paths.push(path);
         } else {
             strange.push(HostRule { hosts: vec![host.into()], paths: vec![path], ..HostRule::default() });
@@ -71,7 +84,7 @@ pub fn put_in(mut rules: Vec<HostRule>, answers: Vec<(String, PathRule)>) -> (Ve
 }
 
 /// The rule that has this host alone: other hosts that share it are not asked.
-fn own_rule<'a>(rules: &'a mut Vec<HostRule>, host: &str) -> Option<&'a mut HostRule> {
+fn exclusive_rule<'a>(rules: &'a mut Vec<HostRule>, host: &str) -> Option<&'a mut HostRule> {
     let at = rules.iter().position(|rule| rule.hosts.iter().any(|one| **one == *host))?;
     if rules[at].hosts.len() == 1 {
         return rules.get_mut(at);
@@ -89,7 +102,9 @@ mod tests {
     /// X-RTE-07: what is asked is a file below the one path that the protocol has, of any host.
     #[test]
     fn only_what_authorities_ask_is_answered() {
-        let of = |url: &str| asked(&Http01Challenge { url: Some(url.into()), ..Http01Challenge::default() });
+        let of = |url: &str| {
+            parse_challenge(&Http01Challenge { url: Some(url.into()), ..Http01Challenge::default() })
+        };
         let token = "/.well-known/acme-challenge/t-1_X";
         let found = of(&format!("http://App.example.com{token}"));
         assert_eq!(found, Some(("app.example.com".to_owned(), token.to_owned())));
@@ -103,7 +118,7 @@ mod tests {
         ] {
             assert_eq!(of(other), None, "{other}");
         }
-        assert_eq!(asked(&Http01Challenge::default()), None);
+        assert_eq!(parse_challenge(&Http01Challenge::default()), None);
     }
 
     /// X-RTE-07: the host that is asked and no other.
@@ -112,15 +127,15 @@ mod tests {
         let all = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let rules = vec![HostRule {
             https_redirect: Some(443),
-            ..HostRule::new(["a.ns", "a.test"], vec![Share::new("one", 100)])
+            ..HostRule::new(["a.ns", "a.test"], vec![WeightedBackend::new("one", 100)])
         }];
         let answer = |host: &str, path: &str| {
-            let path = PathRule { path: path.to_owned(), by_any_scheme: true, ..PathRule::default() };
+            let path = PathRule { path: path.to_owned(), skip_https_redirect: true, ..PathRule::default() };
             (host.to_owned(), path)
         };
         let answers =
             [answer("a.test", "/1"), answer("a.test", "/2"), answer("k.test", "/3"), answer("k.test", "/4")];
-        let (rules, strange) = put_in(rules, answers.into());
+        let (rules, strange) = merge_rules(rules, answers.into());
         let shown = |rules: &[HostRule]| -> Vec<_> {
             let paths = |rule: &HostRule| rule.paths.iter().map(|path| path.path.clone()).collect::<Vec<_>>();
             rules

@@ -6,38 +6,38 @@ use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::controllers::policies::Rules;
-use crate::controllers::service::children::owner;
-use crate::kind::read;
-use crate::kinds::conditions::Conditions;
-use crate::kinds::eventing::keeping::KEYS;
+use crate::controllers::sender_policy::SenderPolicy;
+use crate::controllers::service::children::owner_references;
+use crate::kind_registry::read;
+use crate::kinds::conditions::ConditionManager;
+use crate::kinds::eventing::stream_options::CHANNEL_KEYS;
 use crate::kinds::messaging::channel::{
     ADDRESSABLE, BACKING_CHANNEL_READY, CONDITIONS, Channel, ChannelSpec, ChannelStatus, ChannelTemplate,
     DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY,
 };
 use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
 use crate::kinds::messaging::{SUBSCRIBABLE, SUBSCRIBABLE_VERSION};
-use crate::kinds::shared::{HasConditions, KReference, Verdict, annotation, name, namespace};
+use crate::kinds::shared::{ConditionStatus, HasConditions, KReference, annotation, name, namespace};
 
 /// What carries a Channel's events.
 #[derive(Debug, Clone)]
-pub enum Backing {
-    Ours(Box<InMemoryChannel>),
+pub enum BackingChannel {
+    Owned(Box<InMemoryChannel>),
     /// There is one of that name that belongs to somebody else.
     NotOwned,
     /// The template names something that cannot be made here.
-    Impossible(String),
+    Invalid(String),
     /// The API does not take what the template makes.
-    Refused(String),
+    Rejected(String),
 }
 
 /// The backing channel as the Channel wants it; the error says why there can be none.
-pub fn make_backing(channel: &Channel) -> Result<InMemoryChannel, String> {
+pub fn desired_backing(channel: &Channel) -> Result<InMemoryChannel, String> {
     let spec = backing_of(&channel.spec)?;
     let mut backing = InMemoryChannel::new(namespace(&channel.metadata), name(&channel.metadata), spec);
-    backing.metadata.owner_references = owner(channel);
+    backing.metadata.owner_references = owner_references(channel);
     backing.metadata.annotations = Some(subscribable());
-    let kept = KEYS
+    let kept = CHANNEL_KEYS
         .iter()
         .filter_map(|key| Some(((*key).to_owned(), annotation(&channel.metadata, key)?.to_owned())));
     backing.metadata.annotations.get_or_insert_default().extend(kept);
@@ -57,8 +57,8 @@ pub fn flow_channel_spec(
     given: impl FnOnce() -> ChannelTemplate,
 ) -> Result<InMemoryChannelSpec, String> {
     match template {
-        Some(template) if template.makes_channels() => {
-            let mut channel: ChannelSpec = known(template.spec.as_ref(), "a Channel")?;
+        Some(template) if template.creates_channels() => {
+            let mut channel: ChannelSpec = parse_strict(template.spec.as_ref(), "a Channel")?;
             channel.channel_template.get_or_insert_with(given);
             backing_of(&channel)
         }
@@ -72,12 +72,12 @@ fn backing_spec(template: Option<&ChannelTemplate>) -> Result<InMemoryChannelSpe
     if !template.is_ours() {
         return Err(format!("{} {} is not served here", template.api_version, template.kind));
     }
-    let spec: InMemoryChannelSpec = known(template.spec.as_ref(), "an InMemoryChannel")?;
+    let spec: InMemoryChannelSpec = parse_strict(template.spec.as_ref(), "an InMemoryChannel")?;
     Ok(InMemoryChannelSpec { subscribers: Vec::new(), ..spec })
 }
 
 /// A template's spec with nothing in it that the kind does not know (AMB-01).
-fn known<S: DeserializeOwned + Default>(spec: Option<&Value>, kind: &str) -> Result<S, String> {
+fn parse_strict<S: DeserializeOwned + Default>(spec: Option<&Value>, kind: &str) -> Result<S, String> {
     let Some(spec) = spec else { return Ok(S::default()) };
     let mut unknown = Vec::new();
     let read = read::<S>(spec, &mut unknown).map_err(|why| why.to_string());
@@ -95,41 +95,52 @@ pub fn subscribable() -> BTreeMap<String, String> {
 }
 
 #[must_use]
-pub fn status(channel: &Channel, backing: &Backing, rules: &Rules, now: Timestamp) -> ChannelStatus {
+pub fn status(
+    channel: &Channel,
+    backing: &BackingChannel,
+    rules: &SenderPolicy,
+    now: Timestamp,
+) -> ChannelStatus {
     let mut status = channel.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
     match backing {
-        Backing::Ours(backing) => mirror(&mut conditions, &mut status, backing),
-        Backing::NotOwned => {
+        BackingChannel::Owned(backing) => mirror(&mut conditions, &mut status, backing),
+        BackingChannel::NotOwned => {
             let why = format!(
                 "There is an existing InMemoryChannel \"{}\" that we do not own.",
                 name(&channel.metadata)
             );
-            without(&mut conditions, &mut status, "NotOwned", &why);
+            mark_without_backing(&mut conditions, &mut status, "NotOwned", &why);
         }
-        Backing::Impossible(why) => without(&mut conditions, &mut status, "ChannelTemplateNotServed", why),
-        Backing::Refused(why) => without(&mut conditions, &mut status, "ChildRefused", why),
+        BackingChannel::Invalid(why) => {
+            mark_without_backing(&mut conditions, &mut status, "ChannelTemplateNotServed", why)
+        }
+        BackingChannel::Rejected(why) => {
+            mark_without_backing(&mut conditions, &mut status, "ChildRefused", why)
+        }
     }
     rules.mark(&mut conditions, EVENT_POLICIES_READY);
-    status.policies = rules.listed();
+    status.policies = rules.applied_policies();
     for address in status.address.iter_mut().chain(&mut status.addresses) {
         address.audience = rules.audience();
     }
-    conditions.conclude(&mut status.base, channel.metadata.generation);
+    conditions.finish_into(&mut status.base, channel.metadata.generation);
     status
 }
 
-fn mirror(conditions: &mut Conditions<'_>, status: &mut ChannelStatus, backing: &InMemoryChannel) {
+fn mirror(conditions: &mut ConditionManager<'_>, status: &mut ChannelStatus, backing: &InMemoryChannel) {
     let waits = "The backing channel has not yet been reconciled.";
     match backing.ready() {
         None => conditions.mark_unknown(BACKING_CHANNEL_READY, "BackingChannelNotConfigured", waits),
         Some(ready) => match ready.status {
-            Verdict::True => conditions.mark_true(BACKING_CHANNEL_READY),
-            Verdict::False => {
+            ConditionStatus::True => conditions.mark_true(BACKING_CHANNEL_READY),
+            ConditionStatus::False => {
                 conditions.mark_false(BACKING_CHANNEL_READY, reason(&ready.reason), &ready.message)
             }
-            Verdict::Unknown => conditions.mark_unknown(BACKING_CHANNEL_READY, &ready.reason, &ready.message),
+            ConditionStatus::Unknown => {
+                conditions.mark_unknown(BACKING_CHANNEL_READY, &ready.reason, &ready.message)
+            }
         },
     }
     let from = backing.status.clone().unwrap_or_default();
@@ -140,13 +151,13 @@ fn mirror(conditions: &mut Conditions<'_>, status: &mut ChannelStatus, backing: 
     match backing.ready().and_then(|_| backing.condition(DEAD_LETTER_SINK_RESOLVED)) {
         None => conditions.mark_unknown(DEAD_LETTER_SINK_RESOLVED, "BackingChannelNotConfigured", waits),
         Some(sink) => match sink.status {
-            Verdict::True => {
-                conditions.mark_true_because(DEAD_LETTER_SINK_RESOLVED, &sink.reason, &sink.message)
+            ConditionStatus::True => {
+                conditions.mark_true_with_reason(DEAD_LETTER_SINK_RESOLVED, &sink.reason, &sink.message)
             }
-            Verdict::False => {
+            ConditionStatus::False => {
                 conditions.mark_false(DEAD_LETTER_SINK_RESOLVED, reason(&sink.reason), &sink.message);
             }
-            Verdict::Unknown => {
+            ConditionStatus::Unknown => {
                 conditions.mark_unknown(DEAD_LETTER_SINK_RESOLVED, &sink.reason, &sink.message)
             }
         },
@@ -162,7 +173,12 @@ fn mirror(conditions: &mut Conditions<'_>, status: &mut ChannelStatus, backing: 
     });
 }
 
-fn without(conditions: &mut Conditions<'_>, status: &mut ChannelStatus, reason: &str, why: &str) {
+fn mark_without_backing(
+    conditions: &mut ConditionManager<'_>,
+    status: &mut ChannelStatus,
+    reason: &str,
+    why: &str,
+) {
     for condition in [BACKING_CHANNEL_READY, ADDRESSABLE, DEAD_LETTER_SINK_RESOLVED] {
         conditions.mark_false(condition, reason, why);
     }
@@ -194,15 +210,15 @@ mod tests {
         status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap()
     }
 
-    fn backing(verdict: Verdict) -> InMemoryChannel {
-        let mut backing = make_backing(&channel(ChannelTemplate::in_memory())).unwrap();
+    fn backing(verdict: ConditionStatus) -> InMemoryChannel {
+        let mut backing = desired_backing(&channel(ChannelTemplate::in_memory())).unwrap();
         let condition = |kind: &str, status| Condition { kind: kind.into(), status, ..Condition::default() };
         let url = Some("http://h/channels/ns/c".to_owned());
         backing.status = Some(InMemoryChannelStatus {
             base: Status {
                 conditions: vec![
                     condition("Ready", verdict),
-                    condition(DEAD_LETTER_SINK_RESOLVED, Verdict::True),
+                    condition(DEAD_LETTER_SINK_RESOLVED, ConditionStatus::True),
                 ],
                 ..Status::default()
             },
@@ -217,10 +233,10 @@ mod tests {
         let mut channel = channel(ChannelTemplate::in_memory());
         let template = channel.spec.channel_template.as_mut().unwrap();
         template.spec = Some(json!({"delivery": {"retry": 1}, "subscribers": [{"uid": "x"}]}));
-        let made = make_backing(&channel).unwrap();
+        let made = desired_backing(&channel).unwrap();
         assert_eq!((made.spec.delivery.unwrap().retry, made.spec.subscribers.len()), (Some(1), 0));
         channel.spec.delivery = Some(DeliverySpec { retry: Some(2), ..DeliverySpec::default() });
-        assert_eq!(make_backing(&channel).unwrap().spec.delivery.unwrap().retry, Some(2));
+        assert_eq!(desired_backing(&channel).unwrap().spec.delivery.unwrap().retry, Some(2));
     }
 
     #[test]
@@ -229,7 +245,7 @@ mod tests {
         let said = [("sluicegate.dev/durability", "none"), ("other", "x")];
         let said = said.map(|(key, value)| (key.to_owned(), value.to_owned()));
         channel.metadata.annotations = Some(said.into());
-        let made = make_backing(&channel).unwrap().metadata;
+        let made = desired_backing(&channel).unwrap().metadata;
         assert_eq!(annotation(&made, "sluicegate.dev/durability"), Some("none"));
         assert_eq!(annotation(&made, "other"), None);
     }
@@ -239,17 +255,17 @@ mod tests {
         let kafka = ChannelTemplate { kind: "KafkaChannel".into(), ..ChannelTemplate::in_memory() };
         let broken = ChannelTemplate { spec: Some(json!({"delivery": 1})), ..ChannelTemplate::in_memory() };
         for template in [kafka, broken] {
-            let why = make_backing(&channel(template)).unwrap_err();
+            let why = desired_backing(&channel(template)).unwrap_err();
             let mut served = channel(ChannelTemplate::in_memory());
             served.status = Some(status(
                 &served,
-                &Backing::Ours(Box::new(backing(Verdict::True))),
-                &Rules::default(),
+                &BackingChannel::Owned(Box::new(backing(ConditionStatus::True))),
+                &SenderPolicy::default(),
                 at(1),
             ));
             assert!(served.status.as_ref().unwrap().address.is_some());
-            let lost = status(&served, &Backing::Impossible(why), &Rules::default(), at(2));
-            assert_eq!((ready(&lost).status, lost.address), (Verdict::False, None));
+            let lost = status(&served, &BackingChannel::Invalid(why), &SenderPolicy::default(), at(2));
+            assert_eq!((ready(&lost).status, lost.address), (ConditionStatus::False, None));
         }
     }
 
@@ -257,15 +273,20 @@ mod tests {
     #[test]
     fn a_channel_is_as_its_backing_channel_is() {
         let channel = channel(ChannelTemplate::in_memory());
-        for verdict in [Verdict::True, Verdict::False, Verdict::Unknown] {
-            let status =
-                status(&channel, &Backing::Ours(Box::new(backing(verdict))), &Rules::default(), at(1));
+        for verdict in [ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown] {
+            let status = status(
+                &channel,
+                &BackingChannel::Owned(Box::new(backing(verdict))),
+                &SenderPolicy::default(),
+                at(1),
+            );
             assert_eq!(ready(&status).status, verdict);
             assert_eq!(status.address.unwrap().url.unwrap(), "http://h/channels/ns/c");
             assert_eq!(status.channel.unwrap().kind, "InMemoryChannel");
         }
-        let fresh = make_backing(&channel).unwrap();
-        let status = status(&channel, &Backing::Ours(Box::new(fresh)), &Rules::default(), at(1));
+        let fresh = desired_backing(&channel).unwrap();
+        let status =
+            status(&channel, &BackingChannel::Owned(Box::new(fresh)), &SenderPolicy::default(), at(1));
         assert_eq!(ready(&status).reason, "BackingChannelNotConfigured");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::controllers::service::children::owner;
+use crate::controllers::service::children::owner_references;
 use crate::kinds::names::LABEL_CHARS_MAX;
 use crate::kinds::serving::annotations as keys;
 use crate::kinds::serving::configuration::Configuration;
@@ -15,7 +15,7 @@ use crate::kinds::shared::{annotation, controller, label, name, namespace};
 /// The name that the current template's Revision has: its author's, or one that counts generations.
 #[must_use]
 pub fn revision_name(configuration: &Configuration) -> String {
-    if let Some(own) = configuration.spec.template.own_name() {
+    if let Some(own) = configuration.spec.template.explicit_name() {
         return own.to_owned();
     }
     let generation = configuration.metadata.generation.unwrap_or(1);
@@ -36,7 +36,7 @@ fn fingerprint(text: &str) -> u32 {
 
 /// With `is_routed` a Route follows the Configuration, so that the Revision is active from the start.
 #[must_use]
-pub fn make_revision(configuration: &Configuration, is_routed: bool, now: Timestamp) -> Revision {
+pub fn desired_revision(configuration: &Configuration, is_routed: bool, now: Timestamp) -> Revision {
     let meta = &configuration.metadata;
     let template = &configuration.spec.template;
     let name_of_it = revision_name(configuration);
@@ -46,7 +46,7 @@ pub fn make_revision(configuration: &Configuration, is_routed: bool, now: Timest
         name: Some(name_of_it),
         labels: Some(labels(configuration, is_routed)),
         annotations: Some(annotations(configuration, is_routed, now)),
-        owner_references: owner(configuration),
+        owner_references: owner_references(configuration),
         ..ObjectMeta::default()
     };
     revision

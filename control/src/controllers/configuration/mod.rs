@@ -1,7 +1,7 @@
 //! Configuration: makes one Revision per template, and follows the newest that is ready.
 
 pub mod children;
-mod collect;
+mod gc;
 pub mod reconcile;
 
 use std::sync::Arc;
@@ -11,26 +11,29 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 
-use super::cache::Change;
-use super::queue::{Item, Kind};
+use super::context::{ControllerContext, Error, now};
+use super::informer_cache::ObjectChange;
 use super::revision;
 use super::route;
-use super::world::{Error, World, now};
+use super::work_queue::{ControllerKind, WorkItem};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{HasConditions as _, controller, name, namespace};
-use children::{make_revision, revision_name};
-use collect::collect;
-use reconcile::{Latest, adopt, status};
+use children::{desired_revision, revision_name};
+use gc::collectable;
+use reconcile::{LatestRevision, adopt, status};
 
-pub fn owner_of(meta: &ObjectMeta) -> Option<Item> {
+pub fn owner_of(meta: &ObjectMeta) -> Option<WorkItem> {
     let owner = controller(meta).filter(|owner| owner.kind == "Configuration")?;
-    Some(Item::new(Kind::Configuration, namespace(meta), &owner.name))
+    Some(WorkItem::new(ControllerKind::Configuration, namespace(meta), &owner.name))
 }
 
 /// The Revisions that are routed otherwise since a change of their Configuration: what it stood for and what it stands for, and
 /// what was overtaken before it was ready.
-pub fn routed_anew(world: &World, (before, after): Change<'_, Configuration>) -> Vec<Item> {
+pub fn routed_anew(
+    world: &ControllerContext,
+    (before, after): ObjectChange<'_, Configuration>,
+) -> Vec<WorkItem> {
     let either = [before, after].into_iter().flatten();
     let standing =
         |one: &Arc<Configuration>| (one.metadata.generation, newest(one).map(|n| n.map(str::to_owned)));
@@ -42,10 +45,10 @@ pub fn routed_anew(world: &World, (before, after): Change<'_, Configuration>) ->
         let ns = namespace(&one.metadata);
         let named = newest(one).into_iter().flatten().map(str::to_owned);
         let owned =
-            one.metadata.uid.as_deref().map(|uid| world.revisions.having(ns, uid)).unwrap_or_default();
+            one.metadata.uid.as_deref().map(|uid| world.revisions.by_index(ns, uid)).unwrap_or_default();
         let unready =
             owned.iter().filter(|revision| !revision.is_ready()).map(|one| name(&one.metadata).to_owned());
-        items.extend(named.chain(unready).map(|name| Item::new(Kind::Revision, ns, &name)));
+        items.extend(named.chain(unready).map(|name| WorkItem::new(ControllerKind::Revision, ns, &name)));
     }
     items.sort_unstable();
     items.dedup();
@@ -62,63 +65,63 @@ pub fn newest(configuration: &Configuration) -> [Option<&str>; 2] {
 }
 
 /// Who may have waited for the name of a Revision that is gone: names that authors give begin with the Configuration's.
-pub fn waiting_for(world: &World, gone: &ObjectMeta) -> Vec<Item> {
+pub fn waiting_for_name(world: &ControllerContext, gone: &ObjectMeta) -> Vec<WorkItem> {
     let (ns, name) = (namespace(gone), name(gone));
     let parents = name.match_indices('-').map(|(end, _)| &name[..end]);
     let waiting = parents.filter(|parent| {
         let parent = world.configurations.get(ns, parent);
-        parent.is_some_and(|parent| parent.spec.template.own_name() == Some(name))
+        parent.is_some_and(|parent| parent.spec.template.explicit_name() == Some(name))
     });
-    waiting.map(|parent| Item::new(Kind::Configuration, ns, parent)).collect()
+    waiting.map(|parent| WorkItem::new(ControllerKind::Configuration, ns, parent)).collect()
 }
 
-pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let Some(configuration) = world.configurations.get(&item.namespace, &item.name) else { return Ok(()) };
     if configuration.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let latest = latest(world, item, &configuration).await?;
+    let latest = ensure_latest(world, item, &configuration).await?;
     let uid = configuration.metadata.uid.as_deref();
-    let owned = uid.map(|uid| world.revisions.having(&item.namespace, uid)).unwrap_or_default();
+    let owned = uid.map(|uid| world.revisions.by_index(&item.namespace, uid)).unwrap_or_default();
 
     let mut after = (*configuration).clone();
     after.status = Some(status(&configuration, &latest, &owned, now()));
-    world.set_status_of(item, &*configuration, &after).await?;
-    sweep(world, &after, owned).await
+    world.set_transient_status(item, &*configuration, &after).await?;
+    collect_garbage(world, &after, owned).await
 }
 
 /// Revisions are found by the uid of whoever controls them.
-pub fn words(revision: &Revision) -> Vec<String> {
+pub fn index_keys(revision: &Revision) -> Vec<String> {
     controller(&revision.metadata).map(|owner| owner.uid.clone()).into_iter().collect()
 }
 
 /// Between two looks at Configurations for no other reason than that time has passed.
-const SWEEP_PERIOD: Duration = Duration::from_secs(60);
+const GC_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Age alone makes a Revision collectable, and nothing happens when it does.
-pub async fn sweep_in_time(world: &World) {
+pub async fn run_gc(world: &ControllerContext) {
     loop {
-        tokio::time::sleep(SWEEP_PERIOD).await;
+        tokio::time::sleep(GC_INTERVAL).await;
         // Who has one Revision has none to spare.
-        let crowds = world.revisions.crowds();
-        crowds.iter().filter_map(|one| owner_of(&one.metadata)).for_each(|owner| world.look_at(owner));
+        let crowds = world.revisions.one_per_shared_key();
+        crowds.iter().filter_map(|one| owner_of(&one.metadata)).for_each(|owner| world.enqueue(owner));
     }
 }
 
 /// Deletes what nobody has used for long; done at each look, because each new Revision causes one.
-async fn sweep(
-    world: &World,
+async fn collect_garbage(
+    world: &ControllerContext,
     configuration: &Configuration,
     mut owned: Vec<Arc<Revision>>,
 ) -> Result<(), Error> {
-    if !world.duty.is_ours() {
+    if !world.leadership.is_leader() {
         return Ok(());
     }
     let newest = newest(configuration);
     owned.retain(|revision| {
         !newest.contains(&revision.metadata.name.as_deref()) && !revision::is_routed(world, revision)
     });
-    for gone in collect(owned, &world.settings().gc, now()) {
+    for gone in collectable(owned, &world.settings().gc, now()) {
         let api: Api<Revision> = world.api(namespace(&gone.metadata));
         let same = Preconditions { uid: gone.metadata.uid.clone(), resource_version: None };
         let how = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
@@ -128,23 +131,27 @@ async fn sweep(
     Ok(())
 }
 
-async fn latest(world: &World, item: &Item, configuration: &Configuration) -> Result<Latest, Error> {
+async fn ensure_latest(
+    world: &ControllerContext,
+    item: &WorkItem,
+    configuration: &Configuration,
+) -> Result<LatestRevision, Error> {
     let wanted = revision_name(configuration);
     if let Some(found) = world.revisions.get(&item.namespace, &wanted) {
         return Ok(adopt(configuration, found));
     }
     // The annotation of the Configuration also lists Routes that name its Revisions one by one.
     let parent = Some(name(&configuration.metadata));
-    let is_routed = !route::senders(world, &item.namespace, &wanted, parent).is_empty();
-    match world.create(&make_revision(configuration, is_routed, now())).await {
-        Ok(made) => Ok(Latest::Revision(Arc::new(made))),
+    let is_routed = !route::routes_sending_to(world, &item.namespace, &wanted, parent).is_empty();
+    match world.create(&desired_revision(configuration, is_routed, now())).await {
+        Ok(made) => Ok(LatestRevision::Revision(Arc::new(made))),
         Err(Error::Api(kube::Error::Api(refused))) if refused.is_already_exists() => {
             // The cache was behind.
             let found = world.api(&item.namespace).get(&wanted).await?;
             Ok(adopt(configuration, Arc::new(found)))
         }
         Err(Error::Api(kube::Error::Api(refused))) if refused.is_invalid() || refused.is_forbidden() => {
-            Ok(Latest::Failed(refused.message.clone()))
+            Ok(LatestRevision::Failed(refused.message.clone()))
         }
         Err(why) => Err(why),
     }

@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use crate::kinds::serving::annotations::CONFIGURATION_GENERATION;
 use crate::kinds::serving::configuration::{CONDITIONS, Configuration, ConfigurationStatus};
 use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{HasConditions, Status, Verdict, is_controlled_by, label, name};
+use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, label, name};
 
 /// What became of the current template.
 #[derive(Debug, Clone)]
-pub enum Latest {
+pub enum LatestRevision {
     Revision(Arc<Revision>),
     /// There is none, and here is why.
     Failed(String),
@@ -19,14 +19,14 @@ pub enum Latest {
 
 /// Whether a Revision that has the wanted name is the current template's.
 #[must_use]
-pub fn adopt(configuration: &Configuration, found: Arc<Revision>) -> Latest {
+pub fn adopt(configuration: &Configuration, found: Arc<Revision>) -> LatestRevision {
     if is_controlled_by(&found.metadata, &configuration.metadata)
         && found.spec == configuration.spec.template.spec
     {
-        Latest::Revision(found)
+        LatestRevision::Revision(found)
     } else {
         let name = name(&found.metadata);
-        Latest::Failed(format!("revisions.serving.knative.dev \"{name}\" already exists"))
+        LatestRevision::Failed(format!("revisions.serving.knative.dev \"{name}\" already exists"))
     }
 }
 
@@ -34,7 +34,7 @@ pub fn adopt(configuration: &Configuration, found: Arc<Revision>) -> Latest {
 #[must_use]
 pub fn status(
     configuration: &Configuration,
-    latest: &Latest,
+    latest: &LatestRevision,
     owned: &[Arc<Revision>],
     now: Timestamp,
 ) -> ConfigurationStatus {
@@ -42,20 +42,20 @@ pub fn status(
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
     match latest {
-        Latest::Failed(why) => conditions.mark_false(
+        LatestRevision::Failed(why) => conditions.mark_false(
             "Ready",
             "RevisionFailed",
-            &ended(&format!("Revision creation failed with message: {why}")),
+            &with_full_stop(&format!("Revision creation failed with message: {why}")),
         ),
-        Latest::Revision(revision) => {
+        LatestRevision::Revision(revision) => {
             let name = name(&revision.metadata);
             status.latest_created_revision_name = Some(name.to_owned());
             match revision.ready() {
-                Some(ready) if ready.status == Verdict::True => conditions.mark_true("Ready"),
-                Some(ready) if ready.status == Verdict::False => conditions.mark_false(
+                Some(ready) if ready.status == ConditionStatus::True => conditions.mark_true("Ready"),
+                Some(ready) if ready.status == ConditionStatus::False => conditions.mark_false(
                     "Ready",
                     "RevisionFailed",
-                    &ended(&format!("Revision \"{name}\" failed with message: {}", ready.message)),
+                    &with_full_stop(&format!("Revision \"{name}\" failed with message: {}", ready.message)),
                 ),
                 _ => conditions.mark_unknown(
                     "Ready",
@@ -77,15 +77,19 @@ pub fn status(
 }
 
 /// One full stop at the end, whoever wrote the last sentence.
-fn ended(text: &str) -> String {
+fn with_full_stop(text: &str) -> String {
     let text = text.trim_end();
     if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
 }
 
 /// SRV-CFG-10: the newest ready Revision, and never one older than the one that was it before.
-fn latest_ready(status: &ConfigurationStatus, latest: &Latest, owned: &[Arc<Revision>]) -> Option<String> {
+fn latest_ready(
+    status: &ConfigurationStatus,
+    latest: &LatestRevision,
+    owned: &[Arc<Revision>],
+) -> Option<String> {
     // A Revision that was made for another generation and is wanted again counts as the newest.
-    if let Latest::Revision(revision) = latest
+    if let LatestRevision::Revision(revision) = latest
         && revision.is_ready()
     {
         return revision.metadata.name.clone();
@@ -108,7 +112,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::configuration::children::{make_revision, revision_name};
+    use crate::controllers::configuration::children::{desired_revision, revision_name};
 
     fn configuration(generation: i64) -> Configuration {
         serde_json::from_value(json!({
@@ -126,7 +130,7 @@ mod tests {
 
     /// The Revision of a generation, with Ready as given.
     fn revision(generation: i64, ready: &str) -> Arc<Revision> {
-        let mut revision = make_revision(&configuration(generation), false, now());
+        let mut revision = desired_revision(&configuration(generation), false, now());
         revision.status = serde_json::from_value(json!({
             "conditions": [{"type": "Ready", "status": ready, "message": "said so"}]
         }))
@@ -140,7 +144,7 @@ mod tests {
             latest_ready_revision_name: known.map(str::to_owned),
             ..Default::default()
         });
-        let latest = Latest::Revision(Arc::clone(owned.last().unwrap()));
+        let latest = LatestRevision::Revision(Arc::clone(owned.last().unwrap()));
         status(&configuration, &latest, owned, now())
     }
 
@@ -149,14 +153,14 @@ mod tests {
         for (quoted, shown) in
             [("no command", "no command."), ("no command.", "no command."), ("why?\n", "why?")]
         {
-            assert_eq!(ended(quoted), shown);
+            assert_eq!(with_full_stop(quoted), shown);
         }
     }
 
     /// SRV-CFG-02..05, SRV-CFG-07, SRV-CFG-08: name, labels and annotations of a Revision.
     #[test]
     fn a_revision_is_named_by_generation_and_labelled_by_origin() {
-        let revision = make_revision(&configuration(7), false, now());
+        let revision = desired_revision(&configuration(7), false, now());
         assert_eq!(revision.metadata.name.as_deref(), Some("app-00007"));
         let labels = revision.metadata.labels.unwrap();
         assert_eq!(labels["serving.knative.dev/configuration"], "app");
@@ -191,7 +195,7 @@ mod tests {
         assert_eq!(status.latest_created_revision_name.as_deref(), Some("app-00003"));
         assert_eq!(status.latest_ready_revision_name.as_deref(), Some("app-00002"));
         let ready = &status.base.conditions[0];
-        assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "RevisionFailed"));
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "RevisionFailed"));
         assert!(ready.message.contains("app-00003") && ready.message.contains("said so"));
     }
 
@@ -207,17 +211,17 @@ mod tests {
     fn a_revision_is_adopted_only_if_it_is_ours_and_the_same() {
         let configuration = configuration(1);
         let same = revision(1, "True");
-        assert!(matches!(adopt(&configuration, Arc::clone(&same)), Latest::Revision(_)));
+        assert!(matches!(adopt(&configuration, Arc::clone(&same)), LatestRevision::Revision(_)));
 
         let mut foreign = (*same).clone();
         foreign.metadata.owner_references = None;
-        let Latest::Failed(why) = adopt(&configuration, Arc::new(foreign)) else { panic!("adopted") };
+        let LatestRevision::Failed(why) = adopt(&configuration, Arc::new(foreign)) else { panic!("adopted") };
         assert!(why.contains("already exists"));
-        let failed = status(&configuration, &Latest::Failed(why), &[], now());
+        let failed = status(&configuration, &LatestRevision::Failed(why), &[], now());
         assert_eq!(failed.base.conditions[0].reason, "RevisionFailed");
 
         let mut other = (*same).clone();
         other.spec.timeout_seconds = Some(1);
-        assert!(matches!(adopt(&configuration, Arc::new(other)), Latest::Failed(_)));
+        assert!(matches!(adopt(&configuration, Arc::new(other)), LatestRevision::Failed(_)));
     }
 }

@@ -8,63 +8,71 @@ use std::sync::Arc;
 use kube::Api;
 use kube::api::DeleteParams;
 
-use super::cache::{Change, follow};
-use super::certificate::challenges::{answers, put_in};
-use super::certificate::standing::{NOT_ENABLED, Tls};
-use super::certificate::wanted::of_domain_mapping;
-use super::managers;
-use super::queue::{Item, Kind};
+use super::certificate::challenges::{challenge_rules, merge_rules};
+use super::certificate::desired::for_domain_mapping;
+use super::certificate::state::{HostTls, NOT_ENABLED};
+use super::context::{ControllerContext, Error, now};
+use super::field_managers;
+use super::informer_cache::{ObjectChange, follow};
 use super::route::reconcile::NOT_CONFIGURED;
-use super::world::{Error, World, now};
-use super::{Task, certificate, either, is_absent, itself, list, route};
+use super::work_queue::{ControllerKind, WorkItem};
+use super::{ControllerTask, certificate, fill_cache, is_not_found, item_of, newest, route};
 use crate::kinds::networking::certificate::Certificate;
 use crate::kinds::serving::annotations::http_protocol;
-use crate::kinds::serving::domain_claim::ClusterDomainClaim;
+use crate::kinds::serving::cluster_domain_claim::ClusterDomainClaim;
 use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY, REFERENCE_RESOLVED};
 use crate::kinds::serving::route::Route;
 use crate::kinds::settings::HttpProtocol;
-use crate::kinds::shared::{Destination, HasConditions, Verdict, name, namespace};
-use crate::publish::{HostRule, Shown};
-use reconcile::{Claim, Findings, local_name, status};
+use crate::kinds::shared::{ConditionStatus, Destination, HasConditions, name, namespace};
+use crate::publish::{HostRule, ObjectCertificates};
+use reconcile::{DomainClaimState, DomainMappingDependencies, parse_local_name, status};
 
-pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let Some(mapping) = world.domain_mappings.get(&item.namespace, &item.name) else {
-        return leave(world, item).await;
+        return release(world, item).await;
     };
     world.resolver.forget(item);
-    let mut findings = Findings { claim: claim(world, item).await?, ..Findings::default() };
-    findings.tls = tls(world, &mapping, &findings.claim);
-    if findings.claim == Claim::Ours {
+    let mut findings = DomainMappingDependencies {
+        claim: claim(world, item).await?,
+        ..DomainMappingDependencies::default()
+    };
+    findings.tls = host_tls(world, &mapping, &findings.claim);
+    if findings.claim == DomainClaimState::Ours {
         let destination =
             Destination { reference: Some(mapping.spec.reference.clone()), ..Destination::default() };
         let resolved = world.resolver.resolve(item, &destination).await?;
-        findings.target =
-            Some(resolved.map_err(|why| why.0).and_then(|found| local_name(&found.url, &item.namespace)));
+        findings.target = Some(
+            resolved.map_err(|why| why.0).and_then(|found| parse_local_name(&found.url, &item.namespace)),
+        );
         if let Some(Ok(target)) = &findings.target {
             match http_protocol(&mapping.metadata, world.settings().network.http_protocol) {
                 Ok(protocol) => {
-                    findings.taken = serve(world, &mapping, target, protocol, &findings.tls).err()
+                    findings.host_conflict =
+                        publish_route(world, &mapping, target, protocol, &findings.tls).err()
                 }
-                Err(why) => findings.misnoted = Some(why),
+                Err(why) => findings.invalid_annotation = Some(why),
             }
             findings.is_routed =
                 world.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
         }
     }
-    let flows = findings.flows();
-    let everybody = if flows { findings.tls.shown() } else { Vec::new() };
-    world.publisher.set_certificates_of(&owner(item), Shown { everybody, ..Shown::default() });
-    let lets_go = !flows && world.publisher.has_host(&owner(item), &item.name);
+    let flows = findings.is_routable();
+    let everybody = if flows { findings.tls.certificates() } else { Vec::new() };
+    world.publisher.set_object_certificates(
+        &route_owner(item),
+        ObjectCertificates { public: everybody, ..ObjectCertificates::default() },
+    );
+    let lets_go = !flows && world.publisher.owns_host(&route_owner(item), &item.name);
     if !flows {
-        world.publisher.remove_route(&owner(item));
+        world.publisher.remove_route(&route_owner(item));
     }
-    world.publisher.flow().await;
+    world.publisher.flush().await;
     if lets_go {
-        route::hosts_are_free(world);
+        route::requeue_host_conflicts(world);
     }
     if flows {
-        let wanted = wanted(world, &mapping);
-        certificate::ask(world, &mapping.metadata, &item.name, &wanted).await?;
+        let wanted = desired_certificate(world, &mapping);
+        certificate::reconcile_certificates(world, &mapping.metadata, &item.name, &wanted).await?;
     }
     let mut after = (*mapping).clone();
     let settings = world.settings();
@@ -73,7 +81,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
 }
 
 /// Whose hosts they are in the publisher's eyes; no Route has a colon in its name.
-pub(super) fn owner(item: &Item) -> String {
+pub(super) fn route_owner(item: &WorkItem) -> String {
     format!("domain:{}/{}", item.namespace, item.name)
 }
 
@@ -82,46 +90,52 @@ fn has_traffic(route: &Route) -> bool {
 }
 
 /// What TLS there is for the domain.
-fn tls(world: &World, mapping: &DomainMapping, claim: &Claim) -> Tls {
+fn host_tls(world: &ControllerContext, mapping: &DomainMapping, claim: &DomainClaimState) -> HostTls {
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
     let listens = world.config.listeners.https.is_some();
     match &mapping.spec.tls {
-        Some(tls) if listens => {
-            Tls::Given(domain.into(), world.ingress.identity(ns, &tls.secret_name, &world.config.expiries))
-        }
-        Some(_) => Tls::Given(domain.into(), Err(Tls::unheard())),
-        None if !certificate::is_on(world, &mapping.metadata) => Tls::Off(NOT_ENABLED),
-        None if !listens => Tls::NoListener,
-        None if *claim != Claim::Ours => Tls::Unasked,
-        None => Tls::Asked(certificate::look(world, &mapping.metadata, domain, &wanted(world, mapping))),
+        Some(tls) if listens => HostTls::Provided(
+            domain.into(),
+            world.ingress.identity(ns, &tls.secret_name, &world.config.expiries),
+        ),
+        Some(_) => HostTls::Provided(domain.into(), Err(HostTls::no_listener())),
+        None if !certificate::is_enabled(world, &mapping.metadata) => HostTls::Disabled(NOT_ENABLED),
+        None if !listens => HostTls::NoListener,
+        None if *claim != DomainClaimState::Ours => HostTls::NotRequested,
+        None => HostTls::Requested(certificate::certificate_states(
+            world,
+            &mapping.metadata,
+            domain,
+            &desired_certificate(world, mapping),
+        )),
     }
 }
 
 /// The Certificate that the domain needs, if it has none of its own.
-fn wanted(world: &World, mapping: &DomainMapping) -> Vec<Certificate> {
-    let wants = mapping.spec.tls.is_none() && certificate::is_on(world, &mapping.metadata);
-    let made = wants.then(|| of_domain_mapping(mapping, &world.settings().network));
+fn desired_certificate(world: &ControllerContext, mapping: &DomainMapping) -> Vec<Certificate> {
+    let wants = mapping.spec.tls.is_none() && certificate::is_enabled(world, &mapping.metadata);
+    let made = wants.then(|| for_domain_mapping(mapping, &world.settings().network));
     made.into_iter().collect()
 }
 
 /// The mappings that show a Secret's certificate.
-pub(super) fn of_secret(world: &World, ns: &str, secret: &str) -> Vec<Item> {
+pub(super) fn affected_by_secret(world: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
     let shows =
         |mapping: &DomainMapping| mapping.spec.tls.as_ref().is_some_and(|tls| tls.secret_name == secret);
     let mappings = world.domain_mappings.list(ns);
     let shown = mappings.iter().filter(|mapping| shows(mapping));
-    shown.map(|mapping| Item::new(Kind::DomainMapping, ns, name(&mapping.metadata))).collect()
+    shown.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, ns, name(&mapping.metadata))).collect()
 }
 
 /// Gives the domain the division of the Route's own host; the error is who has the domain. Upstream sends on under the Route's inner name
 /// with the client's in `K-Original-Host` (X-RTE-13), and puts that back before the instance (X-ACT-05): here is no hop between the two, so
 /// the instance sees the client's from the beginning.
-fn serve(
-    world: &World,
+fn publish_route(
+    world: &ControllerContext,
     mapping: &DomainMapping,
     target: &str,
     protocol: HttpProtocol,
-    tls: &Tls,
+    tls: &HostTls,
 ) -> Result<(), String> {
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
     let Some(route) = world.routes.get(ns, target) else { return Ok(()) };
@@ -129,92 +143,100 @@ fn serve(
     let rule = HostRule {
         hosts: vec![domain.into()],
         https_redirect: route::ports(world).redirect(protocol),
-        inside_only: false,
+        cluster_local: false,
         ..own
     };
-    let owner = owner(&Item::new(Kind::DomainMapping, ns, domain));
-    let mut asked = answers(world, ns, tls);
+    let owner = route_owner(&WorkItem::new(ControllerKind::DomainMapping, ns, domain));
+    let mut asked = challenge_rules(world, ns, tls);
     // For a domain too long for a certificate's own name one below it is asked. If it is somebody else's it stays his.
     asked.retain(|(host, _)| {
         host.strip_suffix(domain).is_some_and(|front| front.is_empty() || front.ends_with('.'))
     });
-    let (own, strange) = put_in(vec![rule], asked);
+    let (own, strange) = merge_rules(vec![rule], asked);
     let all = [own.clone(), strange].concat();
     let set = world.publisher.set_route(&owner, all);
     set.or_else(|_| world.publisher.set_route(&owner, own)).map(drop).map_err(|taken| taken.owner)
 }
 
 /// Who may have the domain, made to be us where the operator lets us.
-async fn claim(world: &World, item: &Item) -> Result<Claim, Error> {
+async fn claim(world: &ControllerContext, item: &WorkItem) -> Result<DomainClaimState, Error> {
     if let Some(claim) = world.domain_claims.get("", &item.name) {
         let is_ours = claim.spec.namespace == item.namespace;
-        return Ok(if is_ours { Claim::Ours } else { Claim::Another(claim.spec.namespace.clone()) });
+        return Ok(if is_ours {
+            DomainClaimState::Ours
+        } else {
+            DomainClaimState::OtherNamespace(claim.spec.namespace.clone())
+        });
     }
     if !world.settings().network.autocreate_cluster_domain_claims {
-        return Ok(Claim::Nobodys);
+        return Ok(DomainClaimState::Missing);
     }
-    world.duty.check()?;
+    world.leadership.check()?;
     let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
     let made = ClusterDomainClaim::new(&item.name, &item.namespace);
-    match api.create(&managers::objects::<ClusterDomainClaim>(), &made).await {
-        Ok(_) => Ok(Claim::Ours),
+    match api.create(&field_managers::object_params::<ClusterDomainClaim>(), &made).await {
+        Ok(_) => Ok(DomainClaimState::Ours),
         Err(why) => Err(why.into()), // somebody else's came first: the next look finds it
     }
 }
 
 /// The domain is free for whoever was refused it.
-async fn leave(world: &World, item: &Item) -> Result<(), Error> {
-    world.publisher.remove_route(&owner(item));
-    world.publisher.set_certificates_of(&owner(item), Shown::default());
+async fn release(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    world.publisher.remove_route(&route_owner(item));
+    world.publisher.set_object_certificates(&route_owner(item), ObjectCertificates::default());
     world.resolver.forget(item);
-    world.publisher.flow().await;
-    route::hosts_are_free(world);
+    world.publisher.flush().await;
+    route::requeue_host_conflicts(world);
     let claim = world.domain_claims.get("", &item.name);
     if world.settings().network.autocreate_cluster_domain_claims
-        && world.duty.is_ours()
+        && world.leadership.is_leader()
         && claim.is_some_and(|claim| claim.spec.namespace == item.namespace)
     {
         let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
         match api.delete(&item.name, &DeleteParams::default()).await {
-            Err(why) if is_absent(&why) => {}
+            Err(why) if is_not_found(&why) => {}
             other => drop(other?),
         }
     }
-    of_domain(world, &item.name).into_iter().for_each(|item| world.look_at(item));
+    mappings_of_domain(world, &item.name).into_iter().for_each(|item| world.enqueue(item));
     Ok(())
 }
 
-fn of_domain(world: &World, domain: &str) -> Vec<Item> {
+fn mappings_of_domain(world: &ControllerContext, domain: &str) -> Vec<WorkItem> {
     let all = world.domain_mappings.all();
     let named = all.iter().filter(|mapping| name(&mapping.metadata) == domain);
-    named.map(|mapping| Item::new(Kind::DomainMapping, namespace(&mapping.metadata), domain)).collect()
+    named
+        .map(|mapping| WorkItem::new(ControllerKind::DomainMapping, namespace(&mapping.metadata), domain))
+        .collect()
 }
 
 /// The mappings whose host is a Route's or an Ingress's: somebody may have let go of it.
-pub(super) fn refused(world: &World) -> Vec<Item> {
+pub(super) fn mappings_with_conflicts(world: &ControllerContext) -> Vec<WorkItem> {
     let is_refused = |m: &DomainMapping| m.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
     let all = world.domain_mappings.all();
     let refused = all.iter().map(|mapping| &**mapping).filter(|mapping| is_refused(mapping));
-    refused.map(|m| Item::new(Kind::DomainMapping, namespace(&m.metadata), name(&m.metadata))).collect()
+    refused
+        .map(|m| WorkItem::new(ControllerKind::DomainMapping, namespace(&m.metadata), name(&m.metadata)))
+        .collect()
 }
 
 /// The mappings whose requests a Route divides.
-fn of_route(world: &World, route: &Route) -> BTreeSet<Item> {
+fn mappings_of_route(world: &ControllerContext, route: &Route) -> BTreeSet<WorkItem> {
     let ns = namespace(&route.metadata);
     let mappings = world.domain_mappings.list(ns);
     let to_it = mappings.iter().filter(|mapping| mapping.spec.reference.name == name(&route.metadata));
-    to_it.map(|mapping| Item::new(Kind::DomainMapping, ns, name(&mapping.metadata))).collect()
+    to_it.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, ns, name(&mapping.metadata))).collect()
 }
 
-pub(super) async fn list_all(world: &World) -> Result<(), Error> {
-    list(world, &world.domain_mappings).await?;
-    Ok(world.all().fill(&world.domain_claims).await?)
+pub(super) async fn list_all(world: &ControllerContext) -> Result<(), Error> {
+    fill_cache(world, &world.domain_mappings).await?;
+    Ok(world.source().fill(&world.domain_claims).await?)
 }
 
 /// What flowed before a restart flows again; Routes are restored already.
-pub(super) fn restore(world: &World) {
+pub(super) fn restore(world: &ControllerContext) {
     for mapping in world.domain_mappings.all() {
-        let is_true = |kind: &str| mapping.condition(kind).is_some_and(|c| c.status == Verdict::True);
+        let is_true = |kind: &str| mapping.condition(kind).is_some_and(|c| c.status == ConditionStatus::True);
         // An annotation that makes no sense leaves things as they were.
         let misnoted = mapping.condition(INGRESS_READY).is_some_and(|c| c.reason == NOT_CONFIGURED);
         let flowed = is_true(INGRESS_READY) || (misnoted && is_true(REFERENCE_RESOLVED));
@@ -224,19 +246,22 @@ pub(super) fn restore(world: &World) {
         let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
         let usual = world.settings().network.http_protocol;
         let protocol = http_protocol(&mapping.metadata, usual).unwrap_or(usual);
-        let tls = tls(world, &mapping, &Claim::Ours);
-        if let Err(owner) = serve(world, &mapping, &mapping.spec.reference.name, protocol, &tls) {
+        let tls = host_tls(world, &mapping, &DomainClaimState::Ours);
+        if let Err(owner) = publish_route(world, &mapping, &mapping.spec.reference.name, protocol, &tls) {
             tracing::warn!(domain, owner, "domain is taken");
         } else {
-            let item = Item::new(Kind::DomainMapping, ns, domain);
-            let everybody = tls.shown();
-            world.publisher.set_certificates_of(&owner(&item), Shown { everybody, ..Shown::default() });
+            let item = WorkItem::new(ControllerKind::DomainMapping, ns, domain);
+            let everybody = tls.certificates();
+            world.publisher.set_object_certificates(
+                &route_owner(&item),
+                ObjectCertificates { public: everybody, ..ObjectCertificates::default() },
+            );
         }
     }
 }
 
 /// Looked at when a Route that it leads to is.
-pub(super) fn hear_route(world: &World, (before, after): Change<'_, Route>) {
+pub(super) fn on_route_change(world: &ControllerContext, (before, after): ObjectChange<'_, Route>) {
     // Annotations change how a Route treats its requests.
     let shown = |route: Option<&Arc<Route>>| {
         let route = route?;
@@ -246,18 +271,20 @@ pub(super) fn hear_route(world: &World, (before, after): Change<'_, Route>) {
         return;
     }
     if let Some(route) = after.or(before) {
-        of_route(world, route).into_iter().for_each(|item| world.look_at(item));
+        mappings_of_route(world, route).into_iter().for_each(|item| world.enqueue(item));
     }
 }
 
-pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
+pub(super) fn watches(world: &ControllerContext) -> [ControllerTask<'_>; 2] {
     [
-        Box::pin(follow(world.all(), &world.domain_mappings, move |change| {
-            world.look_at(itself(Kind::DomainMapping, change));
+        Box::pin(follow(world.source(), &world.domain_mappings, move |change| {
+            world.enqueue(item_of(ControllerKind::DomainMapping, change));
         })),
-        Box::pin(follow(world.all(), &world.domain_claims, move |change| {
-            if let Some(claim) = either(change) {
-                of_domain(world, name(&claim.metadata)).into_iter().for_each(|item| world.look_at(item));
+        Box::pin(follow(world.source(), &world.domain_claims, move |change| {
+            if let Some(claim) = newest(change) {
+                mappings_of_domain(world, name(&claim.metadata))
+                    .into_iter()
+                    .for_each(|item| world.enqueue(item));
             }
         })),
     ]

@@ -2,52 +2,52 @@
 
 use jiff::Timestamp;
 
-use crate::controllers::certificate::standing::Tls;
-use crate::controllers::resolve::CLUSTER_DOMAIN;
-use crate::controllers::route::hosts::Ports;
+use crate::controllers::certificate::state::HostTls;
+use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
+use crate::controllers::route::hosts::PublicPorts;
 use crate::controllers::route::reconcile::NOT_CONFIGURED;
-use crate::kinds::conditions::Conditions;
+use crate::kinds::conditions::ConditionManager;
 use crate::kinds::serving::domain_mapping::{
     CERTIFICATE_PROVISIONED, CONDITIONS, DOMAIN_CLAIMED, DomainMapping, DomainMappingStatus, INGRESS_READY,
     REFERENCE_RESOLVED,
 };
-use crate::kinds::settings::Network;
+use crate::kinds::settings::NetworkSettings;
 use crate::kinds::shared::{Addressable, Status, name};
 
 /// Who may have the domain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Claim {
+pub enum DomainClaimState {
     Ours,
     /// This namespace.
-    Another(String),
+    OtherNamespace(String),
     #[default]
-    Nobodys,
+    Missing,
 }
 
 /// What a look found out; later parts only if the earlier ones were well.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Findings {
-    pub claim: Claim,
+pub struct DomainMappingDependencies {
+    pub claim: DomainClaimState,
     /// The Route that answers, or why there is none.
     pub target: Option<Result<String, String>>,
     /// Who has the host.
-    pub taken: Option<String>,
+    pub host_conflict: Option<String>,
     /// What is wrong with an annotation; what was routed before still is.
-    pub misnoted: Option<String>,
+    pub invalid_annotation: Option<String>,
     /// The Route takes requests.
     pub is_routed: bool,
-    pub tls: Tls,
+    pub tls: HostTls,
 }
 
-impl Findings {
+impl DomainMappingDependencies {
     #[must_use]
-    pub fn flows(&self) -> bool {
-        self.is_routed && self.taken.is_none()
+    pub fn is_routable(&self) -> bool {
+        self.is_routed && self.host_conflict.is_none()
     }
 }
 
 /// The name behind an address of this cluster: `http://NAME.NAMESPACE.svc.cluster.local`.
-pub fn local_name(url: &str, namespace: &str) -> Result<String, String> {
+pub fn parse_local_name(url: &str, namespace: &str) -> Result<String, String> {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).unwrap_or(url);
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     if !path.is_empty() {
@@ -64,8 +64,8 @@ pub fn local_name(url: &str, namespace: &str) -> Result<String, String> {
 #[must_use]
 pub fn status(
     mapping: &DomainMapping,
-    findings: &Findings,
-    (network, ports): (&Network, Ports),
+    findings: &DomainMappingDependencies,
+    (network, ports): (&NetworkSettings, PublicPorts),
     now: Timestamp,
 ) -> DomainMappingStatus {
     let mut status = mapping.status.clone().unwrap_or_default();
@@ -82,19 +82,19 @@ pub fn status(
             "The reference is resolved when the domain is claimed.",
         ),
     }
-    match (&findings.taken, &findings.misnoted) {
+    match (&findings.host_conflict, &findings.invalid_annotation) {
         (Some(owner), _) => conditions.mark_false(
             INGRESS_READY,
             "NotOwned",
             &format!("The host {domain} belongs to {owner}, which had it first."),
         ),
         (None, Some(why)) => conditions.mark_unknown(INGRESS_READY, NOT_CONFIGURED, why),
-        (None, None) if findings.flows() => conditions.mark_true(INGRESS_READY),
+        (None, None) if findings.is_routable() => conditions.mark_true(INGRESS_READY),
         (None, None) => {
             conditions.mark_unknown(INGRESS_READY, NOT_CONFIGURED, "Ingress has not yet been reconciled.");
         }
     }
-    findings.tls.tell(&mut conditions, CERTIFICATE_PROVISIONED, network.http_protocol);
+    findings.tls.mark(&mut conditions, CERTIFICATE_PROVISIONED, network.http_protocol);
     let scheme = findings.tls.scheme(domain, network.http_protocol);
     let url = ports.url(scheme.unwrap_or(&network.default_external_scheme), domain);
     status.address = Some(Addressable { url: Some(url.clone()), ..Addressable::default() });
@@ -107,17 +107,17 @@ pub fn status(
     status
 }
 
-fn mark_claim(conditions: &mut Conditions<'_>, claim: &Claim, domain: &str) {
+fn mark_claim(conditions: &mut ConditionManager<'_>, claim: &DomainClaimState, domain: &str) {
     match claim {
-        Claim::Ours => conditions.mark_true(DOMAIN_CLAIMED),
-        Claim::Another(ns) => conditions.mark_false(
+        DomainClaimState::Ours => conditions.mark_true(DOMAIN_CLAIMED),
+        DomainClaimState::OtherNamespace(ns) => conditions.mark_false(
             DOMAIN_CLAIMED,
             "DomainAlreadyClaimed",
             &format!(
                 "The domain name is already in use: its ClusterDomainClaim names the namespace \"{ns}\"."
             ),
         ),
-        Claim::Nobodys => conditions.mark_false(
+        DomainClaimState::Missing => conditions.mark_false(
             DOMAIN_CLAIMED,
             "DomainClaimFailed",
             &format!(
@@ -133,19 +133,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::certificate::standing::{Held, NOT_ENABLED, Standing};
-    use crate::controllers::ingress::backends::Unresolved;
-    use crate::kinds::shared::{Condition, Verdict};
+    use crate::controllers::certificate::state::{CertificateState, HostCertificate, NOT_ENABLED};
+    use crate::controllers::ingress::backends::BackendResolveError;
+    use crate::kinds::shared::{Condition, ConditionStatus};
 
-    fn ready(findings: &Findings) -> (String, String, String) {
+    fn ready(findings: &DomainMappingDependencies) -> (String, String, String) {
         let mapping: DomainMapping = serde_json::from_value(json!({
             "metadata": {"name": "app.example.com", "namespace": "ns", "generation": 1}, "spec": {}
         }))
         .unwrap();
-        let ports = Ports { http: 8080, https: Some(443) };
+        let ports = PublicPorts { http: 8080, https: Some(443) };
         let at = Timestamp::from_second(1).unwrap();
-        let status = status(&mapping, findings, (&Network::default(), ports), at);
-        let silent = |c: &&Condition| c.status != Verdict::True && c.reason.is_empty();
+        let status = status(&mapping, findings, (&NetworkSettings::default(), ports), at);
+        let silent = |c: &&Condition| c.status != ConditionStatus::True && c.reason.is_empty();
         assert_eq!(status.base.conditions.iter().find(silent), None);
         let url = status.url.unwrap_or_default();
         let ready = status.base.conditions.into_iter().find(|c| c.kind == "Ready").unwrap();
@@ -155,33 +155,33 @@ mod tests {
     /// COND-17: whatever is not True says why.
     #[test]
     fn each_way_to_fail_has_its_reason() {
-        let well = Findings {
-            claim: Claim::Ours,
+        let well = DomainMappingDependencies {
+            claim: DomainClaimState::Ours,
             target: Some(Ok("app".into())),
             is_routed: true,
-            tls: Tls::Off(NOT_ENABLED),
-            ..Findings::default()
+            tls: HostTls::Disabled(NOT_ENABLED),
+            ..DomainMappingDependencies::default()
         };
         let plain = "http://app.example.com:8080";
-        let case = |findings: Findings| ready(&findings);
+        let case = |findings: DomainMappingDependencies| ready(&findings);
         let outcome = |verdict: &str, reason: &str, url: &str| (verdict.into(), reason.into(), url.into());
         assert_eq!(case(well.clone()), outcome("True", "", plain));
-        let held = |standing: Standing| {
+        let held = |standing: CertificateState| {
             let hosts = vec!["app.example.com".to_owned()];
-            let tls = Tls::Asked(vec![Held::new("c", hosts, standing)]);
-            Findings { tls, ..well.clone() }
+            let tls = HostTls::Requested(vec![HostCertificate::new("c", hosts, standing)]);
+            DomainMappingDependencies { tls, ..well.clone() }
         };
-        assert_eq!(case(held(Standing::Ready(None))), outcome("True", "", "https://app.example.com"));
+        assert_eq!(case(held(CertificateState::Ready(None))), outcome("True", "", "https://app.example.com"));
         assert_eq!(
-            case(held(Standing::Coming(String::new()))),
+            case(held(CertificateState::Pending(String::new()))),
             outcome("True", "", plain),
             "by HTTP for now"
         );
-        let why = Unresolved { reason: "SecretNotFound", message: String::new() };
+        let why = BackendResolveError { reason: "SecretNotFound", message: String::new() };
         for (findings, verdict, reason) in [
             (
-                Findings {
-                    claim: Claim::Another("b".into()),
+                DomainMappingDependencies {
+                    claim: DomainClaimState::OtherNamespace("b".into()),
                     target: None,
                     is_routed: false,
                     ..well.clone()
@@ -189,21 +189,36 @@ mod tests {
                 "False",
                 "DomainAlreadyClaimed",
             ),
-            (Findings::default(), "False", "DomainClaimFailed"),
+            (DomainMappingDependencies::default(), "False", "DomainClaimFailed"),
             (
-                Findings { target: Some(Err("gone".into())), is_routed: false, ..well.clone() },
+                DomainMappingDependencies {
+                    target: Some(Err("gone".into())),
+                    is_routed: false,
+                    ..well.clone()
+                },
                 "False",
                 "ResolveFailed",
             ),
-            (Findings { taken: Some("ns/a".into()), ..well.clone() }, "False", "NotOwned"),
-            (Findings { is_routed: false, ..well.clone() }, "Unknown", "IngressNotConfigured"),
             (
-                Findings { misnoted: Some("incorrect".into()), ..well.clone() },
+                DomainMappingDependencies { host_conflict: Some("ns/a".into()), ..well.clone() },
+                "False",
+                "NotOwned",
+            ),
+            (
+                DomainMappingDependencies { is_routed: false, ..well.clone() },
                 "Unknown",
                 "IngressNotConfigured",
             ),
             (
-                Findings { tls: Tls::Given("app.example.com".into(), Err(why)), ..well.clone() },
+                DomainMappingDependencies { invalid_annotation: Some("incorrect".into()), ..well.clone() },
+                "Unknown",
+                "IngressNotConfigured",
+            ),
+            (
+                DomainMappingDependencies {
+                    tls: HostTls::Provided("app.example.com".into(), Err(why)),
+                    ..well.clone()
+                },
                 "False",
                 "SecretNotFound",
             ),
@@ -214,15 +229,15 @@ mod tests {
 
     #[test]
     fn only_a_name_of_the_own_namespace_is_mapped() {
-        assert_eq!(local_name("http://app.ns.svc.cluster.local", "ns").as_deref(), Ok("app"));
-        assert_eq!(local_name("http://app.ns.svc.cluster.local:80/", "ns").as_deref(), Ok("app"));
+        assert_eq!(parse_local_name("http://app.ns.svc.cluster.local", "ns").as_deref(), Ok("app"));
+        assert_eq!(parse_local_name("http://app.ns.svc.cluster.local:80/", "ns").as_deref(), Ok("app"));
         for bad in [
             "http://app.other.svc.cluster.local",
             "http://example.com",
             "http://app.ns.svc.cluster.local/x",
             "http://a.b.ns.svc.cluster.local",
         ] {
-            assert!(local_name(bad, "ns").is_err(), "{bad}");
+            assert!(parse_local_name(bad, "ns").is_err(), "{bad}");
         }
     }
 }

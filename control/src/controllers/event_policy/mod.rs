@@ -2,25 +2,26 @@
 
 use jiff::Timestamp;
 
-use super::identity::subject;
-use super::queue::Item;
-use super::resolve::Unresolved;
-use super::world::{Error, World, now};
+use super::context::{ControllerContext, Error, now};
+use super::destination_resolver::ResolveError;
+use super::oidc_identity::subject;
+use super::work_queue::WorkItem;
 use crate::kinds::eventing::event_policy::{
-    AUTHENTICATION_ENABLED, CONDITIONS, EventPolicy, EventPolicyStatus, PolicyReference, SUBJECTS_RESOLVED,
+    AUTHENTICATION_ENABLED, CONDITIONS, EventPolicy, EventPolicyReference, EventPolicyStatus,
+    SUBJECTS_RESOLVED,
 };
 use crate::kinds::shared::KReference;
 
-pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     world.resolver.forget(item);
     let Some(policy) = world.event_policies.get(&item.namespace, &item.name) else { return Ok(()) };
     let (mut subjects, mut missing) = (Vec::new(), Vec::new());
     for from in &policy.spec.from {
         subjects.extend(from.sub.clone());
         if let Some(reference) = &from.reference {
-            match accounts(world, item, reference).await? {
+            match resolve_subjects(world, item, reference).await? {
                 Ok(found) => subjects.extend(found),
-                Err(Unresolved(why)) => missing.push(why),
+                Err(ResolveError(why)) => missing.push(why),
             }
         }
     }
@@ -31,11 +32,11 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
 }
 
 /// The subjects under which an object sends.
-async fn accounts(
-    world: &World,
-    item: &Item,
-    reference: &PolicyReference,
-) -> Result<Result<Vec<String>, Unresolved>, Error> {
+async fn resolve_subjects(
+    world: &ControllerContext,
+    item: &WorkItem,
+    reference: &EventPolicyReference,
+) -> Result<Result<Vec<String>, ResolveError>, Error> {
     let ns = reference.namespace.as_deref().filter(|ns| !ns.is_empty()).unwrap_or(&item.namespace);
     let sender = KReference {
         api_version: reference.api_version.clone(),
@@ -52,7 +53,7 @@ async fn accounts(
         let found: Vec<String> = names.map(|account| subject(ns, account)).collect();
         if found.is_empty() {
             let what = format!("{} {ns}/{}", reference.kind, reference.name);
-            return Err(Unresolved(format!(
+            return Err(ResolveError(format!(
                 "{what} has no status.auth: it sends under no account of its own"
             )));
         }
@@ -82,7 +83,7 @@ fn status(
         let why = format!("Failed to resolve .spec.from[].ref: {}", missing.join("; "));
         conditions.mark_false(SUBJECTS_RESOLVED, "SubjectsNotResolved", &why);
     }
-    conditions.conclude(&mut base, policy.metadata.generation);
+    conditions.finish_into(&mut base, policy.metadata.generation);
     EventPolicyStatus { base, from: subjects }
 }
 
@@ -90,16 +91,16 @@ fn status(
 mod tests {
     use super::*;
     use crate::kinds::eventing::event_policy::EventPolicySpec;
-    use crate::kinds::shared::Verdict;
+    use crate::kinds::shared::ConditionStatus;
 
     /// X-FEA-09
     #[test]
     fn a_policy_is_ready_when_it_is_enforced_and_its_senders_are_known() {
         let policy = EventPolicy::new("ns", "p", EventPolicySpec::default());
         for (is_on, missing, verdict, reason) in [
-            (true, vec![], Verdict::True, ""),
-            (true, vec!["X ns/x not found".to_owned()], Verdict::False, "SubjectsNotResolved"),
-            (false, vec![], Verdict::False, "OIDCAuthenticationDisabled"),
+            (true, vec![], ConditionStatus::True, ""),
+            (true, vec!["X ns/x not found".to_owned()], ConditionStatus::False, "SubjectsNotResolved"),
+            (false, vec![], ConditionStatus::False, "OIDCAuthenticationDisabled"),
         ] {
             let now = Timestamp::from_second(1).unwrap();
             let status = status(&policy, is_on, vec!["me".into()], &missing, now);

@@ -7,36 +7,36 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::events::types::Seen;
+use dataplane::events::event_types::EventTypeKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
-use crate::controllers::world::{Error, World};
-use crate::controllers::{broker, in_memory_channel, managers, service::children::owner};
+use crate::controllers::context::{ControllerContext, Error};
+use crate::controllers::{broker, field_managers, in_memory_channel, service::children::owner_references};
 use crate::kinds::eventing::event_type::{EventType, EventTypeSpec};
 use crate::kinds::shared::{KReference, namespace};
 
 /// How often new types are fetched: somebody who looks for one has just sent it.
-const FETCH_EVERY: Duration = Duration::from_secs(1);
+const FETCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Characters kept of the stream's name, so that the EventType's with its hash is a name.
 const NAME_CHARS_MAX: usize = 200;
 
 /// Runs for ever.
-pub async fn tend(world: &World) {
+pub async fn run(world: &ControllerContext) {
     loop {
-        tokio::time::sleep(FETCH_EVERY).await;
-        for (path, seen) in world.publisher.new_types() {
-            let Err(why) = make(world, &path, &seen).await else { continue };
-            if !why.is_crossing() {
+        tokio::time::sleep(FETCH_INTERVAL).await;
+        for (path, seen) in world.publisher.new_event_types() {
+            let Err(why) = create(world, &path, &seen).await else { continue };
+            if !why.is_conflict() {
                 tracing::warn!(path, kind = &*seen.kind, %why, "an EventType is not made; tried again when one comes");
-                world.publisher.forget_types(&path);
+                world.publisher.reset_event_types(&path);
             }
         }
     }
 }
 
 /// Somebody deleted it: it comes again with the next such event.
-pub fn forget(world: &World, event_type: &EventType) {
+pub fn on_deleted(world: &ControllerContext, event_type: &EventType) {
     let Some(reference) = &event_type.spec.reference else { return };
     let (ns, name) = (namespace(&event_type.metadata), &reference.name);
     let path = match reference.kind.as_str() {
@@ -57,10 +57,10 @@ pub fn forget(world: &World, event_type: &EventType) {
         },
         _ => in_memory_channel::path(ns, name),
     };
-    world.publisher.forget_types(&path);
+    world.publisher.reset_event_types(&path);
 }
 
-async fn make(world: &World, path: &str, seen: &Seen) -> Result<(), Error> {
+async fn create(world: &ControllerContext, path: &str, seen: &EventTypeKey) -> Result<(), Error> {
     let Some((reference, owner)) = origin(world, path, &seen.by) else { return Ok(()) }; // it went meanwhile
     let wanted = event_type(reference, owner, seen);
     let ns = namespace(&wanted.metadata);
@@ -74,27 +74,28 @@ async fn make(world: &World, path: &str, seen: &Seen) -> Result<(), Error> {
     }
     // Whoever writes elsewhere: only the appliance that an event came to knows of its type, and its name is the same
     // for all of them.
-    world.api::<EventType>(ns).create(&managers::objects::<EventType>(), &wanted).await?;
+    world.api::<EventType>(ns).create(&field_managers::object_params::<EventType>(), &wanted).await?;
     Ok(())
 }
 
 /// Whose events they are, and how others refer to that: the stream's, or those of the subscriber that answered.
-fn origin(world: &World, path: &str, by: &str) -> Option<(KReference, Vec<OwnerReference>)> {
+fn origin(world: &ControllerContext, path: &str, by: &str) -> Option<(KReference, Vec<OwnerReference>)> {
     let (kind, rest) = path.strip_prefix('/')?.split_once('/')?;
     let (ns, named) = rest.split_once('/')?;
     match (kind, by) {
-        ("brokers", "") => world.brokers.get(ns, named).map(|broker| whose(&*broker)),
+        ("brokers", "") => world.brokers.get(ns, named).map(|broker| reference_and_owner(&*broker)),
         // By the uid: to read all of a Broker's takes a tenth of a second if there are many.
-        ("brokers", uid) => world.triggers.all_having(uid).pop().map(|trigger| whose(&*trigger)),
-        (_, "") => world.in_memory_channels.get(ns, named).map(|channel| whose(&*channel)),
-        (_, uid) => {
-            answering(world.subscriptions.all_having(rest), uid).map(|subscription| whose(&*subscription))
+        ("brokers", uid) => {
+            world.triggers.all_by_index(uid).pop().map(|trigger| reference_and_owner(&*trigger))
         }
+        (_, "") => world.in_memory_channels.get(ns, named).map(|channel| reference_and_owner(&*channel)),
+        (_, uid) => subscriber_by_uid(world.subscriptions.all_by_index(rest), uid)
+            .map(|subscription| reference_and_owner(&*subscription)),
     }
 }
 
 /// A reference to an object, and that as an owner of what stands in its namespace.
-fn whose<K: Resource<DynamicType = ()>>(object: &K) -> (KReference, Vec<OwnerReference>) {
+fn reference_and_owner<K: Resource<DynamicType = ()>>(object: &K) -> (KReference, Vec<OwnerReference>) {
     let reference = KReference {
         api_version: K::api_version(&()).into_owned(),
         kind: K::kind(&()).into_owned(),
@@ -102,20 +103,20 @@ fn whose<K: Resource<DynamicType = ()>>(object: &K) -> (KReference, Vec<OwnerRef
         namespace: object.namespace(),
         ..KReference::default()
     };
-    (reference, owner(object).unwrap_or_default())
+    (reference, owner_references(object).unwrap_or_default())
 }
 
-fn answering<K: ResourceExt>(all: Vec<Arc<K>>, uid: &str) -> Option<Arc<K>> {
+fn subscriber_by_uid<K: ResourceExt>(all: Vec<Arc<K>>, uid: &str) -> Option<Arc<K>> {
     all.into_iter().find(|one| one.meta().uid.as_deref() == Some(uid))
 }
 
 /// Beside what it refers to: a Trigger may stand in another namespace than its Broker, and cannot own anything there.
-fn event_type(reference: KReference, owner: Vec<OwnerReference>, seen: &Seen) -> EventType {
+fn event_type(reference: KReference, owner: Vec<OwnerReference>, seen: &EventTypeKey) -> EventType {
     let ns = reference.namespace.clone().unwrap_or_default();
     // A Trigger may have the name of its Broker.
     let kind = if seen.by.is_empty() { None } else { Some(&*reference.kind) };
     let parts = [&*seen.kind, &*seen.source, &*seen.schema, &*ns, &*reference.name].into_iter().chain(kind);
-    let name = named(&reference.name, parts);
+    let name = event_type_name(&reference.name, parts);
     let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let spec = EventTypeSpec {
         kind: seen.kind.to_string(),
@@ -131,7 +132,7 @@ fn event_type(reference: KReference, owner: Vec<OwnerReference>, seen: &Seen) ->
 }
 
 /// The name of an EventType that is told from others by these parts.
-pub fn named<'p>(beside: &str, parts: impl Iterator<Item = &'p str>) -> String {
+pub fn event_type_name<'p>(beside: &str, parts: impl Iterator<Item = &'p str>) -> String {
     let beside: String = beside.chars().take(NAME_CHARS_MAX).collect();
     format!("et-{beside}-{:032x}", hash(parts))
 }
@@ -149,7 +150,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind::{Entry, Requester};
+    use crate::kind_registry::{KindEntry, RequestContext};
     use crate::kinds::eventing::trigger::Trigger;
     use crate::kinds::shared::name;
 
@@ -161,23 +162,24 @@ mod tests {
             namespace: Some("ns".into()),
             ..KReference::default()
         };
-        let seen = |kind: &str, source: &str| Seen {
+        let seen = |kind: &str, source: &str| EventTypeKey {
             kind: kind.into(),
             source: source.into(),
             schema: "".into(),
             by: "".into(),
         };
-        let made = |seen: &Seen| event_type(reference(), Vec::new(), seen);
+        let made = |seen: &EventTypeKey| event_type(reference(), Vec::new(), seen);
         let one = made(&seen("t", "urn:x:y"));
         assert_eq!(name(&one.metadata), name(&made(&seen("t", "urn:x:y")).metadata));
-        let answered = Seen { by: "uid".into(), ..seen("t", "urn:x:y") };
+        let answered = EventTypeKey { by: "uid".into(), ..seen("t", "urn:x:y") };
         for other in [seen("t", "urn:x:z"), seen("turn:", "x:y"), seen("u", "urn:x:y"), answered] {
             assert_ne!(name(&one.metadata), name(&made(&other).metadata), "{other:?}");
         }
         assert!(name(&one.metadata).starts_with("et-b-") && name(&one.metadata).len() == 5 + 32);
         let mut object = json!(one);
         object["spec"]["reference"]["apiVersion"] = json!("eventing.knative.dev/v1");
-        let admitted = (Entry::of::<EventType>().admit)(object, None, &Requester::default()).unwrap();
+        let admitted =
+            (KindEntry::of::<EventType>().admit)(object, None, &RequestContext::default()).unwrap();
         assert_eq!(admitted["spec"]["source"], "urn:x:y");
     }
 
@@ -185,8 +187,8 @@ mod tests {
     #[test]
     fn what_a_subscriber_answers_stands_beside_its_trigger() {
         let trigger = json!({ "metadata": { "name": "t", "namespace": "here", "uid": "1" }, "spec": {} });
-        let (reference, owner) = whose(&serde_json::from_value::<Trigger>(trigger).unwrap());
-        let seen = Seen { kind: "k".into(), source: "s".into(), schema: "".into(), by: "1".into() };
+        let (reference, owner) = reference_and_owner(&serde_json::from_value::<Trigger>(trigger).unwrap());
+        let seen = EventTypeKey { kind: "k".into(), source: "s".into(), schema: "".into(), by: "1".into() };
         let made = event_type(reference, owner, &seen);
         assert_eq!(namespace(&made.metadata), "here");
         assert_eq!(made.metadata.owner_references.unwrap()[0].uid, "1");

@@ -9,7 +9,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::controllers::channel::reconcile::{flow_channel_spec, subscribable};
-use crate::controllers::service::children::owner;
+use crate::controllers::service::children::owner_references;
 use crate::kinds::flows::parallel::Parallel;
 use crate::kinds::flows::sequence::Sequence;
 use crate::kinds::messaging::API_VERSION;
@@ -24,27 +24,35 @@ pub const SEQUENCE: &str = "-kn-sequence";
 pub const PARALLEL: &str = "-kn-parallel";
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Plan {
+pub struct FlowPlan {
     pub channels: Vec<InMemoryChannel>,
     pub subscriptions: Vec<Subscription>,
 }
 
 /// One channel and one Subscription for each step.
-pub fn sequence(sequence: &Sequence, settings: &Settings) -> Result<Plan, String> {
+pub fn sequence(sequence: &Sequence, settings: &Settings) -> Result<FlowPlan, String> {
     let (ns, flow) = (namespace(&sequence.metadata), name(&sequence.metadata));
-    let maker =
-        Maker { ns, owner: owner(sequence), template: sequence.spec.channel_template.as_ref(), settings };
+    let maker = FlowBuilder {
+        ns,
+        owner: owner_references(sequence),
+        template: sequence.spec.channel_template.as_ref(),
+        settings,
+    };
     let child = |n: usize| format!("{flow}{SEQUENCE}-{n}");
-    let mut plan = Plan::default();
+    let mut plan = FlowPlan::default();
     for (n, step) in sequence.spec.steps.iter().enumerate() {
         plan.channels.push(maker.channel(&child(n))?);
         let is_last = n + 1 == sequence.spec.steps.len();
         plan.subscriptions.push(maker.subscription(
             &child(n),
             SubscriptionSpec {
-                channel: reads(&child(n)),
+                channel: channel_reference(&child(n)),
                 subscriber: Some(step.destination()),
-                reply: if is_last { sequence.spec.reply.clone() } else { Some(maker.to(&child(n + 1))) },
+                reply: if is_last {
+                    sequence.spec.reply.clone()
+                } else {
+                    Some(maker.channel_destination(&child(n + 1)))
+                },
                 delivery: step.delivery.clone(),
             },
         ));
@@ -53,24 +61,28 @@ pub fn sequence(sequence: &Sequence, settings: &Settings) -> Result<Plan, String
 }
 
 /// The ingress channel, and for each branch a channel with a Subscription before it and one behind it.
-pub fn parallel(parallel: &Parallel, settings: &Settings) -> Result<Plan, String> {
+pub fn parallel(parallel: &Parallel, settings: &Settings) -> Result<FlowPlan, String> {
     let (ns, flow) = (namespace(&parallel.metadata), name(&parallel.metadata));
-    let maker =
-        Maker { ns, owner: owner(parallel), template: parallel.spec.channel_template.as_ref(), settings };
+    let maker = FlowBuilder {
+        ns,
+        owner: owner_references(parallel),
+        template: parallel.spec.channel_template.as_ref(),
+        settings,
+    };
     let ingress = format!("{flow}{PARALLEL}");
-    let mut plan = Plan { channels: vec![maker.channel(&ingress)?], ..Plan::default() };
+    let mut plan = FlowPlan { channels: vec![maker.channel(&ingress)?], ..FlowPlan::default() };
     for (n, branch) in parallel.spec.branches.iter().enumerate() {
         let child = format!("{flow}{PARALLEL}-{n}");
         plan.channels.push(maker.channel(&child)?);
         let (subscriber, reply) = match &branch.filter {
-            Some(filter) => (filter.clone(), Some(maker.to(&child))),
+            Some(filter) => (filter.clone(), Some(maker.channel_destination(&child))),
             // Without a filter every event goes straight on.
-            None => (maker.to(&child), None),
+            None => (maker.channel_destination(&child), None),
         };
         plan.subscriptions.push(maker.subscription(
             &format!("{flow}{PARALLEL}-filter-{n}"),
             SubscriptionSpec {
-                channel: reads(&ingress),
+                channel: channel_reference(&ingress),
                 subscriber: Some(subscriber),
                 reply,
                 delivery: None,
@@ -79,7 +91,7 @@ pub fn parallel(parallel: &Parallel, settings: &Settings) -> Result<Plan, String
         plan.subscriptions.push(maker.subscription(
             &child,
             SubscriptionSpec {
-                channel: reads(&child),
+                channel: channel_reference(&child),
                 subscriber: Some(branch.subscriber.clone()),
                 reply: branch.reply.clone().or_else(|| parallel.spec.reply.clone()),
                 delivery: branch.delivery.clone(),
@@ -93,26 +105,27 @@ pub fn parallel(parallel: &Parallel, settings: &Settings) -> Result<Plan, String
 #[must_use]
 pub fn uses(subscription: &Subscription, channel: &str) -> bool {
     let read = &subscription.spec.channel;
-    (read.kind == DEFAULT_KIND && read.name == channel) || sent_to(subscription).any(|to| to == channel)
+    (read.kind == DEFAULT_KIND && read.name == channel)
+        || target_channels(subscription).any(|to| to == channel)
 }
 
 /// The channels that a Subscription sends to: of a flow, by their names alone.
-pub fn sent_to(subscription: &Subscription) -> impl Iterator<Item = &str> {
+pub fn target_channels(subscription: &Subscription) -> impl Iterator<Item = &str> {
     let SubscriptionSpec { subscriber, reply, .. } = &subscription.spec;
     let sent = [subscriber, reply].into_iter().flatten().filter_map(|to| to.reference.as_ref());
     sent.filter(|to| to.kind == DEFAULT_KIND).map(|to| &*to.name)
 }
 
-struct Maker<'a> {
+struct FlowBuilder<'a> {
     ns: &'a str,
     owner: Option<Vec<OwnerReference>>,
     template: Option<&'a ChannelTemplate>,
     settings: &'a Settings,
 }
 
-impl Maker<'_> {
+impl FlowBuilder<'_> {
     fn channel(&self, name: &str) -> Result<InMemoryChannel, String> {
-        let given = || ChannelTemplate::by_default(self.settings, self.ns);
+        let given = || ChannelTemplate::default_for(self.settings, self.ns);
         let mut channel = InMemoryChannel::new(self.ns, name, flow_channel_spec(self.template, given)?);
         channel.metadata.owner_references = self.owner.clone();
         channel.metadata.annotations = Some(subscribable());
@@ -126,14 +139,14 @@ impl Maker<'_> {
     }
 
     /// A channel of the flow as somebody's target.
-    fn to(&self, channel: &str) -> Destination {
-        let reference = KReference { namespace: Some(self.ns.to_owned()), ..reads(channel) };
+    fn channel_destination(&self, channel: &str) -> Destination {
+        let reference = KReference { namespace: Some(self.ns.to_owned()), ..channel_reference(channel) };
         Destination { reference: Some(reference), ..Destination::default() }
     }
 }
 
 /// A channel of the flow as what a Subscription reads.
-fn reads(channel: &str) -> KReference {
+fn channel_reference(channel: &str) -> KReference {
     KReference {
         api_version: API_VERSION.to_owned(),
         kind: DEFAULT_KIND.to_owned(),
@@ -156,7 +169,7 @@ mod tests {
     }
 
     /// Name, channel read, subscriber and reply of each Subscription; objects by their names.
-    fn told(plan: &Plan) -> Vec<[String; 4]> {
+    fn told(plan: &FlowPlan) -> Vec<[String; 4]> {
         let place = |destination: &Option<Destination>| match destination {
             Some(Destination { reference: Some(reference), .. }) => reference.name.clone(),
             Some(destination) => destination.uri.clone().unwrap_or_default(),
@@ -169,7 +182,7 @@ mod tests {
         plan.subscriptions.iter().map(row).collect()
     }
 
-    fn channels(plan: &Plan) -> Vec<&str> {
+    fn channels(plan: &FlowPlan) -> Vec<&str> {
         plan.channels.iter().map(|channel| name(&channel.metadata)).collect()
     }
 

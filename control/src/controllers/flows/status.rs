@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 
 use super::plan::uses;
-use crate::controllers::policies::Rules;
-use crate::kinds::conditions::Conditions;
-use crate::kinds::flows::parallel::{BranchStatus, Parallel, ParallelStatus};
+use crate::controllers::sender_policy::SenderPolicy;
+use crate::kinds::conditions::ConditionManager;
+use crate::kinds::flows::parallel::{Parallel, ParallelBranchStatus, ParallelStatus};
 use crate::kinds::flows::sequence::{Sequence, SequenceStatus};
 use crate::kinds::flows::{
     ADDRESSABLE, CHANNELS_READY, CONDITIONS, EVENT_POLICIES_READY, FlowChannelStatus, FlowSubscriptionStatus,
@@ -14,32 +14,32 @@ use crate::kinds::flows::{
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::Subscription;
 use crate::kinds::shared::{
-    Addressable, AuthStatus, Condition, HasConditions, KReference, Status, Verdict, name,
+    Addressable, AuthStatus, Condition, ConditionStatus, HasConditions, KReference, Status, name,
 };
 
 /// A flow's children in the order of its plan.
 #[derive(Debug, Clone, Default)]
-pub struct Made {
-    pub channels: Vec<Child<InMemoryChannel>>,
-    pub subscriptions: Vec<Child<Subscription>>,
+pub struct FlowChildren {
+    pub channels: Vec<FlowChild<InMemoryChannel>>,
+    pub subscriptions: Vec<FlowChild<Subscription>>,
     /// Why there can be none at all.
-    pub impossible: Option<String>,
+    pub error: Option<String>,
 }
 
-pub type Child<K> = Result<K, Missing>;
+pub type FlowChild<K> = Result<K, MissingChild>;
 
 /// A child that is not there, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingChild {
     name: String,
     reason: &'static str,
     message: String,
 }
 
-impl Missing {
+impl MissingChild {
     /// One of that name belongs to somebody else.
     #[must_use]
-    pub fn foreign<K: kube::Resource<DynamicType = ()>>(name: &str) -> Self {
+    pub fn not_owned<K: kube::Resource<DynamicType = ()>>(name: &str) -> Self {
         let kind = K::kind(&());
         let message = format!(
             "There is an existing {kind} \"{name}\" that the flow does not own: rename or delete it."
@@ -49,17 +49,17 @@ impl Missing {
 
     /// The API takes none of that name, or none like it.
     #[must_use]
-    pub fn refused(name: &str, why: &str) -> Self {
+    pub fn rejected(name: &str, why: &str) -> Self {
         Self { name: name.to_owned(), reason: "ChildRefused", message: why.to_owned() }
     }
 }
 
-impl Made {
+impl FlowChildren {
     /// A Subscription whose channels are all the flow's own: where one is not, strangers' events would come in, or ours
     /// go out.
-    pub fn joined(&self, wanted: Subscription) -> Child<Subscription> {
+    pub fn checked(&self, wanted: Subscription) -> FlowChild<Subscription> {
         let missing = self.channels.iter().filter_map(|child| child.as_ref().err());
-        let Some(Missing { name: channel, reason, .. }) =
+        let Some(MissingChild { name: channel, reason, .. }) =
             missing.into_iter().find(|channel| uses(&wanted, &channel.name))
         else {
             return Ok(wanted);
@@ -68,54 +68,71 @@ impl Made {
         let message = format!(
             "The Subscription \"{name}\" is not made, because the InMemoryChannel \"{channel}\" is not the flow's."
         );
-        Err(Missing { name, reason, message })
+        Err(MissingChild { name, reason, message })
     }
 }
 
 #[must_use]
-pub fn sequence(sequence: &Sequence, made: &Made, rules: &Rules, now: Timestamp) -> SequenceStatus {
+pub fn sequence(
+    sequence: &Sequence,
+    made: &FlowChildren,
+    rules: &SenderPolicy,
+    now: Timestamp,
+) -> SequenceStatus {
     let mut status = sequence.status.clone().unwrap_or_default();
     let generation = sequence.metadata.generation;
-    status.base = judge(std::mem::take(&mut status.base), generation, made, rules, now);
-    (status.address, status.addresses) = reach(made);
-    status.auth = accounts(made);
-    status.policies = rules.listed();
+    status.base = common_status(std::mem::take(&mut status.base), generation, made, rules, now);
+    (status.address, status.addresses) = addresses(made);
+    status.auth = auth_status(made);
+    status.policies = rules.applied_policies();
     status.channel_statuses = made.channels.iter().flatten().map(channel_status).collect();
     status.subscription_statuses = made.subscriptions.iter().flatten().map(subscription_status).collect();
     status
 }
 
 #[must_use]
-pub fn parallel(parallel: &Parallel, made: &Made, rules: &Rules, now: Timestamp) -> ParallelStatus {
+pub fn parallel(
+    parallel: &Parallel,
+    made: &FlowChildren,
+    rules: &SenderPolicy,
+    now: Timestamp,
+) -> ParallelStatus {
     let mut status = parallel.status.clone().unwrap_or_default();
     let generation = parallel.metadata.generation;
-    status.base = judge(std::mem::take(&mut status.base), generation, made, rules, now);
-    (status.address, status.addresses) = reach(made);
-    status.auth = accounts(made);
-    status.policies = rules.listed();
+    status.base = common_status(std::mem::take(&mut status.base), generation, made, rules, now);
+    (status.address, status.addresses) = addresses(made);
+    status.auth = auth_status(made);
+    status.policies = rules.applied_policies();
     status.ingress_channel_status = first(made).map(channel_status);
-    let told = |child: Option<&Child<Subscription>>| {
+    let told = |child: Option<&FlowChild<Subscription>>| {
         child.and_then(|child| child.as_ref().ok()).map(subscription_status).unwrap_or_default()
     };
     let branches = made.channels.iter().skip(1).zip(made.subscriptions.chunks(2));
-    let branch = |(channel, pair): (&Child<InMemoryChannel>, &[Child<Subscription>])| BranchStatus {
-        filter_subscription_status: told(pair.first()),
-        filter_channel_status: channel.as_ref().map(channel_status).unwrap_or_default(),
-        subscriber_subscription_status: told(pair.get(1)),
-    };
+    let branch =
+        |(channel, pair): (&FlowChild<InMemoryChannel>, &[FlowChild<Subscription>])| ParallelBranchStatus {
+            filter_subscription_status: told(pair.first()),
+            filter_channel_status: channel.as_ref().map(channel_status).unwrap_or_default(),
+            subscriber_subscription_status: told(pair.get(1)),
+        };
     status.branch_statuses = branches.map(branch).collect();
     status
 }
 
-fn judge(base: Status, generation: Option<i64>, made: &Made, rules: &Rules, now: Timestamp) -> Status {
+fn common_status(
+    base: Status,
+    generation: Option<i64>,
+    made: &FlowChildren,
+    rules: &SenderPolicy,
+    now: Timestamp,
+) -> Status {
     let mut conditions = CONDITIONS.manage(&base.conditions, now);
-    if let Some(why) = &made.impossible {
+    if let Some(why) = &made.error {
         for part in [CHANNELS_READY, SUBSCRIPTIONS_READY, ADDRESSABLE] {
             conditions.mark_false(part, "ChannelTemplateNotServed", why);
         }
     } else {
-        mark(&mut conditions, CHANNELS_READY, "ChannelsNotReady", &made.channels);
-        mark(&mut conditions, SUBSCRIPTIONS_READY, "SubscriptionsNotReady", &made.subscriptions);
+        mark_children(&mut conditions, CHANNELS_READY, "ChannelsNotReady", &made.channels);
+        mark_children(&mut conditions, SUBSCRIPTIONS_READY, "SubscriptionsNotReady", &made.subscriptions);
         if address(made).is_some() {
             conditions.mark_true(ADDRESSABLE);
         } else {
@@ -128,7 +145,12 @@ fn judge(base: Status, generation: Option<i64>, made: &Made, rules: &Rules, now:
 }
 
 /// Ready when all children are; the first that is worst speaks for the others.
-fn mark<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, reason: &str, children: &[Child<K>]) {
+fn mark_children<K: HasConditions>(
+    conditions: &mut ConditionManager<'_>,
+    kind: &str,
+    reason: &str,
+    children: &[FlowChild<K>],
+) {
     let children = match children.iter().map(Result::as_ref).collect::<Result<Vec<_>, _>>() {
         Ok(children) => children,
         Err(missing) => return conditions.mark_false(kind, missing.reason, &missing.message),
@@ -138,9 +160,9 @@ fn mark<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, reason: &
         let message = child.ready().map(|ready| ready.message.clone()).unwrap_or_default();
         format!("\"{}\" is not ready: {message}", name(child.meta()))
     };
-    if let Some(failed) = children.iter().find(|child| verdict(child) == Verdict::False) {
+    if let Some(failed) = children.iter().find(|child| verdict(child) == ConditionStatus::False) {
         conditions.mark_false(kind, reason, &told(failed));
-    } else if let Some(waiting) = children.iter().find(|child| verdict(child) == Verdict::Unknown) {
+    } else if let Some(waiting) = children.iter().find(|child| verdict(child) == ConditionStatus::Unknown) {
         conditions.mark_unknown(kind, reason, &told(waiting));
     } else {
         conditions.mark_true(kind);
@@ -148,22 +170,22 @@ fn mark<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, reason: &
 }
 
 /// Events come in at the first channel.
-fn address(made: &Made) -> Option<Addressable> {
+fn address(made: &FlowChildren) -> Option<Addressable> {
     first(made)?.status.as_ref()?.address.clone()
 }
 
-fn first(made: &Made) -> Option<&InMemoryChannel> {
+fn first(made: &FlowChildren) -> Option<&InMemoryChannel> {
     made.channels.first()?.as_ref().ok()
 }
 
 /// ... whose audience is told too, as upstream has it; the flow's own is taken as well.
-fn reach(made: &Made) -> (Option<Addressable>, Vec<Addressable>) {
+fn addresses(made: &FlowChildren) -> (Option<Addressable>, Vec<Addressable>) {
     let status = first(made).and_then(|channel| channel.status.as_ref());
     (address(made), status.map(|status| status.addresses.clone()).unwrap_or_default())
 }
 
 /// A flow sends as its Subscriptions do; policies that let it in by reference look here.
-fn accounts(made: &Made) -> Option<AuthStatus> {
+fn auth_status(made: &FlowChildren) -> Option<AuthStatus> {
     let sent = made.subscriptions.iter().flatten().filter_map(|child| child.status.as_ref()?.auth.as_ref());
     let names: Vec<_> = sent.filter_map(|auth| auth.service_account_name.clone()).collect();
     (!names.is_empty()).then_some(AuthStatus { service_account_name: None, service_account_names: names })
@@ -199,7 +221,7 @@ mod tests {
     use crate::kinds::flows::parallel::ParallelSpec;
     use crate::kinds::flows::sequence::SequenceSpec;
 
-    fn channel(ready: &str) -> Child<InMemoryChannel> {
+    fn channel(ready: &str) -> FlowChild<InMemoryChannel> {
         let condition = json!({"type": "Ready", "status": ready, "message": "why"});
         let channel = json!({
             "metadata": {"name": "c", "namespace": "ns"},
@@ -208,15 +230,15 @@ mod tests {
         Ok(serde_json::from_value(channel).unwrap())
     }
 
-    fn subscription(ready: &str) -> Child<Subscription> {
+    fn subscription(ready: &str) -> FlowChild<Subscription> {
         let condition = json!({"type": "Ready", "status": ready, "message": "why"});
         let subscription = json!({"metadata": {"name": "s"}, "status": {"conditions": [condition]}});
         Ok(serde_json::from_value(subscription).unwrap())
     }
 
-    fn of(made: Made) -> SequenceStatus {
+    fn of(made: FlowChildren) -> SequenceStatus {
         let flow = Sequence::new("ns", "f", SequenceSpec::default());
-        sequence(&flow, &made, &Rules::default(), Timestamp::from_second(1).unwrap())
+        sequence(&flow, &made, &SenderPolicy::default(), Timestamp::from_second(1).unwrap())
     }
 
     /// X-FEA-07: whoever gets events of a flow finds under whom they may come.
@@ -227,55 +249,69 @@ mod tests {
             child.status.as_mut().unwrap().auth = Some(AuthStatus::of(account.to_owned()));
             Ok(child)
         };
-        let foreign = Err(Missing::foreign::<Subscription>("s"));
+        let foreign = Err(MissingChild::not_owned::<Subscription>("s"));
         let subscriptions = vec![sends("a"), subscription("True"), foreign, sends("b")];
-        let made = Made { subscriptions, ..Made::default() };
+        let made = FlowChildren { subscriptions, ..FlowChildren::default() };
         let told =
             AuthStatus { service_account_name: None, service_account_names: vec!["a".into(), "b".into()] };
         assert_eq!(of(made.clone()).auth, Some(told.clone()));
         let branches = Parallel::new("ns", "f", ParallelSpec::default());
         let now = Timestamp::from_second(1).unwrap();
-        assert_eq!(parallel(&branches, &made, &Rules::default(), now).auth, Some(told));
-        assert_eq!(of(Made::default()).auth, None, "nobody asks for accounts");
+        assert_eq!(parallel(&branches, &made, &SenderPolicy::default(), now).auth, Some(told));
+        assert_eq!(of(FlowChildren::default()).auth, None, "nobody asks for accounts");
     }
 
     #[test]
     fn a_flow_is_as_ready_as_its_worst_child() {
-        let foreign = Missing::foreign::<Subscription>("s");
+        let foreign = MissingChild::not_owned::<Subscription>("s");
         for (channels, subscriptions, verdict, reason) in [
-            (vec![channel("True"), channel("True")], vec![subscription("True")], Verdict::True, ""),
+            (vec![channel("True"), channel("True")], vec![subscription("True")], ConditionStatus::True, ""),
             (
                 vec![channel("True"), channel("False")],
                 vec![subscription("True")],
-                Verdict::False,
+                ConditionStatus::False,
                 "ChannelsNotReady",
             ),
-            (vec![channel("True")], vec![subscription("Unknown")], Verdict::Unknown, "SubscriptionsNotReady"),
-            (vec![channel("True")], vec![subscription("Unknown"), Err(foreign)], Verdict::False, "NotOwned"),
+            (
+                vec![channel("True")],
+                vec![subscription("Unknown")],
+                ConditionStatus::Unknown,
+                "SubscriptionsNotReady",
+            ),
+            (
+                vec![channel("True")],
+                vec![subscription("Unknown"), Err(foreign)],
+                ConditionStatus::False,
+                "NotOwned",
+            ),
         ] {
-            let status = of(Made { channels, subscriptions, impossible: None });
+            let status = of(FlowChildren { channels, subscriptions, error: None });
             let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
             assert_eq!((ready.status, ready.reason.as_str()), (verdict, reason));
             assert_eq!(status.address.unwrap().url.unwrap(), "http://h/channels/ns/c");
         }
-        let status = of(Made { impossible: Some("no".into()), ..Made::default() });
+        let status = of(FlowChildren { error: Some("no".into()), ..FlowChildren::default() });
         let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
-        assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "ChannelTemplateNotServed"));
+        assert_eq!(
+            (ready.status, ready.reason.as_str()),
+            (ConditionStatus::False, "ChannelTemplateNotServed")
+        );
     }
 
     /// COND-06: a person finds what is in the way.
     #[test]
     fn what_stands_in_the_way_is_named() {
-        let channels = vec![channel("True"), Err(Missing::foreign::<InMemoryChannel>("f-kn-sequence-1"))];
-        let joined = |made: &Made, reads: &str, reply: &str| {
+        let channels =
+            vec![channel("True"), Err(MissingChild::not_owned::<InMemoryChannel>("f-kn-sequence-1"))];
+        let joined = |made: &FlowChildren, reads: &str, reply: &str| {
             let spec = json!({"channel": {"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel",
                                           "name": reads},
                               "reply": {"ref": {"apiVersion": "messaging.knative.dev/v1",
                                                 "kind": "InMemoryChannel", "name": reply}}});
             let wanted = json!({"metadata": {"name": "s", "namespace": "ns"}, "spec": spec});
-            made.joined(serde_json::from_value(wanted).unwrap())
+            made.checked(serde_json::from_value(wanted).unwrap())
         };
-        let mut made = Made { channels, ..Made::default() };
+        let mut made = FlowChildren { channels, ..FlowChildren::default() };
         for (reads, reply, is_made) in [
             ("f-kn-sequence-0", "f-kn-sequence-1", false),
             ("f-kn-sequence-1", "f-kn-sequence-2", false),
@@ -288,7 +324,7 @@ mod tests {
         let conditions = of(made).base.conditions;
         for kind in [CHANNELS_READY, SUBSCRIPTIONS_READY] {
             let told = conditions.iter().find(|c| c.kind == kind).unwrap();
-            assert_eq!((told.status, told.reason.as_str()), (Verdict::False, "NotOwned"), "{kind}");
+            assert_eq!((told.status, told.reason.as_str()), (ConditionStatus::False, "NotOwned"), "{kind}");
             assert!(told.message.contains("InMemoryChannel \"f-kn-sequence-1\""), "{}", told.message);
         }
     }

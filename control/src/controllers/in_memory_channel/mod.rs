@@ -3,26 +3,26 @@
 //! Its `spec.subscribers` is written here and nowhere else, from the Subscriptions, and only after the
 //! cores know it: so whoever reads an entry there may rely on it, also after a restart.
 
-mod doors;
 pub mod reconcile;
+mod sender_policy;
 
 use std::collections::{HashMap, HashSet};
 
-use dataplane::table::Hold;
+use dataplane::table::HoldReason;
 
-use super::addresses;
-use super::broker::deliverable;
-use super::queue::{Item, Kind};
+use super::broker::resolve_deliverable;
+use super::context::{ControllerContext, Error, now};
+use super::stream_addresses;
 use super::subscription;
-use super::world::{Error, World, now};
+use super::work_queue::{ControllerKind, WorkItem};
 use crate::controllers::event_type::AUTO_CREATE;
-use crate::kinds::eventing::keeping::{Config, options};
+use crate::kinds::eventing::stream_options::{BrokerConfigMap, stream_options};
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
 use crate::kinds::messaging::subscription::Subscription;
 use crate::kinds::shared::{name, namespace};
 use crate::publish::StreamSpec;
-use reconcile::{entries, hold, is_channel, status, subscriber};
+use reconcile::{is_channel, status, stream_subscriber, subscriber_entries, suspension};
 
 /// The path of a channel on the events listener.
 #[must_use]
@@ -30,29 +30,29 @@ pub fn path(namespace: &str, name: &str) -> String {
     format!("/channels/{namespace}/{name}")
 }
 
-pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let path = path(&item.namespace, &item.name);
     world.resolver.forget(item);
     let Some(channel) = world.in_memory_channels.get(&item.namespace, &item.name) else {
         world.publisher.retain_subscribers(&path, |_| false);
         world.publisher.remove_stream(&path);
-        world.publisher.flow().await;
+        world.publisher.flush().await;
         return Ok(());
     };
     let sink = channel.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
     let sink = match sink {
-        Some(destination) => Some(deliverable(world, item, destination).await?),
+        Some(destination) => Some(resolve_deliverable(world, item, destination).await?),
         None => None,
     };
     let now_there = world.in_memory_channels.get(&item.namespace, &item.name);
     if now_there.is_none_or(|there| there.metadata.uid != channel.metadata.uid) {
         return Ok(()); // deleted meanwhile: the next look, which the watch has asked for, takes its readers away
     }
-    let readers = subscription::reading(world, &item.namespace, &item.name);
-    let subscribers = entries(&channel, &readers, sink.as_ref());
-    let rules = doors::rules(world, &channel);
-    let statuses = serve(world, &channel, &subscribers);
-    world.publisher.flow().await;
+    let readers = subscription::subscribers_of_channel(world, &item.namespace, &item.name);
+    let subscribers = subscriber_entries(&channel, &readers, sink.as_ref());
+    let rules = sender_policy::sender_policy(world, &channel);
+    let statuses = publish_channel(world, &channel, &subscribers);
+    world.publisher.flush().await;
 
     let mut written = (*channel).clone();
     written.spec.subscribers = subscribers;
@@ -60,15 +60,15 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         written = world.replace(&written).await?;
     }
     let mut after = written.clone();
-    let reach = addresses::of(world, &path);
+    let reach = stream_addresses::stream_addresses(world, &path);
     after.status = Some(status(&written, reach, sink, statuses, &rules, now()));
     world.set_status(&written, &after).await
 }
 
 /// Tells the cores of the channel's stream and of who reads it: these and nobody else, also of those whom no list ever named
 /// because the write failed. The statuses say what became of each subscriber.
-pub fn serve(
-    world: &World,
+pub fn publish_channel(
+    world: &ControllerContext,
     channel: &InMemoryChannel,
     subscribers: &[SubscriberSpec],
 ) -> Vec<SubscriberStatus> {
@@ -77,31 +77,35 @@ pub fn serve(
     // The uid makes a recreated channel start empty.
     let name_in_log = format!("channel/{ns}/{name}/{uid}");
     let path = path(ns, name);
-    let options = options(&channel.metadata, &Config::new());
+    let options = stream_options(&channel.metadata, &BrokerConfigMap::new());
     let spec = StreamSpec {
         name: name_in_log,
         event_bytes_max: options.event_bytes_max,
-        keeping: options.keeping,
+        retention: options.retention,
         is_closed: false,
-        admission: doors::rules(world, channel).admission(world, ns, &doors::own(world, channel)),
-        tells_types: world.settings().event_features.is_enabled(AUTO_CREATE),
+        admission: sender_policy::sender_policy(world, channel).admission(
+            world,
+            ns,
+            &sender_policy::own_accounts(world, channel),
+        ),
+        reports_event_types: world.settings().event_features.is_enabled(AUTO_CREATE),
         quota: world.quotas.of(ns),
     };
     world.publisher.set_stream(&path, spec);
     let uids: HashSet<&str> = subscribers.iter().map(|entry| entry.uid.as_str()).collect();
     world.publisher.retain_subscribers(&path, |uid| uids.contains(uid));
-    let readers = subscription::reading(world, ns, name);
+    let readers = subscription::subscribers_of_channel(world, ns, name);
     let by_uid: HashMap<_, _> =
         readers.iter().filter_map(|one| Some((one.metadata.uid.as_deref()?, &**one))).collect();
     let told = subscribers.iter().map(|entry| {
         let reader = by_uid.get(entry.uid.as_str());
         let home = reader.map_or(ns, |reader| namespace(&reader.metadata));
-        let mut spec = match subscriber(&world.trusts, entry, &path, home) {
+        let mut spec = match stream_subscriber(&world.trust_store, entry, &path, home) {
             Ok(spec) => spec,
             Err(why) => return SubscriberStatus::of(entry, Some(&why)),
         };
-        spec.hold = reader.map_or(Hold::Nothing, |reader| hold(channel, reader, entry));
-        doors::stamp(world, home, entry, &mut spec);
+        spec.hold = reader.map_or(HoldReason::Nothing, |reader| suspension(channel, reader, entry));
+        sender_policy::attach_token(world, home, entry, &mut spec);
         world.publisher.set_subscriber(&entry.uid, spec);
         SubscriberStatus::of(entry, None)
     });
@@ -109,13 +113,14 @@ pub fn serve(
 }
 
 /// Nobody reads a channel that is gone.
-pub fn unsubscribe_all(world: &World, channel: &InMemoryChannel) {
+pub fn unsubscribe_all(world: &ControllerContext, channel: &InMemoryChannel) {
     let path = path(namespace(&channel.metadata), name(&channel.metadata));
     world.publisher.retain_subscribers(&path, |_| false);
 }
 
 /// The channel that a Subscription reads, if it is of a kind that is served here.
-pub fn read_by(subscription: &Subscription) -> Option<Item> {
+pub fn channel_of(subscription: &Subscription) -> Option<WorkItem> {
     let (ns, channel) = subscription.channel();
-    is_channel(&subscription.spec.channel).then(|| Item::new(Kind::InMemoryChannel, ns, channel))
+    is_channel(&subscription.spec.channel)
+        .then(|| WorkItem::new(ControllerKind::InMemoryChannel, ns, channel))
 }

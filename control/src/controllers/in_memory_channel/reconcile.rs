@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use dataplane::table::{Begin, Filter, Hold, Reply};
+use dataplane::table::{EventFilter, HoldReason, InitialOffset, ReplyTarget};
 use jiff::Timestamp;
 
-use crate::controllers::addresses::{NO_LISTENER, Reach};
-use crate::controllers::policies::Rules;
-use crate::controllers::resolve::{Address, Unresolved};
-use crate::controllers::sink;
-use crate::controllers::trigger::delivery::delivery;
-use crate::controllers::trusts::Trusts;
+use crate::controllers::dead_letter_sink;
+use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
+use crate::controllers::sender_policy::SenderPolicy;
+use crate::controllers::stream_addresses::{AddressesResult, NO_LISTENER};
+use crate::controllers::trigger::delivery_options::delivery;
+use crate::controllers::trust_store::TrustStore;
 use crate::kinds::eventing::broker::default_delivery;
 use crate::kinds::messaging::GROUP;
 use crate::kinds::messaging::in_memory_channel::{
@@ -20,19 +20,19 @@ use crate::kinds::messaging::in_memory_channel::{
 use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
 use crate::kinds::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
 use crate::kinds::shared::{
-    DeliverySpec, Destination, HasConditions, KReference, Verdict, controller, name, namespace,
+    ConditionStatus, DeliverySpec, Destination, HasConditions, KReference, controller, name, namespace,
 };
 use crate::publish;
 
 /// Whether a reference names a channel of a kind that is served here.
 #[must_use]
 pub fn is_channel(reference: &KReference) -> bool {
-    reference.of_group() == GROUP && ["Channel", "InMemoryChannel"].contains(&reference.kind.as_str())
+    reference.group() == GROUP && ["Channel", "InMemoryChannel"].contains(&reference.kind.as_str())
 }
 
 /// Whether `subscription` reads `channel`: by its own name, or by that of the Channel that it backs.
 #[must_use]
-pub fn reads(subscription: &Subscription, channel: &InMemoryChannel) -> bool {
+pub fn is_subscribed_to(subscription: &Subscription, channel: &InMemoryChannel) -> bool {
     let reference = &subscription.spec.channel;
     let of_channel = || controller(&channel.metadata).is_some_and(|owner| owner.kind == "Channel");
     is_channel(reference)
@@ -46,25 +46,25 @@ pub fn reads(subscription: &Subscription, channel: &InMemoryChannel) -> bool {
 /// A Subscription that cannot be resolved now keeps the entry that it has: taking it away would forget
 /// its place in the stream, and with it the events that it has not had yet.
 #[must_use]
-pub fn entries(
+pub fn subscriber_entries(
     channel: &InMemoryChannel,
     subscriptions: &[Arc<Subscription>],
-    sink: Option<&Result<Address, Unresolved>>,
+    sink: Option<&Result<DestinationAddress, ResolveError>>,
 ) -> Vec<SubscriberSpec> {
-    let readers = subscriptions.iter().filter(|subscription| reads(subscription, channel));
+    let readers = subscriptions.iter().filter(|subscription| is_subscribed_to(subscription, channel));
     let entry_of = |subscription: &Arc<Subscription>| {
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
         let before = channel.spec.subscribers.iter().find(|entry| entry.uid == uid);
         let is_stale = before.is_some_and(|before| is_stale(before, subscription));
         // One that was changed, and of which only the sink is not there, goes on without it: its letters wait.
-        let found = resolved(subscription).or_else(|| led(subscription).filter(|_| is_stale));
+        let found = resolved(subscription).or_else(|| resolved_addresses(subscription).filter(|_| is_stale));
         let entry = |status: &SubscriptionStatus| {
-            let sink = if names_sink(&subscription.spec.delivery) {
-                sink::named(&status.physical_subscription.delivery)
+            let sink = if has_sink(&subscription.spec.delivery) {
+                dead_letter_sink::address_of(&status.physical_subscription.delivery)
             } else {
-                inherited(channel, before, sink)
+                inherited_sink(channel, before, sink)
             };
-            entry(subscription, status, channel, sink)
+            subscriber_entry(subscription, status, channel, sink)
         };
         found.map(entry).or_else(|| before.cloned())
     };
@@ -74,11 +74,11 @@ pub fn entries(
 /// The channel's dead letter sink for who has none. It is in the entry before the channel says that it is Ready with it, and so
 /// it is not taken from the reader's status, which follows. One that cannot be found now is where it was, unless the channel
 /// names another since.
-fn inherited(
+fn inherited_sink(
     channel: &InMemoryChannel,
     before: Option<&SubscriberSpec>,
-    sink: Option<&Result<Address, Unresolved>>,
-) -> Option<Address> {
+    sink: Option<&Result<DestinationAddress, ResolveError>>,
+) -> Option<DestinationAddress> {
     match sink? {
         Ok(found) => Some(found.clone()),
         Err(_) => {
@@ -89,37 +89,42 @@ fn inherited(
 }
 
 /// The dead letter sink of an entry.
-fn sink_of(entry: &SubscriberSpec) -> Option<Address> {
+fn sink_of(entry: &SubscriberSpec) -> Option<DestinationAddress> {
     let Destination { uri, audience, ca_certs, .. } = entry.delivery.as_ref()?.dead_letter_sink.clone()?;
-    Some(Address { url: uri?, audience, ca_certs })
+    Some(DestinationAddress { url: uri?, audience, ca_certs })
 }
 
-fn names_sink(delivery: &Option<DeliverySpec>) -> bool {
+fn has_sink(delivery: &Option<DeliverySpec>) -> bool {
     delivery.as_ref().is_some_and(|delivery| delivery.dead_letter_sink.is_some())
 }
 
 /// Whether the channel has the Subscription as its status says it is.
 #[must_use]
-pub fn has(channel: &InMemoryChannel, subscription: &Subscription, status: &SubscriptionStatus) -> bool {
+pub fn has_subscription(
+    channel: &InMemoryChannel,
+    subscription: &Subscription,
+    status: &SubscriptionStatus,
+) -> bool {
     let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
     channel.spec.subscribers.iter().filter(|entry| entry.uid == uid).any(|known| {
-        let sink = if names_sink(&subscription.spec.delivery) {
-            sink::named(&status.physical_subscription.delivery)
+        let sink = if has_sink(&subscription.spec.delivery) {
+            dead_letter_sink::address_of(&status.physical_subscription.delivery)
         } else {
             sink_of(known)
         };
-        *known == entry(subscription, status, channel, sink)
+        *known == subscriber_entry(subscription, status, channel, sink)
     })
 }
 
 /// Where the Subscription leads, if its status speaks of its present spec and found everything.
 fn resolved(subscription: &Subscription) -> Option<&SubscriptionStatus> {
-    let failed = subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == Verdict::False);
-    led(subscription).filter(|_| !failed)
+    let failed =
+        subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == ConditionStatus::False);
+    resolved_addresses(subscription).filter(|_| !failed)
 }
 
 /// The same, whatever became of its dead letter sink.
-fn led(subscription: &Subscription) -> Option<&SubscriptionStatus> {
+fn resolved_addresses(subscription: &Subscription) -> Option<&SubscriptionStatus> {
     let (status, spec) = (subscription.status.as_ref()?, &subscription.spec);
     let physical = &status.physical_subscription;
     let is_current = status.base.observed_generation == subscription.metadata.generation;
@@ -136,31 +141,31 @@ fn is_stale(entry: &SubscriberSpec, reader: &Subscription) -> bool {
 
 /// What of the reader's events waits, by what its entry says of where they go.
 #[must_use]
-pub fn hold(channel: &InMemoryChannel, reader: &Subscription, entry: &SubscriberSpec) -> Hold {
+pub fn suspension(channel: &InMemoryChannel, reader: &Subscription, entry: &SubscriberSpec) -> HoldReason {
     // An entry of an earlier spec keeps the place, and says nothing of where events are to go now.
     if is_stale(entry, reader) {
-        Hold::Everything
-    } else if !names_sink(&entry.delivery)
-        && (names_sink(&reader.spec.delivery) || names_sink(&channel.spec.delivery))
+        HoldReason::Everything
+    } else if !has_sink(&entry.delivery)
+        && (has_sink(&reader.spec.delivery) || has_sink(&channel.spec.delivery))
     {
-        Hold::DeadLetters
+        HoldReason::DeadLetters
     } else {
-        Hold::Nothing
+        HoldReason::Nothing
     }
 }
 
 /// The entry that a resolved Subscription should have, with the dead letter sink that is its own or its channel's.
-fn entry(
+fn subscriber_entry(
     subscription: &Subscription,
     status: &SubscriptionStatus,
     channel: &InMemoryChannel,
-    sink: Option<Address>,
+    sink: Option<DestinationAddress>,
 ) -> SubscriberSpec {
     let physical = &status.physical_subscription;
     // AMB-30: own options make the channel's void as a whole, but not its dead letter sink.
     let given = |spec: &Option<DeliverySpec>| spec.clone().filter(|spec| *spec != DeliverySpec::default());
     let mut delivery = given(&subscription.spec.delivery).or_else(|| given(&channel.spec.delivery));
-    if let Some(Address { url, audience, ca_certs }) = sink {
+    if let Some(DestinationAddress { url, audience, ca_certs }) = sink {
         let sink = Destination { uri: Some(url), audience, ca_certs, reference: None };
         delivery.get_or_insert_default().dead_letter_sink = Some(sink);
     } else if let Some(delivery) = &mut delivery {
@@ -182,37 +187,41 @@ fn entry(
 }
 
 /// An entry as the cores know it; the error says why they cannot.
-pub fn subscriber(
-    trusts: &Trusts,
+pub fn stream_subscriber(
+    trusts: &TrustStore,
     entry: &SubscriberSpec,
     path: &str,
     ns: &str,
-) -> Result<publish::SubscriberSpec, String> {
+) -> Result<publish::StreamSubscriberSpec, String> {
     let target = |uri: &Option<String>, ca_certs: &Option<String>| {
-        let address = |url: &String| Address { url: url.clone(), audience: None, ca_certs: ca_certs.clone() };
+        let address = |url: &String| DestinationAddress {
+            url: url.clone(),
+            audience: None,
+            ca_certs: ca_certs.clone(),
+        };
         uri.as_ref().map(|url| trusts.target(&address(url))).transpose()
     };
     let (to, reply) = match (
         target(&entry.subscriber_uri, &entry.subscriber_ca_certs)?,
         target(&entry.reply_uri, &entry.reply_ca_certs)?,
     ) {
-        (Some(subscriber), Some(reply)) => (subscriber, Reply::Send(reply)),
-        (Some(subscriber), None) => (subscriber, Reply::Discard),
+        (Some(subscriber), Some(reply)) => (subscriber, ReplyTarget::Send(reply)),
+        (Some(subscriber), None) => (subscriber, ReplyTarget::Discard),
         // AMB-21: the reply target in the subscriber's place.
-        (None, Some(reply)) => (reply, Reply::Unasked),
+        (None, Some(reply)) => (reply, ReplyTarget::Unasked),
         (None, None) => return Err("neither subscriberUri nor replyUri is set".to_owned()),
     };
     let sink = entry.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
-    Ok(publish::SubscriberSpec {
+    Ok(publish::StreamSubscriberSpec {
         path: path.to_owned(),
         label: format!("{ns}/{}", entry.name.as_deref().unwrap_or(&entry.uid)),
-        filter: Filter::Everything,
+        filter: EventFilter::Everything,
         target: to,
         reply,
         dead_letter: sink.map(|sink| target(&sink.uri, &sink.ca_certs)).transpose()?.flatten(),
-        hold: Hold::Nothing,
+        hold: HoldReason::Nothing,
         delivery: delivery(entry.delivery.as_ref(), Some(&default_delivery())),
-        begin: Begin::Now,
+        start_position: InitialOffset::Now,
     })
 }
 
@@ -220,10 +229,10 @@ pub fn subscriber(
 #[must_use]
 pub fn status(
     channel: &InMemoryChannel,
-    reach: Reach,
-    sink: Option<Result<Address, Unresolved>>,
+    reach: AddressesResult,
+    sink: Option<Result<DestinationAddress, ResolveError>>,
     subscribers: Vec<SubscriberStatus>,
-    rules: &Rules,
+    rules: &SenderPolicy,
     now: Timestamp,
 ) -> InMemoryChannelStatus {
     let mut status = channel.status.clone().unwrap_or_default();
@@ -234,21 +243,21 @@ pub fn status(
         conditions.mark_true(part);
     }
     rules.mark(&mut conditions, EVENT_POLICIES_READY);
-    status.policies = rules.listed();
-    status.delivery = sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, sink);
+    status.policies = rules.applied_policies();
+    status.delivery = dead_letter_sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, sink);
     if let Err(why) = &reach {
         conditions.mark_false(ADDRESSABLE, NO_LISTENER, why);
     }
-    let reach = reach.unwrap_or_default().for_audience(rules.audience().as_deref());
-    (status.address, status.addresses) = (reach.first, reach.all);
+    let reach = reach.unwrap_or_default().with_audience(rules.audience().as_deref());
+    (status.address, status.addresses) = (reach.primary, reach.all);
     status.subscribers = subscribers;
-    conditions.conclude(&mut status.base, channel.metadata.generation);
+    conditions.finish_into(&mut status.base, channel.metadata.generation);
     status
 }
 
 #[cfg(test)]
 mod tests {
-    use dataplane::table::Backoff;
+    use dataplane::table::BackoffPolicy;
     use serde_json::{Value, json};
 
     use super::*;
@@ -281,13 +290,13 @@ mod tests {
         }))
     }
 
-    fn table_of(own: Value, channels: Value, sink: Option<&str>) -> publish::SubscriberSpec {
+    fn table_of(own: Value, channels: Value, sink: Option<&str>) -> publish::StreamSubscriberSpec {
         let mut subscription = subscription("1", own, "True");
         let physical = &mut subscription.status.as_mut().unwrap().physical_subscription;
         physical.delivery.dead_letter_sink_uri = sink.map(str::to_owned);
         let found = sink.map(|url| Ok(url.into()));
-        let entries = entries(&channel(channels), &[Arc::new(subscription)], found.as_ref());
-        subscriber(&Trusts::default(), &entries[0], "/channels/ns/c", "ns").unwrap()
+        let entries = subscriber_entries(&channel(channels), &[Arc::new(subscription)], found.as_ref());
+        stream_subscriber(&TrustStore::default(), &entries[0], "/channels/ns/c", "ns").unwrap()
     }
 
     /// EV-OBJ-19, EV-OBJ-20, EV-OBJ-29, AMB-29, AMB-30: own options, else the channel's, else the default;
@@ -299,10 +308,13 @@ mod tests {
         let second = std::time::Duration::from_secs(1);
 
         let default = table_of(none.clone(), none.clone(), None);
-        let first = Backoff::Exponential(second / 5);
+        let first = BackoffPolicy::Exponential(second / 5);
         assert_eq!((default.delivery.retries_max, default.delivery.backoff), (10, first));
         let channels = table_of(json!({}), linear.clone(), Some("http://dls/"));
-        assert_eq!((channels.delivery.retries_max, channels.delivery.backoff), (4, Backoff::Linear(second)));
+        assert_eq!(
+            (channels.delivery.retries_max, channels.delivery.backoff),
+            (4, BackoffPolicy::Linear(second))
+        );
         assert_eq!(&*channels.dead_letter.unwrap().url, "http://dls/");
         let own = table_of(json!({"retry": 0}), linear, Some("http://dls/"));
         assert_eq!((own.delivery.retries_max, own.delivery.backoff), (0, first));
@@ -319,14 +331,14 @@ mod tests {
                 reply_uri: uri(reply_uri),
                 ..SubscriberSpec::default()
             };
-            let spec = subscriber(&Trusts::default(), &entry, "/channels/ns/c", "ns")?;
+            let spec = stream_subscriber(&TrustStore::default(), &entry, "/channels/ns/c", "ns")?;
             Ok::<_, String>((spec.target.host.to_string(), spec.reply))
         };
-        assert_eq!(replies(Some("http://s/"), None), Ok(("s".into(), Reply::Discard)));
+        assert_eq!(replies(Some("http://s/"), None), Ok(("s".into(), ReplyTarget::Discard)));
         let both = replies(Some("http://s/"), Some("http://r/"));
-        let to = Trusts::default().target(&"http://r/".into()).unwrap();
-        assert_eq!(both, Ok(("s".into(), Reply::Send(to))));
-        assert_eq!(replies(None, Some("http://r/")), Ok(("r".into(), Reply::Unasked)));
+        let to = TrustStore::default().target(&"http://r/".into()).unwrap();
+        assert_eq!(both, Ok(("s".into(), ReplyTarget::Send(to))));
+        assert_eq!(replies(None, Some("http://r/")), Ok(("r".into(), ReplyTarget::Unasked)));
         assert!(replies(None, None).is_err());
         assert!(replies(Some("/nowhere"), None).unwrap_err().contains("/nowhere"));
     }
@@ -337,7 +349,7 @@ mod tests {
         let channel = channel(Value::Null);
         let uris = |subscriptions: Vec<Subscription>| {
             let subscriptions: Vec<_> = subscriptions.into_iter().map(Arc::new).collect();
-            let entries = entries(&channel, &subscriptions, None).into_iter();
+            let entries = subscriber_entries(&channel, &subscriptions, None).into_iter();
             entries.filter_map(|entry| entry.subscriber_uri).collect::<Vec<_>>()
         };
         assert_eq!(uris(vec![subscription("1", Value::Null, "True")]), ["http://new/"]);
@@ -362,15 +374,15 @@ mod tests {
                 Ok("http://h/channels/ns/c".into()),
                 sink,
                 Vec::new(),
-                &Rules::default(),
+                &SenderPolicy::default(),
                 now,
             );
             let of = |kind: &str| status.base.conditions.iter().find(|c| c.kind == kind).unwrap().clone();
             assert_eq!(of(DISPATCHER_READY).severity, "Info");
             (of("Ready").status, status.delivery.dead_letter_sink_uri)
         };
-        assert_eq!(ready(None), (Verdict::True, None));
-        assert_eq!(ready(Some(Err(Unresolved("gone".into())))), (Verdict::False, None));
-        assert_eq!(ready(Some(Ok("http://d/".into()))), (Verdict::True, Some("http://d/".into())));
+        assert_eq!(ready(None), (ConditionStatus::True, None));
+        assert_eq!(ready(Some(Err(ResolveError("gone".into())))), (ConditionStatus::False, None));
+        assert_eq!(ready(Some(Ok("http://d/".into()))), (ConditionStatus::True, Some("http://d/".into())));
     }
 }

@@ -8,9 +8,9 @@ use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::controllers::resolve::CLUSTER_DOMAIN;
+use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
 use crate::controllers::revision;
-use crate::kinds::networking::ingress::Split;
+use crate::kinds::networking::ingress::IngressBackendSplit;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 
@@ -20,7 +20,7 @@ const H2C_PROTOCOL: &str = "kubernetes.io/h2c";
 const EXTERNAL_NAME: &str = "ExternalName";
 
 /// Where Services and what stands behind them are looked up, in the Ingress's namespace or another.
-pub trait Lookup {
+pub trait ServiceLookup {
     fn service(&self, namespace: &str, name: &str) -> Option<Arc<Service>>;
     fn endpoints(&self, namespace: &str, name: &str) -> Option<Arc<Endpoints>>;
     /// Those that are labelled with the Service's name.
@@ -31,7 +31,7 @@ pub trait Lookup {
 
 /// What a split's requests reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Backing {
+pub enum SplitBackend {
     /// Ready endpoints, in order; possibly none yet.
     Addresses { protocol: Protocol, addresses: Vec<SocketAddr> },
     /// A name outside, to be looked up.
@@ -42,18 +42,18 @@ pub enum Backing {
 
 /// Why a split leads nowhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unresolved {
+pub struct BackendResolveError {
     pub reason: &'static str,
     pub message: String,
 }
 
-fn unresolved(reason: &'static str, message: String) -> Unresolved {
-    Unresolved { reason, message }
+fn unresolved(reason: &'static str, message: String) -> BackendResolveError {
+    BackendResolveError { reason, message }
 }
 
 /// The key under which a split's addresses are published, as they are reached by TLS or not.
 #[must_use]
-pub fn key(split: &Split, by_tls: bool) -> String {
+pub fn key(split: &IngressBackendSplit, by_tls: bool) -> String {
     let port = match &split.service_port {
         IntOrString::Int(number) => number.to_string(),
         IntOrString::String(name) => name.clone(),
@@ -65,14 +65,18 @@ pub fn key(split: &Split, by_tls: bool) -> String {
 /// What the split's Service leads to. A Revision or Route of ours of that name stands for the Service that
 /// Knative would have made for it.
 /// By TLS the Service's ports say together what is spoken: the one for TLS has a name of its own.
-pub fn backing(split: &Split, by_tls: bool, lookup: &impl Lookup) -> Result<Backing, Unresolved> {
+pub fn resolve_backend(
+    split: &IngressBackendSplit,
+    by_tls: bool,
+    lookup: &impl ServiceLookup,
+) -> Result<SplitBackend, BackendResolveError> {
     let (ns, name) = (split.service_namespace.as_str(), split.service_name.as_str());
     let Some(service) = lookup.service(ns, name) else {
         if lookup.revision(ns, name).is_some() {
-            return Ok(Backing::Revisions(vec![(revision::key(ns, name), 1)]));
+            return Ok(SplitBackend::Revisions(vec![(revision::key(ns, name), 1)]));
         }
         return match lookup.route(ns, name) {
-            Some(route) => of_route(ns, &route),
+            Some(route) => route_backend(ns, &route),
             None => Err(unresolved("ServiceNotFound", format!("Service \"{ns}/{name}\" not found."))),
         };
     };
@@ -81,23 +85,23 @@ pub fn backing(split: &Split, by_tls: bool, lookup: &impl Lookup) -> Result<Back
     let port = ports.iter().find(|port| is_named(port, &split.service_port));
     if spec.type_.as_deref() == Some(EXTERNAL_NAME) {
         let host = spec.external_name.unwrap_or_default().to_ascii_lowercase();
-        if let Some(route) = ours(&host).and_then(|(name, ns)| lookup.route(ns, name)) {
-            return of_route(ours(&host).map(|(_, ns)| ns).unwrap_or_default(), &route);
+        if let Some(route) = parse_cluster_host(&host).and_then(|(name, ns)| lookup.route(ns, name)) {
+            return route_backend(parse_cluster_host(&host).map(|(_, ns)| ns).unwrap_or_default(), &route);
         }
-        return external(host, port, spoken(ports, port, by_tls), &split.service_port)
+        return external_backend(host, port, protocol_of_ports(ports, port, by_tls), &split.service_port)
             .ok_or_else(|| no_port(ns, name, &split.service_port));
     }
     let port = port.ok_or_else(|| no_port(ns, name, &split.service_port))?;
     let slices = lookup.slices(ns, name);
     let addresses = if slices.is_empty() {
-        lookup.endpoints(ns, name).map(|endpoints| of_endpoints(&endpoints, port)).unwrap_or_default()
+        lookup.endpoints(ns, name).map(|endpoints| endpoint_addresses(&endpoints, port)).unwrap_or_default()
     } else {
-        of_slices(&slices, port)
+        slice_addresses(&slices, port)
     };
-    Ok(Backing::Addresses { protocol: spoken(ports, Some(port), by_tls), addresses })
+    Ok(SplitBackend::Addresses { protocol: protocol_of_ports(ports, Some(port), by_tls), addresses })
 }
 
-fn no_port(ns: &str, name: &str, port: &IntOrString) -> Unresolved {
+fn no_port(ns: &str, name: &str, port: &IntOrString) -> BackendResolveError {
     let port = match port {
         IntOrString::Int(number) => number.to_string(),
         IntOrString::String(name) => format!("{name:?}"),
@@ -120,12 +124,12 @@ fn protocol(port: &ServicePort) -> Protocol {
 }
 
 /// `NAME.NAMESPACE.svc`, with or without the cluster's domain.
-fn ours(host: &str) -> Option<(&str, &str)> {
+fn parse_cluster_host(host: &str) -> Option<(&str, &str)> {
     let host = host.strip_suffix(CLUSTER_DOMAIN).and_then(|host| host.strip_suffix('.')).unwrap_or(host);
     host.strip_suffix(".svc")?.split_once('.')
 }
 
-fn of_route(ns: &str, route: &Route) -> Result<Backing, Unresolved> {
+fn route_backend(ns: &str, route: &Route) -> Result<SplitBackend, BackendResolveError> {
     let traffic = route.status.iter().flat_map(|status| &status.traffic);
     let weighted = traffic.filter_map(|target| {
         let weight = u32::try_from(target.percent?).ok().filter(|weight| *weight > 0)?;
@@ -136,10 +140,10 @@ fn of_route(ns: &str, route: &Route) -> Result<Backing, Unresolved> {
         let name = route.metadata.name.as_deref().unwrap_or_default();
         return Err(unresolved("RouteNotReady", format!("Route \"{ns}/{name}\" has no traffic yet.")));
     }
-    Ok(Backing::Revisions(weighted))
+    Ok(SplitBackend::Revisions(weighted))
 }
 
-fn spoken(ports: &[ServicePort], port: Option<&ServicePort>, by_tls: bool) -> Protocol {
+fn protocol_of_ports(ports: &[ServicePort], port: Option<&ServicePort>, by_tls: bool) -> Protocol {
     let speaks_http2 = |port: &ServicePort| protocol(port) == Protocol::H2c;
     match port {
         _ if by_tls && ports.iter().any(speaks_http2) => Protocol::H2c,
@@ -148,12 +152,12 @@ fn spoken(ports: &[ServicePort], port: Option<&ServicePort>, by_tls: bool) -> Pr
     }
 }
 
-fn external(
+fn external_backend(
     host: String,
     port: Option<&ServicePort>,
     protocol: Protocol,
     wanted: &IntOrString,
-) -> Option<Backing> {
+) -> Option<SplitBackend> {
     let number = match (port, wanted) {
         (Some(port), _) => match &port.target_port {
             Some(IntOrString::Int(number)) => *number,
@@ -164,8 +168,8 @@ fn external(
     };
     let port = u16::try_from(number).ok().filter(|port| *port > 0)?;
     Some(match host.parse::<IpAddr>() {
-        Ok(ip) => Backing::Addresses { protocol, addresses: vec![SocketAddr::new(ip, port)] },
-        Err(_) => Backing::Name { protocol, host, port },
+        Ok(ip) => SplitBackend::Addresses { protocol, addresses: vec![SocketAddr::new(ip, port)] },
+        Err(_) => SplitBackend::Name { protocol, host, port },
     })
 }
 
@@ -184,7 +188,7 @@ fn matching<'a>(
     u16::try_from(named.or_else(single)?.1?).ok()
 }
 
-fn of_endpoints(endpoints: &Endpoints, service: &ServicePort) -> Vec<SocketAddr> {
+fn endpoint_addresses(endpoints: &Endpoints, service: &ServicePort) -> Vec<SocketAddr> {
     let mut addresses: Vec<_> = endpoints
         .subsets
         .iter()
@@ -198,11 +202,11 @@ fn of_endpoints(endpoints: &Endpoints, service: &ServicePort) -> Vec<SocketAddr>
             ready.filter_map(move |address| Some(SocketAddr::new(address.ip.parse().ok()?, port)))
         })
         .collect();
-    in_order(&mut addresses);
+    sort_addresses(&mut addresses);
     addresses
 }
 
-fn of_slices(slices: &[Arc<EndpointSlice>], service: &ServicePort) -> Vec<SocketAddr> {
+fn slice_addresses(slices: &[Arc<EndpointSlice>], service: &ServicePort) -> Vec<SocketAddr> {
     let mut addresses: Vec<_> = slices
         .iter()
         .filter_map(|slice| {
@@ -220,11 +224,11 @@ fn of_slices(slices: &[Arc<EndpointSlice>], service: &ServicePort) -> Vec<Socket
                 .filter_map(move |ip| Some(SocketAddr::new(ip.parse().ok()?, port)))
         })
         .collect();
-    in_order(&mut addresses);
+    sort_addresses(&mut addresses);
     addresses
 }
 
-fn in_order(addresses: &mut Vec<SocketAddr>) {
+fn sort_addresses(addresses: &mut Vec<SocketAddr>) {
     addresses.sort_unstable();
     addresses.dedup();
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 
 #[derive(Default)]
-struct Objects {
+struct ServiceFixture {
     service: Value,
     endpoints: Value,
     slices: Vec<Value>,
@@ -16,7 +16,7 @@ fn some<T: DeserializeOwned>(object: &Value) -> Option<Arc<T>> {
     (!object.is_null()).then(|| Arc::new(serde_json::from_value(object.clone()).unwrap()))
 }
 
-impl Lookup for Objects {
+impl ServiceLookup for ServiceFixture {
     fn service(&self, _: &str, _: &str) -> Option<Arc<Service>> {
         some(&self.service)
     }
@@ -34,7 +34,7 @@ impl Lookup for Objects {
     }
 }
 
-fn split(port: Value) -> Split {
+fn split(port: Value) -> IngressBackendSplit {
     let split = json!({"serviceNamespace": "ns", "serviceName": "s", "servicePort": port});
     serde_json::from_value(split).unwrap()
 }
@@ -43,9 +43,9 @@ fn service(ports: Value) -> Value {
     json!({"spec": {"type": "ClusterIP", "ports": ports}})
 }
 
-fn addresses(objects: &Objects, port: Value) -> Vec<String> {
-    match backing(&split(port), false, objects).unwrap() {
-        Backing::Addresses { addresses, .. } => addresses.iter().map(ToString::to_string).collect(),
+fn addresses(objects: &ServiceFixture, port: Value) -> Vec<String> {
+    match resolve_backend(&split(port), false, objects).unwrap() {
+        SplitBackend::Addresses { addresses, .. } => addresses.iter().map(ToString::to_string).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -53,25 +53,25 @@ fn addresses(objects: &Objects, port: Value) -> Vec<String> {
 /// APP-12: Endpoints that nobody selects; ports by number and by name.
 #[test]
 fn a_service_leads_to_its_ready_endpoints() {
-    let objects = Objects {
+    let objects = ServiceFixture {
         service: service(json!([{"name": "http", "port": 80}, {"name": "h2c", "port": 81}])),
         endpoints: json!({"subsets": [{
             "addresses": [{"ip": "10.0.0.2"}, {"ip": "10.0.0.1"}],
             "notReadyAddresses": [{"ip": "10.0.0.9"}],
             "ports": [{"name": "http", "port": 8080}, {"name": "h2c", "port": 8081}]
         }]}),
-        ..Objects::default()
+        ..ServiceFixture::default()
     };
     assert_eq!(addresses(&objects, json!(80)), ["10.0.0.1:8080", "10.0.0.2:8080"]);
     assert_eq!(addresses(&objects, json!("h2c")), ["10.0.0.1:8081", "10.0.0.2:8081"]);
-    let protocol = |port: Value| match backing(&split(port), false, &objects) {
-        Ok(Backing::Addresses { protocol, .. }) => protocol,
+    let protocol = |port: Value| match resolve_backend(&split(port), false, &objects) {
+        Ok(SplitBackend::Addresses { protocol, .. }) => protocol,
         other => panic!("{other:?}"),
     };
     assert_eq!((protocol(json!(80)), protocol(json!(81))), (Protocol::Http1, Protocol::H2c));
-    let by_tls = backing(&split(json!(80)), true, &objects).unwrap();
-    assert!(matches!(by_tls, Backing::Addresses { protocol: Protocol::H2c, .. }), "{by_tls:?}");
-    let why = backing(&split(json!(82)), false, &objects).unwrap_err();
+    let by_tls = resolve_backend(&split(json!(80)), true, &objects).unwrap();
+    assert!(matches!(by_tls, SplitBackend::Addresses { protocol: Protocol::H2c, .. }), "{by_tls:?}");
+    let why = resolve_backend(&split(json!(82)), false, &objects).unwrap_err();
     assert_eq!((why.reason, why.message.as_str()), ("PortNotFound", "Service \"ns/s\" has no port 82."));
 }
 
@@ -81,7 +81,7 @@ fn slices_come_before_endpoints_and_leave_out_what_is_not_ready() {
         json!({"addressType": "IPv4", "ports": [{"name": "", "port": 9}],
                "endpoints": [{"addresses": [ip], "conditions": {"ready": ready}}]})
     };
-    let objects = Objects {
+    let objects = ServiceFixture {
         service: service(json!([{"port": 80}])),
         endpoints: json!({"subsets": [{"addresses": [{"ip": "10.0.0.7"}], "ports": [{"port": 7}]}]}),
         slices: vec![
@@ -90,43 +90,44 @@ fn slices_come_before_endpoints_and_leave_out_what_is_not_ready() {
             slice("10.0.0.1", json!(null)),
             slice("10.0.0.2", json!(true)),
         ],
-        ..Objects::default()
+        ..ServiceFixture::default()
     };
     assert_eq!(addresses(&objects, json!(80)), ["10.0.0.1:9", "10.0.0.2:9"]);
 }
 
 #[test]
 fn an_external_name_is_an_address_a_name_or_a_route_of_ours() {
-    let mut objects = Objects::default();
+    let mut objects = ServiceFixture::default();
     let mut named = |name: &str, route: Value| {
         objects.service = json!({"spec": {"type": "ExternalName", "externalName": name}});
         objects.route = route;
-        backing(&split(json!(81)), false, &objects).unwrap()
+        resolve_backend(&split(json!(81)), false, &objects).unwrap()
     };
     let http1 = Protocol::Http1;
     let address = |text: &str| vec![text.parse().unwrap()];
     assert_eq!(
         named("127.0.0.1", json!(null)),
-        Backing::Addresses { protocol: http1, addresses: address("127.0.0.1:81") }
+        SplitBackend::Addresses { protocol: http1, addresses: address("127.0.0.1:81") }
     );
-    let outside = Backing::Name { protocol: http1, host: "up.example.com".to_owned(), port: 81 };
+    let outside = SplitBackend::Name { protocol: http1, host: "up.example.com".to_owned(), port: 81 };
     assert_eq!(named("Up.example.com", json!(null)), outside);
     let route = json!({"metadata": {"name": "app"}, "status": {"traffic": [
         {"revisionName": "app-1", "percent": 30}, {"revisionName": "app-2", "percent": 70},
         {"revisionName": "app-3", "tag": "t", "percent": 0}
     ]}});
     let revisions = vec![("other/app-1".to_owned(), 30), ("other/app-2".to_owned(), 70)];
-    assert_eq!(named("app.other.svc.cluster.local", route), Backing::Revisions(revisions));
+    assert_eq!(named("app.other.svc.cluster.local", route), SplitBackend::Revisions(revisions));
 }
 
 #[test]
 fn without_a_service_a_revision_or_route_of_that_name_stands_in() {
-    let mut objects = Objects { revision: json!({"metadata": {"name": "s"}}), ..Objects::default() };
-    let one = Backing::Revisions(vec![("ns/s".to_owned(), 1)]);
-    assert_eq!(backing(&split(json!(80)), false, &objects), Ok(one));
+    let mut objects =
+        ServiceFixture { revision: json!({"metadata": {"name": "s"}}), ..ServiceFixture::default() };
+    let one = SplitBackend::Revisions(vec![("ns/s".to_owned(), 1)]);
+    assert_eq!(resolve_backend(&split(json!(80)), false, &objects), Ok(one));
     objects.revision = Value::Null;
-    let why = backing(&split(json!(80)), false, &objects).unwrap_err();
+    let why = resolve_backend(&split(json!(80)), false, &objects).unwrap_err();
     assert_eq!((why.reason, why.message.as_str()), ("ServiceNotFound", "Service \"ns/s\" not found."));
     objects.route = json!({"metadata": {"name": "s"}, "status": {"traffic": []}});
-    assert_eq!(backing(&split(json!(80)), false, &objects).unwrap_err().reason, "RouteNotReady");
+    assert_eq!(resolve_backend(&split(json!(80)), false, &objects).unwrap_err().reason, "RouteNotReady");
 }

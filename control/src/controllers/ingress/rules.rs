@@ -3,27 +3,27 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dataplane::table::{Edits, HTTPS_PORT};
+use dataplane::table::{HTTPS_PORT, HeaderEdits};
 
-use crate::controllers::resolve::CLUSTER_DOMAIN;
-use crate::fingerprint;
-use crate::kinds::networking::ingress::{HttpPath, Ingress, Split};
+use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
+use crate::kinds::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};
 use crate::kinds::shared::{name, namespace};
-use crate::publish::{HostRule, PathRule, Share};
+use crate::publish::{HostRule, PathRule, WeightedBackend};
+use crate::sha256;
 
 /// A split's backends with their weights, of which each takes its part of the split's percent.
-pub type Backends<'a> = &'a dyn Fn(&HttpPath, &Split) -> Vec<(String, u32)>;
+pub type BackendsFn<'a> = &'a dyn Fn(&HttpIngressPath, &IngressBackendSplit) -> Vec<(String, u32)>;
 
 /// The hosts with their paths, or what is wrong with a header. Clients are sent to HTTPS, if the Ingress wants it, where
 /// `listens`.
-pub fn rules(ingress: &Ingress, listens: bool, backends: Backends<'_>) -> Result<Vec<HostRule>, String> {
+pub fn rules(ingress: &Ingress, listens: bool, backends: BackendsFn<'_>) -> Result<Vec<HostRule>, String> {
     // X-KI-03: a host that the public has too keeps of each path for whom it is.
     let mut gathered: Vec<(String, Vec<PathRule>)> = Vec::new();
     for rule in &ingress.spec.rules {
         let local = rule.is_local();
         let paths: Vec<_> =
             rule.paths().iter().map(|path| path_rule(path, local, backends)).collect::<Result<_, _>>()?;
-        for host in rule.hosts.iter().flat_map(|host| spellings(host, local)) {
+        for host in rule.hosts.iter().flat_map(|host| host_aliases(host, local)) {
             match gathered.iter_mut().find(|(known, _)| *known == host) {
                 Some((_, known)) => known.extend(paths.iter().cloned()),
                 None => gathered.push((host, paths.clone())),
@@ -39,26 +39,26 @@ pub fn rules(ingress: &Ingress, listens: bool, backends: Backends<'_>) -> Result
             rule.hosts.push(host.into());
             continue;
         }
-        let inside_only = paths.iter().all(|path| path.inside_only);
+        let inside_only = paths.iter().all(|path| path.cluster_local);
         rules.push(HostRule {
             hosts: vec![host.into()],
             paths,
             splits: Vec::new(),
             https_redirect: (redirected && listens && !inside_only).then_some(HTTPS_PORT),
-            inside_only,
+            cluster_local: inside_only,
             hash: Some(Arc::clone(&hash)),
-            manners: None,
+            traffic_policy: None,
         });
     }
-    Ok(rules.into_iter().map(whole).collect())
+    Ok(rules.into_iter().map(simplify_paths).collect())
 }
 
 /// The hosts that no rule has for the public.
 #[must_use]
-pub fn inside_hosts(ingress: &Ingress) -> BTreeSet<String> {
+pub fn cluster_local_hosts(ingress: &Ingress) -> BTreeSet<String> {
     let named = |local: bool| {
         let rules = ingress.spec.rules.iter().filter(move |rule| rule.is_local() == local);
-        rules.flat_map(move |rule| rule.hosts.iter().flat_map(move |host| spellings(host, local)))
+        rules.flat_map(move |rule| rule.hosts.iter().flat_map(move |host| host_aliases(host, local)))
     };
     let mut inside: BTreeSet<_> = named(true).collect();
     named(false).for_each(|host| {
@@ -68,7 +68,7 @@ pub fn inside_hosts(ingress: &Ingress) -> BTreeSet<String> {
 }
 
 /// A host whose only path takes everything needs no looking through paths.
-fn whole(mut rule: HostRule) -> HostRule {
+fn simplify_paths(mut rule: HostRule) -> HostRule {
     if let [only] = rule.paths.as_slice()
         && only.path.trim_end_matches('/').is_empty()
         && only.headers.is_empty()
@@ -80,7 +80,7 @@ fn whole(mut rule: HostRule) -> HostRule {
 }
 
 /// X-KI-02: a host inside has shorter names as well.
-fn spellings(host: &str, local: bool) -> Vec<String> {
+fn host_aliases(host: &str, local: bool) -> Vec<String> {
     let host = host.to_ascii_lowercase();
     let mut all = vec![host.clone()];
     if local && let Some(short) = host.strip_suffix(CLUSTER_DOMAIN).and_then(|host| host.strip_suffix('.')) {
@@ -90,7 +90,11 @@ fn spellings(host: &str, local: bool) -> Vec<String> {
     all
 }
 
-fn path_rule(path: &HttpPath, inside_only: bool, backends: Backends<'_>) -> Result<PathRule, String> {
+fn path_rule(
+    path: &HttpIngressPath,
+    inside_only: bool,
+    backends: BackendsFn<'_>,
+) -> Result<PathRule, String> {
     let mut splits = Vec::new();
     for split in path.splits.iter().filter(|split| split.percent > 0) {
         let edits = edits(path, split)?;
@@ -100,16 +104,22 @@ fn path_rule(path: &HttpPath, inside_only: bool, backends: Backends<'_>) -> Resu
         for (backend, weight) in within {
             // Hundredths of the split's percent, so that its backends' parts stay whole numbers.
             let weight = percent * 100 * weight / total.max(1);
-            splits.push(Share { backend, weight, edits: edits.clone() });
+            splits.push(WeightedBackend { backend, weight, edits: edits.clone() });
         }
     }
     let headers = path.headers.iter().map(|(name, value)| (name.clone(), value.exact.clone())).collect();
-    Ok(PathRule { path: path.path.clone(), headers, splits, inside_only, ..PathRule::default() })
+    Ok(PathRule {
+        path: path.path.clone(),
+        headers,
+        splits,
+        cluster_local: inside_only,
+        ..PathRule::default()
+    })
 }
 
 /// X-KI-07: the path's headers, then the split's, which win.
-fn edits(path: &HttpPath, split: &Split) -> Result<Edits, String> {
-    let mut edits = Edits::default();
+fn edits(path: &HttpIngressPath, split: &IngressBackendSplit) -> Result<HeaderEdits, String> {
+    let mut edits = HeaderEdits::default();
     for (name, value) in path.append_headers.iter().chain(&split.append_headers) {
         edits.set(name, value).map_err(|why| format!("appendHeaders: {name:?} {why}."))?;
     }
@@ -136,7 +146,7 @@ fn hash(ingress: &Ingress) -> String {
     }
     text.push_str(namespace(&ingress.metadata));
     text.push_str(name(&ingress.metadata));
-    fingerprint::of(text.as_bytes())
+    sha256::hex_digest(text.as_bytes())
 }
 
 #[cfg(test)]
@@ -183,8 +193,8 @@ mod tests {
         ]}));
         let [inside, public] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!(inside.hosts, ["a.ns.svc.cluster.local", "a.ns.svc", "a.ns"].map(Arc::from));
-        assert!(inside.inside_only && !public.inside_only);
-        assert_eq!(inside.splits, [Share::new("one", 10_000)]);
+        assert!(inside.cluster_local && !public.cluster_local);
+        assert_eq!(inside.splits, [WeightedBackend::new("one", 10_000)]);
         let paths: Vec<_> = public.paths.iter().map(|path| path.path.as_str()).collect();
         assert_eq!(paths, ["/x", ""]);
     }
@@ -205,20 +215,20 @@ mod tests {
         ]}));
         let of = |host: &str| found.iter().find(|rule| rule.hosts.iter().any(|own| **own == *host)).unwrap();
         let paths = |host: &str| -> Vec<_> {
-            of(host).paths.iter().map(|path| (path.path.as_str(), path.inside_only)).collect()
+            of(host).paths.iter().map(|path| (path.path.as_str(), path.cluster_local)).collect()
         };
-        assert_eq!((of("mix.test").inside_only, of("a.ns").inside_only), (false, false));
+        assert_eq!((of("mix.test").cluster_local, of("a.ns").cluster_local), (false, false));
         assert_eq!(paths("mix.test"), [("/admin", true), ("", false)]);
         assert_eq!(paths("a.ns"), [("/pub", false), ("", true)]);
         for host in ["a.ns.svc", "a.ns.svc.cluster.local", "empty.test"] {
-            assert!(of(host).inside_only, "{host} has nothing for the public");
+            assert!(of(host).cluster_local, "{host} has nothing for the public");
         }
     }
 
     /// X-KI-12: which certificates are for callers inside alone.
     #[test]
     fn a_host_is_inside_if_no_rule_has_it_for_the_public() {
-        let found = inside_hosts(&ingress(json!({"rules": [
+        let found = cluster_local_hosts(&ingress(json!({"rules": [
             {"hosts": ["A.ns.svc.cluster.local", "both.test"], "visibility": "ClusterLocal"},
             {"hosts": ["both.test", "a.example.com"]}
         ]})));
@@ -235,7 +245,7 @@ mod tests {
             "rewriteHost": "inner.ns.svc", "appendHeaders": {"x-who": "path"},
             "splits": [split("one", 60), second, split("none", 0)]
         }]}}]});
-        let backends = |_: &HttpPath, split: &Split| match split.service_name.as_str() {
+        let backends = |_: &HttpIngressPath, split: &IngressBackendSplit| match split.service_name.as_str() {
             "one" => vec![("one".to_owned(), 30), ("uno".to_owned(), 70)],
             other => vec![(other.to_owned(), 100)],
         };

@@ -10,18 +10,18 @@ use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::make::{annotations, labels, owner};
-use crate::fleet::{Seen, Stage};
+use super::pod::{annotations, labels, owner};
+use crate::autoscaler::{InstancePhase, InstanceStatus};
 use crate::kinds::serving::annotations::REVISION_UID;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{name, namespace};
 use crate::runtime::deployment_name;
 
 /// The Deployment of `revision`, of which `desired` instances are wanted; `before` is the one that is there.
-pub(super) fn deployment(
+pub(super) fn desired_deployment(
     revision: &Revision,
     desired: u32,
-    seen: &[Seen],
+    seen: &[InstanceStatus],
     before: Option<&Deployment>,
 ) -> Deployment {
     let desired = i32::try_from(desired).unwrap_or(i32::MAX);
@@ -79,12 +79,12 @@ fn strategy() -> DeploymentStrategy {
 }
 
 /// Frozen instances and those that end are no replicas.
-fn status(desired: i32, generation: i64, seen: &[Seen]) -> DeploymentStatus {
-    let count = |counts: fn(Stage) -> bool| {
-        i32::try_from(seen.iter().filter(|one| counts(one.stage)).count()).unwrap_or(i32::MAX)
+fn status(desired: i32, generation: i64, seen: &[InstanceStatus]) -> DeploymentStatus {
+    let count = |counts: fn(InstancePhase) -> bool| {
+        i32::try_from(seen.iter().filter(|one| counts(one.phase)).count()).unwrap_or(i32::MAX)
     };
-    let replicas = count(|stage| !matches!(stage, Stage::Frozen | Stage::Ending));
-    let ready = count(|stage| stage == Stage::Ready);
+    let replicas = count(|stage| !matches!(stage, InstancePhase::Frozen | InstancePhase::Terminating));
+    let ready = count(|stage| stage == InstancePhase::Ready);
     let condition = |kind: &str, (status, reason): (&str, &str)| DeploymentCondition {
         type_: kind.into(),
         status: status.into(),
@@ -118,27 +118,33 @@ mod tests {
     use super::*;
     use crate::kinds::serving::template::RevisionSpec;
 
-    fn seen(stage: Stage) -> Seen {
+    fn seen(stage: InstancePhase) -> InstanceStatus {
         let at = Timestamp::UNIX_EPOCH;
-        Seen {
+        InstanceStatus {
             id: 71,
-            line: 35,
-            began: at,
+            lineage: 35,
+            created_at: at,
             restarts: 0,
-            stage,
+            phase: stage,
             address: None,
-            started: at,
-            last: None,
-            beside: Vec::new(),
-            hindrance: None,
+            started_at: at,
+            last_termination: None,
+            sidecars: Vec::new(),
+            not_ready_reason: None,
         }
     }
 
     #[test]
     fn counts_who_runs_and_observes_the_generation_that_its_write_makes() {
         let revision = Revision::new("ns", "hello-00001", RevisionSpec::default());
-        let stages = [Stage::Ready, Stage::Ready, Stage::Starting, Stage::Frozen, Stage::Ending];
-        let made = deployment(&revision, 3, &stages.map(seen), None);
+        let stages = [
+            InstancePhase::Ready,
+            InstancePhase::Ready,
+            InstancePhase::Starting,
+            InstancePhase::Frozen,
+            InstancePhase::Terminating,
+        ];
+        let made = desired_deployment(&revision, 3, &stages.map(seen), None);
         assert_eq!(made.metadata.name.as_deref(), Some("hello-00001-deployment"));
         let status = made.status.clone().unwrap();
         assert_eq!((status.replicas, status.ready_replicas), (Some(3), Some(2)));
@@ -147,9 +153,9 @@ mod tests {
 
         let mut stored = made;
         stored.metadata.generation = Some(1);
-        let same = deployment(&revision, 3, &stages.map(seen), Some(&stored));
+        let same = desired_deployment(&revision, 3, &stages.map(seen), Some(&stored));
         assert_eq!(same, stored);
-        let asleep = deployment(&revision, 0, &[], Some(&stored));
+        let asleep = desired_deployment(&revision, 0, &[], Some(&stored));
         let status = asleep.status.unwrap();
         assert_eq!((status.observed_generation, status.unavailable_replicas), (Some(2), Some(0)));
         assert_eq!(asleep.spec.unwrap().replicas, Some(0));

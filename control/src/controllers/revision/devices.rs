@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Container;
 
-use super::plan::{Given, finds_by_variable};
+use super::plan::{PlanInputs, uses_volume_variable};
 use crate::kinds::serving::revision::Revision;
 use crate::runtime::limits::SHARED_MEMORY_BYTES_MAX;
-use crate::runtime::volumes::{Content, Medium, Mount, Volume};
-use crate::runtime::{InstanceSpec, LastWordsAt, Sidecar};
+use crate::runtime::volumes::{InstanceMount, InstanceVolume, VolumeContent, VolumeMedium};
+use crate::runtime::{InstanceSpec, Sidecar, TerminationMessagePath};
 
 /// Kubernetes' default `terminationMessagePath`.
 const TERMINATION_PATH: &str = "/dev/termination-log";
@@ -17,35 +17,39 @@ const SHARED_MEMORY: &str = "/dev/shm";
 /// No volume of a manifest can have this name: theirs are without dots.
 const SHARED_VOLUME: &str = "dev.shm";
 
-pub(super) fn are_own(revision: &Revision, given: &Given<'_>) -> bool {
-    given.may_mount && !given.host_devices && !finds_by_variable(revision)
+pub(super) fn has_own_dev(revision: &Revision, given: &PlanInputs<'_>) -> bool {
+    given.can_mount && !given.host_devices && !uses_volume_variable(revision)
 }
 
 /// SRV-CON-15: a file for it where Kubernetes has it, or where the manifest wants it.
-pub(super) fn last_words(
+pub(super) fn termination_message_path(
     revision: &Revision,
     container: &Container,
-    given: &Given<'_>,
-) -> Option<LastWordsAt> {
+    given: &PlanInputs<'_>,
+) -> Option<TerminationMessagePath> {
     let named = container.termination_message_path.as_deref().filter(|path| !path.is_empty());
     // Nothing is mounted into the host's `/dev` that nobody asked for.
-    let path = named.or_else(|| are_own(revision, given).then_some(TERMINATION_PATH))?;
-    let at_path = given.may_mount && !finds_by_variable(revision);
-    Some(if at_path { LastWordsAt::Path(PathBuf::from(path)) } else { LastWordsAt::Variable })
+    let path = named.or_else(|| has_own_dev(revision, given).then_some(TERMINATION_PATH))?;
+    let at_path = given.can_mount && !uses_volume_variable(revision);
+    Some(if at_path {
+        TerminationMessagePath::Path(PathBuf::from(path))
+    } else {
+        TerminationMessagePath::Variable
+    })
 }
 
 /// Has containers that have a `/dev` of their own share `/dev/shm`, as those of a Pod do. Who is alone has it there already, and
 /// who mounts something else there has that.
-pub(super) fn share_memory(serving: &mut InstanceSpec, sidecars: &mut [Sidecar]) {
+pub(super) fn share_dev_shm(serving: &mut InstanceSpec, sidecars: &mut [Sidecar]) {
     if sidecars.is_empty() {
         return;
     }
     for spec in sidecars.iter_mut().map(|sidecar| &mut sidecar.spec).chain([serving]) {
-        let content = Content::Empty(Medium::Memory { bytes_max: Some(SHARED_MEMORY_BYTES_MAX) });
-        spec.volumes.push(Volume { name: SHARED_VOLUME.to_owned(), content });
+        let content = VolumeContent::Empty(VolumeMedium::Memory { bytes_max: Some(SHARED_MEMORY_BYTES_MAX) });
+        spec.volumes.push(InstanceVolume { name: SHARED_VOLUME.to_owned(), content });
         if !spec.mounts.iter().any(|mount| mount.path == Path::new(SHARED_MEMORY)) {
             let (volume, path) = (SHARED_VOLUME.to_owned(), SHARED_MEMORY.into());
-            spec.mounts.push(Mount { volume, path, sub_path: None, read_only: false });
+            spec.mounts.push(InstanceMount { volume, path, sub_path: None, read_only: false });
         }
     }
 }
@@ -74,19 +78,20 @@ mod tests {
             found.filter(|mount| spec.volumes.iter().any(|volume| volume.name == mount.volume)).count()
         };
         let images = images();
-        let found = |revision: &Revision, given: &Given<'_>| {
+        let found = |revision: &Revision, given: &PlanInputs<'_>| {
             let instance = plan(revision, given).unwrap().instance;
             let beside = instance.sidecars.iter().map(|sidecar| shared(&sidecar.spec)).sum();
-            (shared(&instance), beside, instance.last_words.clone())
+            (shared(&instance), beside, instance.termination_message.clone())
         };
-        let at = |path: &str| Some(LastWordsAt::Path(path.into()));
+        let at = |path: &str| Some(TerminationMessagePath::Path(path.into()));
         let own = given(&images);
         assert_eq!(found(&both, &own), (1, 1, at("/dev/termination-log")));
         let alone = revision(hello(), json!({}));
         assert_eq!(found(&alone, &own), (0, 0, at("/dev/termination-log")), "it is there already");
-        for hosts in
-            [Given { host_devices: true, ..given(&images) }, Given { may_mount: false, ..given(&images) }]
-        {
+        for hosts in [
+            PlanInputs { host_devices: true, ..given(&images) },
+            PlanInputs { can_mount: false, ..given(&images) },
+        ] {
             assert_eq!(found(&both, &hosts), (0, 0, None));
         }
         let by_variable = revision(hello(), json!({ RUNTIME_VOLUMES: "env" }));

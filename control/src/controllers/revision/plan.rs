@@ -4,58 +4,58 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::table::{Protocol, Timeouts, WhenEmpty};
+use dataplane::table::{NoEndpointPolicy, Protocol, RequestTimeouts};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
-use super::identity::{identity, security};
+use super::data_sources::RevisionDataSources;
 use super::scale::scale;
-use super::sources::Sources;
-use super::{devices, fields, ports, probes};
-use crate::fleet::{Plan, Spare};
+use super::security_context::{credentials, security};
+use super::{devices, downward_api, ports, probes};
+use crate::autoscaler::{RevisionPlan, SparePolicy};
 use crate::kinds::duration;
 use crate::kinds::serving::annotations::{
     CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE,
 };
-use crate::kinds::serving::autoscaler::Autoscaler;
+use crate::kinds::serving::autoscaler_settings::AutoscalerSettings;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
-use crate::kinds::serving::{spares::spares, stream_timeouts::stream_timeouts};
+use crate::kinds::serving::{spare_instances::spares, stream_timeouts::stream_timeouts};
 use crate::kinds::shared::{annotation, label, name, namespace};
 use crate::publish::BackendSpec;
-use crate::runtime::volumes::{Mount, is_inside};
-use crate::runtime::{InstanceSpec, Resources, Sidecar};
+use crate::runtime::volumes::{InstanceMount, is_contained_path};
+use crate::runtime::{InstanceSpec, ResourceLimits, Sidecar};
 
 /// Why a Revision cannot run on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unrunnable {
+pub struct RevisionError {
     pub reason: &'static str,
     pub message: String,
 }
 
 /// What a plan rests on besides the Revision.
 #[derive(Debug, Clone, Copy)]
-pub struct Given<'a> {
+pub struct PlanInputs<'a> {
     /// Image references and the commands of this host that stand for them.
     pub images: &'a [(String, Vec<String>)],
-    pub sources: &'a Sources,
+    pub sources: &'a RevisionDataSources,
     /// Requests can come, or may come soon.
     pub reachable: bool,
-    pub may_mount: bool,
+    pub can_mount: bool,
     /// Even so, instances have no `/dev` of their own.
     pub host_devices: bool,
     /// `autodetect-http2` in `config-features`.
-    pub detects_http2: bool,
+    pub detect_http2: bool,
     /// `progress-deadline` in `config-deployment`: a start that takes longer has failed.
     pub progress_deadline: Duration,
     /// User and group of whoever names no user.
-    pub user: Option<(u32, u32)>,
+    pub default_user: Option<(u32, u32)>,
     /// Manifests come from others than those who own this host.
     pub guarded: bool,
-    pub autoscaler: &'a Autoscaler,
+    pub autoscaler: &'a AutoscalerSettings,
 }
 
-pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> {
-    let container = revision.spec.serving_container().ok_or_else(|| Unrunnable {
+pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan, RevisionError> {
+    let container = revision.spec.serving_container().ok_or_else(|| RevisionError {
         reason: "ContainerMissing",
         message: "The revision has no container.".to_owned(),
     })?;
@@ -63,44 +63,51 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
     let scale = scale(revision, given.autoscaler);
     let other = |container: &Container| {
         // The instance has one message about its end, and that is the serving one's.
-        let spec = InstanceSpec { last_words: None, ..instance(revision, container, given)? };
+        let spec = InstanceSpec { termination_message: None, ..instance(revision, container, given)? };
         let is_probed = container.readiness_probe.is_some();
-        Ok(Sidecar { name: container.name.clone(), is_probed, spec })
+        Ok(Sidecar { name: container.name.clone(), has_readiness_probe: is_probed, spec })
     };
-    let mut sidecars = revision.spec.sidecars().map(other).collect::<Result<Vec<_>, Unrunnable>>()?;
+    let mut sidecars = revision.spec.sidecars().map(other).collect::<Result<Vec<_>, RevisionError>>()?;
     let before = revision.spec.init_containers.iter().map(other);
-    let init_containers = before.collect::<Result<Vec<_>, Unrunnable>>()?;
+    let init_containers = before.collect::<Result<Vec<_>, RevisionError>>()?;
     let mut serving = instance(revision, container, given)?;
-    if devices::are_own(revision, given) {
-        devices::share_memory(&mut serving, &mut sidecars);
+    if devices::has_own_dev(revision, given) {
+        devices::share_dev_shm(&mut serving, &mut sidecars);
     }
-    let detects_http2 = given.detects_http2 && ports::says_no_protocol(container);
+    let detects_http2 = given.detect_http2 && ports::says_no_protocol(container);
     let each = |others: &[Sidecar]| others.iter().map(|one| one.spec.resources).collect::<Vec<_>>();
-    let resources = each(&sidecars).into_iter().fold(serving.resources, Resources::beside);
-    let resources = each(&init_containers).into_iter().fold(resources, Resources::covering);
-    Ok(Plan {
-        instance: Arc::new(InstanceSpec { resources, init_containers, sidecars, detects_http2, ..serving }),
+    let resources = each(&sidecars).into_iter().fold(serving.resources, ResourceLimits::sum);
+    let resources = each(&init_containers).into_iter().fold(resources, ResourceLimits::max);
+    Ok(RevisionPlan {
+        instance: Arc::new(InstanceSpec {
+            resources,
+            init_containers,
+            sidecars,
+            detect_http2: detects_http2,
+            ..serving
+        }),
         // Nobody needs instances ready of a version that no request can reach.
-        min: if given.reachable { scale.min } else { 0 },
-        max: scale.max,
-        initial: scale.initial,
-        carry: 0,
+        min_scale: if given.reachable { scale.min } else { 0 },
+        max_scale: scale.max,
+        initial_scale: scale.initial,
+        inherited_scale: 0,
         metric: scale.metric,
         target: scale.target,
         total: scale.total,
-        burst: scale.burst,
+        target_burst_capacity: scale.burst_capacity,
         concurrency_max: concurrency_max(revision),
         // Nobody comes back to a version that no request can reach.
-        idle_window: scale.stable_window + if given.reachable { scale.retention } else { Duration::ZERO },
-        weighted: scale.weighted,
+        idle_window: scale.stable_window
+            + if given.reachable { scale.scale_to_zero_retention } else { Duration::ZERO },
+        weighted_average: scale.weighted,
         stable_window: scale.stable_window,
         panic_window: scale.panic_window,
         panic_threshold: scale.panic_threshold,
-        activation: scale.activation,
+        activation_scale: scale.activation,
         scale_down_delay: scale.scale_down_delay,
         scale_up_rate: given.autoscaler.scale_up_rate,
         scale_down_rate: given.autoscaler.scale_down_rate,
-        keep_one: !given.autoscaler.scale_to_zero && given.reachable,
+        scale_to_zero_disabled: !given.autoscaler.scale_to_zero_enabled && given.reachable,
         spare: spare(revision),
         reachable: given.reachable,
     })
@@ -110,8 +117,8 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
 fn instance(
     revision: &Revision,
     container: &Container,
-    given: &Given<'_>,
-) -> Result<InstanceSpec, Unrunnable> {
+    given: &PlanInputs<'_>,
+) -> Result<InstanceSpec, RevisionError> {
     let meta = &revision.metadata;
     Ok(InstanceSpec {
         namespace: namespace(meta).to_owned(),
@@ -123,34 +130,34 @@ fn instance(
         port: ports::port(container),
         working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
-        mounts: mounts(revision, container, given.may_mount)?,
-        identity: identity(container, given.user, given.guarded)?,
+        mounts: mounts(revision, container, given.can_mount)?,
+        credentials: credentials(container, given.default_user, given.guarded)?,
         read_only_root: security(container).read_only_root_filesystem == Some(true),
-        resources: fields::resources(container)?,
-        last_words: devices::last_words(revision, container, given),
-        startup: container.startup_probe.as_ref().map(probes::later),
+        resources: downward_api::resources(container)?,
+        termination_message: devices::termination_message_path(revision, container, given),
+        startup: container.startup_probe.as_ref().map(probes::periodic_probe),
         readiness: probes::readiness(container.readiness_probe.as_ref()),
-        liveness: container.liveness_probe.as_ref().map(probes::later),
-        detects_http2: false,
-        startup_max: annotation(meta, PROGRESS_DEADLINE)
+        liveness: container.liveness_probe.as_ref().map(probes::periodic_probe),
+        detect_http2: false,
+        startup_timeout: annotation(meta, PROGRESS_DEADLINE)
             .and_then(duration::parse_go)
             .filter(|deadline| !deadline.is_zero())
             .unwrap_or(given.progress_deadline),
-        grace: timeout(revision),
+        termination_grace_period: timeout(revision),
         init_containers: Vec::new(),
         sidecars: Vec::new(),
     })
 }
 
 /// Its author wants nothing to be mounted.
-pub(super) fn finds_by_variable(revision: &Revision) -> bool {
+pub(super) fn uses_volume_variable(revision: &Revision) -> bool {
     annotation(&revision.metadata, RUNTIME_VOLUMES) == Some("env")
 }
 
-fn spare(revision: &Revision) -> Spare {
+fn spare(revision: &Revision) -> SparePolicy {
     match spares(&revision.metadata) {
-        (count, true) => Spare { warm: 0, frozen: count },
-        (count, false) => Spare { warm: count, frozen: 0 },
+        (count, true) => SparePolicy { warm: 0, frozen: count },
+        (count, false) => SparePolicy { warm: count, frozen: 0 },
     }
 }
 
@@ -168,11 +175,15 @@ pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
         |value: Option<i64>| Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(0));
     let (spec, total) = (&revision.spec, timeout(revision));
     BackendSpec {
-        protocol: if spec.speaks_h2c() { Protocol::H2c } else { Protocol::Http1 },
+        protocol: if spec.uses_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
         // Who waits for an instance uses up the time that the answer may take.
-        when_empty: if runnable { WhenEmpty::Wait { patience: total } } else { WhenEmpty::Refuse },
-        timeouts: Timeouts {
+        when_empty: if runnable {
+            NoEndpointPolicy::Wait { patience: total }
+        } else {
+            NoEndpointPolicy::Refuse
+        },
+        timeouts: RequestTimeouts {
             total,
             response_start: seconds(spec.response_start_timeout_seconds),
             idle: seconds(spec.idle_timeout_seconds),
@@ -192,7 +203,7 @@ fn command(
     revision: &Revision,
     container: &Container,
     images: &[(String, Vec<String>)],
-) -> Result<Vec<String>, Unrunnable> {
+) -> Result<Vec<String>, RevisionError> {
     let image = container.image.as_deref().unwrap_or_default();
     let own = container.command.clone().unwrap_or_default();
     let mapped = images.iter().find(|(reference, _)| reference == image).map(|(_, command)| command.clone());
@@ -202,7 +213,7 @@ fn command(
         // The operator's words are meant as they stand; only a manifest's may refer to variables.
         Some(mapped) => mapped.iter().map(|word| word.replace('$', "$$")).collect(),
         None => {
-            return Err(Unrunnable {
+            return Err(RevisionError {
                 reason: "NoRuntime",
                 message: format!(
                     "Nothing on this host runs the image \"{image}\": start with --image {image}=COMMAND, or set the \
@@ -212,7 +223,7 @@ fn command(
         }
     };
     if command.is_empty() {
-        return Err(Unrunnable {
+        return Err(RevisionError {
             reason: "CommandMissing",
             message: format!(
                 "The annotation {RUNTIME_CLASS} asks for a process, and the container has no command."
@@ -224,13 +235,17 @@ fn command(
 }
 
 /// Where the instance sees its volumes; nowhere if its author wants to find them by the variable.
-fn mounts(revision: &Revision, container: &Container, may_mount: bool) -> Result<Vec<Mount>, Unrunnable> {
-    if finds_by_variable(revision) {
+fn mounts(
+    revision: &Revision,
+    container: &Container,
+    may_mount: bool,
+) -> Result<Vec<InstanceMount>, RevisionError> {
+    if uses_volume_variable(revision) {
         return Ok(Vec::new());
     }
     let mounts = container.volume_mounts.as_deref().unwrap_or_default();
     if let (Some(first), false) = (mounts.first(), may_mount) {
-        return Err(Unrunnable {
+        return Err(RevisionError {
             reason: "VolumesNotMountable",
             message: format!(
                 "mountPath {} needs a mount namespace, which only root may make: run the appliance as root, or set \
@@ -241,13 +256,13 @@ fn mounts(revision: &Revision, container: &Container, may_mount: bool) -> Result
     }
     let of_one = |mount: &VolumeMount| {
         let sub_path = mount.sub_path.clone().filter(|path| !path.is_empty());
-        if let Some(path) = sub_path.as_deref().filter(|path| !is_inside(path)) {
-            return Err(Unrunnable {
+        if let Some(path) = sub_path.as_deref().filter(|path| !is_contained_path(path)) {
+            return Err(RevisionError {
                 reason: "CreateContainerConfigError",
                 message: format!("the subPath \"{path}\" leads out of its volume"),
             });
         }
-        Ok(Mount {
+        Ok(InstanceMount {
             volume: mount.name.clone(),
             path: PathBuf::from(&mount.mount_path),
             sub_path,
@@ -264,7 +279,7 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::settings::{Defaults, Deployment};
+    use crate::kinds::settings::{DeploymentSettings, RevisionDefaults};
 
     pub(in super::super) fn revision(container: Value, annotations: Value) -> Revision {
         let mut revision: Revision = serde_json::from_value(json!({
@@ -275,7 +290,7 @@ pub(super) mod tests {
             "spec": {"containers": [container]}
         }))
         .unwrap();
-        revision.spec.set_defaults(&Defaults::default());
+        revision.spec.set_defaults(&RevisionDefaults::default());
         revision
     }
 
@@ -287,18 +302,18 @@ pub(super) mod tests {
         vec![("hello".into(), vec!["/bin/hello".into(), "serve".into()])]
     }
 
-    pub(in super::super) fn given(images: &[(String, Vec<String>)]) -> Given<'_> {
-        static NOTHING: LazyLock<Sources> = LazyLock::new(Sources::default);
-        static AUTOSCALER: LazyLock<Autoscaler> = LazyLock::new(Autoscaler::default);
-        Given {
+    pub(in super::super) fn given(images: &[(String, Vec<String>)]) -> PlanInputs<'_> {
+        static NOTHING: LazyLock<RevisionDataSources> = LazyLock::new(RevisionDataSources::default);
+        static AUTOSCALER: LazyLock<AutoscalerSettings> = LazyLock::new(AutoscalerSettings::default);
+        PlanInputs {
             images,
             sources: &NOTHING,
             reachable: true,
-            may_mount: true,
+            can_mount: true,
             host_devices: false,
-            detects_http2: false,
-            progress_deadline: Deployment::default().progress_deadline,
-            user: None,
+            detect_http2: false,
+            progress_deadline: DeploymentSettings::default().progress_deadline,
+            default_user: None,
             guarded: false,
             autoscaler: &AUTOSCALER,
         }
@@ -311,7 +326,7 @@ pub(super) mod tests {
         assert_eq!(plan.instance.command, ["/bin/hello", "serve", "-v"]);
         assert_eq!(plan.instance.env, [("A".into(), "1".into()), ("B".into(), "1$$(C)".into())]);
         assert_eq!(plan.instance.service, "a");
-        assert_eq!((plan.min, plan.max, plan.initial), (0, 0, 1));
+        assert_eq!((plan.min_scale, plan.max_scale, plan.initial_scale), (0, 0, 1));
     }
 
     /// RT-PROBE-08: how long a start may take is the template's word, or else the operator's.
@@ -319,12 +334,12 @@ pub(super) mod tests {
     fn a_template_says_how_long_a_start_may_take_or_the_operator_does() {
         let deadline = "serving.knative.dev/progress-deadline";
         let images = images();
-        let given = Given { progress_deadline: Duration::from_secs(7), ..given(&images) };
+        let given = PlanInputs { progress_deadline: Duration::from_secs(7), ..given(&images) };
         for (annotations, seconds) in
             [(json!({}), 7), (json!({deadline: "90s"}), 90), (json!({deadline: "0s"}), 7)]
         {
             let plan = plan(&revision(hello(), annotations), &given).unwrap();
-            assert_eq!(plan.instance.startup_max, Duration::from_secs(seconds));
+            assert_eq!(plan.instance.startup_timeout, Duration::from_secs(seconds));
         }
     }
 
@@ -365,10 +380,13 @@ pub(super) mod tests {
         });
         let revision = revision(hello(), annotations);
         let reachable = plan(&revision, &given(&images())).unwrap();
-        assert_eq!((reachable.min, reachable.max, reachable.initial), (2, 5, 3));
+        assert_eq!((reachable.min_scale, reachable.max_scale, reachable.initial_scale), (2, 5, 3));
         assert!((reachable.target - 7.0).abs() < 1e-9);
         assert_eq!(reachable.stable_window, Duration::from_secs(20));
-        assert_eq!(plan(&revision, &Given { reachable: false, ..given(&images()) }).unwrap().min, 0);
+        assert_eq!(
+            plan(&revision, &PlanInputs { reachable: false, ..given(&images()) }).unwrap().min_scale,
+            0
+        );
     }
 
     /// Those that run before the others come in their order, and what is enough for each of them is enough for all.
@@ -409,7 +427,7 @@ pub(super) mod tests {
         assert_eq!(found.resources.memory_bytes_max, 3 << 20);
         let [helper] = &*found.sidecars else { panic!("{:?}", found.sidecars) };
         assert_eq!((helper.name.as_str(), &*helper.spec.command), ("helper", &["/bin/help".to_owned()][..]));
-        assert_eq!((helper.spec.port, helper.is_probed), (9999, true));
+        assert_eq!((helper.spec.port, helper.has_readiness_probe), (9999, true));
 
         both.spec.containers[0].resources = None;
         let open = plan(&both, &given(&images())).unwrap().instance;
@@ -432,7 +450,7 @@ pub(super) mod tests {
         let as_root = plan(&with_volume(json!({})), &given(&images)).unwrap();
         assert_eq!(as_root.instance.mounts[0].path, PathBuf::from("/etc/v"));
 
-        let others = Given { may_mount: false, ..given(&images) };
+        let others = PlanInputs { can_mount: false, ..given(&images) };
         let refused = plan(&with_volume(json!({})), &others).unwrap_err();
         assert_eq!(refused.reason, "VolumesNotMountable");
         assert!(refused.message.contains("/etc/v") && refused.message.contains("SLUICEGATE_VOLUMES/v"));
@@ -448,11 +466,14 @@ pub(super) mod tests {
         let mut revision = revision(hello(), json!({}));
         revision.spec.container_concurrency = Some(1);
         revision.spec.timeout_seconds = Some(10);
-        assert_eq!(plan(&revision, &given(&images())).unwrap().instance.grace, Duration::from_secs(10));
+        assert_eq!(
+            plan(&revision, &given(&images())).unwrap().instance.termination_grace_period,
+            Duration::from_secs(10)
+        );
         let spec = backend(&revision, true);
         assert_eq!((spec.concurrency_max, spec.timeouts.total), (1, Duration::from_secs(10)));
-        assert_eq!(spec.when_empty, WhenEmpty::Wait { patience: Duration::from_secs(10) });
-        assert_eq!(backend(&revision, false).when_empty, WhenEmpty::Refuse);
+        assert_eq!(spec.when_empty, NoEndpointPolicy::Wait { patience: Duration::from_secs(10) });
+        assert_eq!(backend(&revision, false).when_empty, NoEndpointPolicy::Refuse);
     }
 
     /// The name of the container's port says what it speaks.
@@ -480,8 +501,8 @@ pub(super) mod tests {
             (json!([]), false, false),
         ] {
             let revision = revision(json!({"image": "hello", "ports": ports}), json!({}));
-            let plan = plan(&revision, &Given { detects_http2: on, ..given(&images()) }).unwrap();
-            assert_eq!(plan.instance.detects_http2, is_asked, "{ports} {on}");
+            let plan = plan(&revision, &PlanInputs { detect_http2: on, ..given(&images()) }).unwrap();
+            assert_eq!(plan.instance.detect_http2, is_asked, "{ports} {on}");
         }
     }
 }

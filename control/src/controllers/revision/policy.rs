@@ -13,10 +13,10 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 use kube::Api;
 use kube::api::PostParams;
 
-use super::identity::security;
-use super::plan::Unrunnable;
-use crate::access::{AUTHENTICATED, Action, rbac};
-use crate::controllers::world::{Error, World};
+use super::plan::RevisionError;
+use super::security_context::security;
+use crate::access::{AUTHENTICATED, RequestAttributes, rbac};
+use crate::controllers::context::{ControllerContext, Error};
 use crate::kinds::serving::annotations::RUNTIME_CLASS;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{annotation, namespace};
@@ -103,10 +103,10 @@ impl Policy {
 
 /// Says why not if the Revision must not run on this host.
 pub(super) async fn check(
-    world: &World,
+    world: &ControllerContext,
     revision: &Revision,
     is_root: bool,
-) -> Result<Result<(), Unrunnable>, Error> {
+) -> Result<Result<(), RevisionError>, Error> {
     let rules = world.config.instances;
     let usual = rules.usual(namespace(&revision.metadata), is_root);
     let needed = match needed(revision, rules, usual, &world.config.images) {
@@ -121,9 +121,9 @@ pub(super) async fn check(
     Ok(Ok(()))
 }
 
-fn forbidden(revision: &Revision, policy: Policy) -> Unrunnable {
+fn forbidden(revision: &Revision, policy: Policy) -> RevisionError {
     let (account, name) = (account(revision), policy.name());
-    Unrunnable {
+    RevisionError {
         reason: FORBIDDEN,
         message: format!(
             "The Revision asks for {}: its service account \"{account}\" may not {VERB} {RESOURCE}.{GROUP} \"{name}\" in this \
@@ -136,7 +136,7 @@ fn forbidden(revision: &Revision, policy: Policy) -> Unrunnable {
 /// The reason of a Revision whose service account lacks a policy; it is looked at again, because a role may come.
 const FORBIDDEN: &str = "InstancePolicyRequired";
 
-pub(super) fn may_be_granted(why: &Unrunnable) -> bool {
+pub(super) fn may_be_granted(why: &RevisionError) -> bool {
     why.reason == FORBIDDEN
 }
 
@@ -146,13 +146,13 @@ fn needed(
     rules: InstanceRules,
     usual: Option<(u32, u32)>,
     images: &[(String, Vec<String>)],
-) -> Result<BTreeSet<Policy>, Unrunnable> {
+) -> Result<BTreeSet<Policy>, RevisionError> {
     let mut needed = BTreeSet::new();
     let containers = || revision.spec.containers.iter().chain(&revision.spec.init_containers);
     let own = containers().find(|container| starts_own_command(revision, container, images));
     match (own, rules.processes) {
         (Some(container), ProcessInstances::Deny) => {
-            return Err(Unrunnable {
+            return Err(RevisionError {
                 reason: "ProcessInstancesDenied",
                 message: format!(
                     "The container \"{}\" starts a command of its own, and this appliance runs with --process-instances deny: \
@@ -208,7 +208,7 @@ fn account(revision: &Revision) -> &str {
     revision.spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default")
 }
 
-async fn may_use(world: &World, revision: &Revision, policy: Policy) -> Result<bool, Error> {
+async fn may_use(world: &ControllerContext, revision: &Revision, policy: Policy) -> Result<bool, Error> {
     let ns = namespace(&revision.metadata);
     let user = format!("system:serviceaccount:{ns}:{}", account(revision));
     let groups = [
@@ -218,7 +218,8 @@ async fn may_use(world: &World, revision: &Revision, policy: Policy) -> Result<b
     ];
     if let Some(store) = world.config.store.upgrade() {
         let (verb, group, resource) = (VERB, GROUP, RESOURCE);
-        let action = Action { verb, group, resource, subresource: "", namespace: ns, name: policy.name() };
+        let action =
+            RequestAttributes { verb, group, resource, subresource: "", namespace: ns, name: policy.name() };
         return Ok(rbac::allows(&store.read(), &user, &groups, &action));
     }
     let asked = ResourceAttributes {

@@ -3,16 +3,16 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 
-use super::plan::Unrunnable;
-use crate::fleet::{Observed, State};
-use crate::kinds::conditions::Conditions;
+use super::plan::RevisionError;
+use crate::autoscaler::{RevisionState, ScaleStatus};
+use crate::kinds::conditions::ConditionManager;
 use crate::kinds::serving::revision::{
     ACTIVE, CONDITIONS, CONTAINER_HEALTHY, ContainerStatus, RESOURCES_AVAILABLE, Revision, RevisionStatus,
 };
-use crate::kinds::shared::{Status, Verdict};
+use crate::kinds::shared::{ConditionStatus, Status};
 
 /// The reason of a start that took too long.
-const TOO_LATE: &str = "ProgressDeadlineExceeded";
+const PROGRESS_DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 /// ... and upstream's words for what that means to requests.
 const TIMED_OUT: (&str, &str) = ("TimedOut", "The target could not be activated.");
 /// What `TOO_LATE` says of a program that ended each time.
@@ -20,13 +20,13 @@ const GIVEN_UP: &str = "It was not ready within its progress deadline, and is no
 /// Of a Revision that is not started.
 const UNREACHABLE: (&str, &str) =
     ("Unreachable", "No Route sends to the Revision, and it was never ready: it is not started.");
-const COMING: (&str, &str) = ("Deploying", "Instances are being started.");
+const DEPLOYING: (&str, &str) = ("Deploying", "Instances are being started.");
 
 #[must_use]
 pub fn status(
     revision: &Revision,
-    unrunnable: Option<&Unrunnable>,
-    observed: &Observed,
+    unrunnable: Option<&RevisionError>,
+    observed: &ScaleStatus,
     now: Timestamp,
 ) -> RevisionStatus {
     let mut status = revision.status.clone().unwrap_or_default();
@@ -42,7 +42,7 @@ pub fn status(
     }
     let told = |container: &Container| ContainerStatus {
         name: container.name.clone(),
-        image_digest: digest(container.image.as_deref().unwrap_or_default()).to_owned(),
+        image_digest: image_digest(container.image.as_deref().unwrap_or_default()).to_owned(),
     };
     status.container_statuses = revision.spec.containers.iter().map(told).collect();
     status.init_container_statuses = revision.spec.init_containers.iter().map(told).collect();
@@ -57,43 +57,47 @@ pub fn status(
 }
 
 /// The image itself where it is named by its digest. A tag stands for a program of this host, which no registry has.
-fn digest(image: &str) -> &str {
+fn image_digest(image: &str) -> &str {
     if image.contains('@') { image } else { "" }
 }
 
-fn mark_observed(conditions: &mut Conditions<'_>, observed: &Observed) {
+fn mark_observed(conditions: &mut ConditionManager<'_>, observed: &ScaleStatus) {
     match &observed.state {
-        State::Ready => {
-            well(conditions);
+        RevisionState::Ready => {
+            mark_ready(conditions);
             conditions.mark_true(ACTIVE);
         }
-        State::Idle => {
-            well(conditions);
-            asleep(conditions);
+        RevisionState::Idle => {
+            mark_ready(conditions);
+            mark_scaled_to_zero(conditions);
         }
-        State::Pending | State::Starting => coming(conditions, observed),
-        State::Unreachable => {
+        RevisionState::Pending | RevisionState::Starting => mark_deploying(conditions, observed),
+        RevisionState::Unreachable => {
             for kind in [RESOURCES_AVAILABLE, CONTAINER_HEALTHY] {
-                if conditions.verdict(kind) != Verdict::True {
+                if conditions.status_of(kind) != ConditionStatus::True {
                     conditions.mark_unknown(kind, UNREACHABLE.0, UNREACHABLE.1);
                 }
             }
-            asleep(conditions);
+            mark_scaled_to_zero(conditions);
         }
-        State::Failed { reason, message } if reason == TOO_LATE => {
+        RevisionState::Failed { reason, message } if reason == PROGRESS_DEADLINE_EXCEEDED => {
             conditions.mark_false(RESOURCES_AVAILABLE, reason, message);
             conditions.mark_false(ACTIVE, TIMED_OUT.0, TIMED_OUT.1);
         }
-        State::Failed { reason, message } => {
+        RevisionState::Failed { reason, message } => {
             // Upstream's words, which its tools and tests look for.
             let message = format!("Container failed with: {message}");
             conditions.mark_false(CONTAINER_HEALTHY, reason, &message);
             conditions.mark_false(ACTIVE, reason, &message);
             if observed.deadline_exceeded {
-                conditions.mark_false(RESOURCES_AVAILABLE, TOO_LATE, &format!("{GIVEN_UP} {message}"));
+                conditions.mark_false(
+                    RESOURCES_AVAILABLE,
+                    PROGRESS_DEADLINE_EXCEEDED,
+                    &format!("{GIVEN_UP} {message}"),
+                );
                 conditions.mark_false(ACTIVE, TIMED_OUT.0, TIMED_OUT.1);
-            } else if conditions.verdict(RESOURCES_AVAILABLE) != Verdict::True {
-                conditions.mark_unknown(RESOURCES_AVAILABLE, COMING.0, COMING.1);
+            } else if conditions.status_of(RESOURCES_AVAILABLE) != ConditionStatus::True {
+                conditions.mark_unknown(RESOURCES_AVAILABLE, DEPLOYING.0, DEPLOYING.1);
             }
         }
     }
@@ -101,34 +105,35 @@ fn mark_observed(conditions: &mut Conditions<'_>, observed: &Observed) {
 
 /// A Revision that was well once is not in doubt while it wakes up again: it would lose its traffic
 /// with every sleep, and all traffic would be lost at a restart of ours.
-fn coming(conditions: &mut Conditions<'_>, observed: &Observed) {
-    let with_hindrance = |said: &str| match &observed.hindrance {
+fn mark_deploying(conditions: &mut ConditionManager<'_>, observed: &ScaleStatus) {
+    let with_hindrance = |said: &str| match &observed.not_ready_reason {
         Some(why) => format!("{said} Not ready yet: {why}"),
         None => said.to_owned(),
     };
     for (kind, said) in
-        [(RESOURCES_AVAILABLE, COMING.1.to_owned()), (CONTAINER_HEALTHY, with_hindrance(COMING.1))]
+        [(RESOURCES_AVAILABLE, DEPLOYING.1.to_owned()), (CONTAINER_HEALTHY, with_hindrance(DEPLOYING.1))]
     {
-        if conditions.verdict(kind) != Verdict::True {
-            conditions.mark_unknown(kind, COMING.0, &said);
+        if conditions.status_of(kind) != ConditionStatus::True {
+            conditions.mark_unknown(kind, DEPLOYING.0, &said);
         }
     }
-    let was_well =
-        [RESOURCES_AVAILABLE, CONTAINER_HEALTHY].iter().all(|k| conditions.verdict(k) == Verdict::True);
+    let was_well = [RESOURCES_AVAILABLE, CONTAINER_HEALTHY]
+        .iter()
+        .all(|k| conditions.status_of(k) == ConditionStatus::True);
     if was_well && observed.desired == 0 {
-        asleep(conditions);
+        mark_scaled_to_zero(conditions);
     } else {
         let said = "Requests to the target are being buffered as resources are provisioned.";
         conditions.mark_unknown(ACTIVE, "Queued", &with_hindrance(said));
     }
 }
 
-fn well(conditions: &mut Conditions<'_>) {
+fn mark_ready(conditions: &mut ConditionManager<'_>) {
     conditions.mark_true(RESOURCES_AVAILABLE);
     conditions.mark_true(CONTAINER_HEALTHY);
 }
 
-fn asleep(conditions: &mut Conditions<'_>) {
+fn mark_scaled_to_zero(conditions: &mut ConditionManager<'_>) {
     conditions.mark_false(ACTIVE, "NoTraffic", "The target is not receiving traffic.");
 }
 
@@ -138,33 +143,40 @@ mod tests {
     use crate::kinds::serving::template::RevisionSpec;
     use crate::kinds::shared::HasConditions;
 
-    fn observed(state: State) -> Observed {
-        Observed { actual: 0, desired: 0, roomy: false, hindrance: None, deadline_exceeded: false, state }
+    fn observed(state: RevisionState) -> ScaleStatus {
+        ScaleStatus {
+            actual: 0,
+            desired: 0,
+            has_burst_capacity: false,
+            not_ready_reason: None,
+            deadline_exceeded: false,
+            state,
+        }
     }
 
-    fn after(revision: &Revision, unrunnable: Option<&Unrunnable>, state: State) -> Revision {
+    fn after(revision: &Revision, unrunnable: Option<&RevisionError>, state: RevisionState) -> Revision {
         let mut after = revision.clone();
         after.status =
             Some(status(revision, unrunnable, &observed(state), Timestamp::from_second(1).unwrap()));
         after
     }
 
-    fn verdicts(revision: &Revision) -> [Verdict; 4] {
+    fn verdicts(revision: &Revision) -> [ConditionStatus; 4] {
         ["Ready", RESOURCES_AVAILABLE, CONTAINER_HEALTHY, ACTIVE]
             .map(|kind| revision.condition(kind).unwrap().status)
     }
 
-    use Verdict::{False, True, Unknown};
+    use ConditionStatus::{False, True, Unknown};
 
     /// SRV-REV-15, SRV-REV-16, COND-11, COND-16: from nothing over starting and ready to sleep.
     #[test]
     fn a_revision_becomes_ready_with_its_first_instance_and_stays_so_asleep() {
         let fresh = Revision::new("ns", "a", RevisionSpec::default());
-        let starting = after(&fresh, None, State::Starting);
+        let starting = after(&fresh, None, RevisionState::Starting);
         assert_eq!(verdicts(&starting), [Unknown; 4]);
-        let ready = after(&starting, None, State::Ready);
+        let ready = after(&starting, None, RevisionState::Ready);
         assert_eq!(verdicts(&ready), [True; 4]);
-        let asleep = after(&ready, None, State::Idle);
+        let asleep = after(&ready, None, RevisionState::Idle);
         assert_eq!(verdicts(&asleep), [True, True, True, False]);
         assert_eq!(asleep.condition(ACTIVE).unwrap().severity, "Info");
     }
@@ -179,7 +191,7 @@ mod tests {
         let containers: Vec<_> = images.iter().map(|(image, _)| container(image)).collect();
         let spec =
             RevisionSpec { init_containers: containers.clone(), containers, ..RevisionSpec::default() };
-        let told = after(&Revision::new("ns", "a", spec), None, State::Ready).status.unwrap();
+        let told = after(&Revision::new("ns", "a", spec), None, RevisionState::Ready).status.unwrap();
         for statuses in [told.container_statuses, told.init_container_statuses] {
             let digests: Vec<_> = statuses.iter().map(|status| status.image_digest.as_str()).collect();
             assert_eq!(digests, images.map(|(_, digest)| digest));
@@ -188,8 +200,8 @@ mod tests {
 
     #[test]
     fn waking_up_again_does_not_cost_readiness() {
-        let ready = after(&Revision::new("ns", "a", RevisionSpec::default()), None, State::Ready);
-        for state in [State::Pending, State::Starting] {
+        let ready = after(&Revision::new("ns", "a", RevisionSpec::default()), None, RevisionState::Ready);
+        for state in [RevisionState::Pending, RevisionState::Starting] {
             assert_eq!(verdicts(&after(&ready, None, state))[..3], [True; 3]);
         }
     }
@@ -197,10 +209,10 @@ mod tests {
     /// COND-17: what a slow start waits for is told long before its deadline, and not when it is ready.
     #[test]
     fn what_is_in_the_way_of_a_start_is_told() {
-        let told = |state: State| {
+        let told = |state: RevisionState| {
             let mut revision = Revision::new("ns", "a", RevisionSpec::default());
             let hindrance = Some("readiness probe failed: no such command".to_owned());
-            let seen = Observed { hindrance, ..observed(state) };
+            let seen = ScaleStatus { not_ready_reason: hindrance, ..observed(state) };
             revision.status = Some(status(&revision, None, &seen, Timestamp::from_second(1).unwrap()));
             [CONTAINER_HEALTHY, ACTIVE].map(|kind| {
                 let found = revision.condition(kind).unwrap();
@@ -210,41 +222,42 @@ mod tests {
                 )
             })
         };
-        assert_eq!(told(State::Starting), [(Unknown, true); 2]);
-        assert_eq!(told(State::Ready), [(True, false); 2]);
+        assert_eq!(told(RevisionState::Starting), [(Unknown, true); 2]);
+        assert_eq!(told(RevisionState::Ready), [(True, false); 2]);
     }
 
     /// COND-10, COND-18: a crash is False with the exit code and the last words.
     #[test]
     fn a_failed_instance_fails_the_revision_with_its_exit_code() {
-        let failed = State::Failed { reason: "ExitCode3".into(), message: "no such flag".into() };
+        let failed = RevisionState::Failed { reason: "ExitCode3".into(), message: "no such flag".into() };
         let fresh = Revision::new("ns", "a", RevisionSpec::default());
         let broken = after(&fresh, None, failed);
         let ready = broken.condition("Ready").unwrap();
         assert_eq!((ready.status, ready.reason.as_str()), (False, "ExitCode3"));
         assert!(ready.message.contains("no such flag"));
-        assert_eq!(verdicts(&after(&broken, None, State::Ready)), [True; 4]);
+        assert_eq!(verdicts(&after(&broken, None, RevisionState::Ready)), [True; 4]);
     }
 
     /// RT-PROBE-08, COND-10: a start that took too long is told as upstream tells it, Active with a reason of its own.
     #[test]
     fn a_start_that_takes_too_long_times_out() {
         let fresh = Revision::new("ns", "a", RevisionSpec::default());
-        let state = State::Failed { reason: TOO_LATE.into(), message: "too late".into() };
+        let state =
+            RevisionState::Failed { reason: PROGRESS_DEADLINE_EXCEEDED.into(), message: "too late".into() };
         let late = after(&fresh, None, state);
         assert_eq!(verdicts(&late), [False, False, Unknown, False]);
         let reasons =
             ["Ready", RESOURCES_AVAILABLE, ACTIVE].map(|kind| late.condition(kind).unwrap().reason.clone());
-        assert_eq!(reasons, [TOO_LATE, TOO_LATE, "TimedOut"]);
+        assert_eq!(reasons, [PROGRESS_DEADLINE_EXCEEDED, PROGRESS_DEADLINE_EXCEEDED, "TimedOut"]);
     }
 
     /// RT-PROBE-08, COND-10: a crash loop that is over says why and that nothing is tried any more.
     #[test]
     fn crash_loop_over_its_deadline_says_both() {
         let fresh = Revision::new("ns", "a", RevisionSpec::default());
-        let failed = |deadline_exceeded| Observed {
+        let failed = |deadline_exceeded| ScaleStatus {
             deadline_exceeded,
-            ..observed(State::Failed { reason: "ExitCode3".into(), message: "no such flag".into() })
+            ..observed(RevisionState::Failed { reason: "ExitCode3".into(), message: "no such flag".into() })
         };
         let mut revision = fresh.clone();
         let mut told = |deadline_exceeded| {
@@ -255,27 +268,31 @@ mod tests {
         };
         assert_eq!(
             told(false),
-            ([COMING.0, "ExitCode3", "ExitCode3"].map(Into::into), [False, Unknown, False, False])
+            ([DEPLOYING.0, "ExitCode3", "ExitCode3"].map(Into::into), [False, Unknown, False, False])
         );
-        assert_eq!(told(true), ([TOO_LATE, "ExitCode3", "TimedOut"].map(Into::into), [False; 4]));
-        assert_eq!(told(false).0[0], COMING.0, "it is tried again");
+        assert_eq!(
+            told(true),
+            ([PROGRESS_DEADLINE_EXCEEDED, "ExitCode3", "TimedOut"].map(Into::into), [False; 4])
+        );
+        assert_eq!(told(false).0[0], DEPLOYING.0, "it is tried again");
     }
 
     #[test]
     fn revision_that_is_not_started_says_so() {
         let fresh = Revision::new("ns", "a", RevisionSpec::default());
-        let revision = after(&fresh, None, State::Unreachable);
+        let revision = after(&fresh, None, RevisionState::Unreachable);
         assert_eq!(verdicts(&revision), [Unknown, Unknown, Unknown, False]);
         assert_eq!(revision.condition("Ready").unwrap().reason, "Unreachable");
-        let ready = after(&fresh, None, State::Ready);
-        assert_eq!(verdicts(&after(&ready, None, State::Unreachable))[..3], [True; 3]);
+        let ready = after(&fresh, None, RevisionState::Ready);
+        assert_eq!(verdicts(&after(&ready, None, RevisionState::Unreachable))[..3], [True; 3]);
     }
 
     /// AMB-06: without a runner the resources are what is missing.
     #[test]
     fn without_a_runner_resources_are_not_available() {
-        let why = Unrunnable { reason: "NoRuntime", message: "nothing runs it".into() };
-        let revision = after(&Revision::new("ns", "a", RevisionSpec::default()), Some(&why), State::Pending);
+        let why = RevisionError { reason: "NoRuntime", message: "nothing runs it".into() };
+        let revision =
+            after(&Revision::new("ns", "a", RevisionSpec::default()), Some(&why), RevisionState::Pending);
         assert_eq!(revision.condition(RESOURCES_AVAILABLE).unwrap().reason, "NoRuntime");
         assert_eq!(revision.condition("Ready").unwrap().status, False);
     }

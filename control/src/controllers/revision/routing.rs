@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::controllers::context::{ControllerContext, now};
 use crate::controllers::route;
-use crate::controllers::world::{World, now};
 use crate::kinds::serving::annotations::{
     CONFIGURATION, CONFIGURATION_GENERATION, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED,
 };
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::{RESOURCES_AVAILABLE, Revision};
-use crate::kinds::shared::{HasConditions, Verdict, annotation, label, name, namespace};
+use crate::kinds::shared::{ConditionStatus, HasConditions, annotation, label, name, namespace};
 
 /// Upstream's words for the label.
 const ACTIVE: &str = "active";
@@ -47,28 +47,28 @@ impl Standing<'_> {
 }
 
 /// Whether requests can come, or may come soon.
-pub(super) fn is_reachable(world: &World, revision: &Revision) -> bool {
+pub(super) fn is_reachable(world: &ControllerContext, revision: &Revision) -> bool {
     let parent = parent(world, revision);
     let standing = Standing {
         is_routed: is_routed(world, revision),
         routing_state: label(&revision.metadata, ROUTING_STATE),
-        was_ready: revision.condition(RESOURCES_AVAILABLE).is_some_and(|c| c.status == Verdict::True),
+        was_ready: revision.condition(RESOURCES_AVAILABLE).is_some_and(|c| c.status == ConditionStatus::True),
         is_superseded: parent.is_some_and(|parent| !is_newest(revision, &parent)),
     };
     standing.is_reachable()
 }
 
 /// Whether a Route sends to the Revision.
-pub(in crate::controllers) fn is_routed(world: &World, revision: &Revision) -> bool {
+pub(in crate::controllers) fn is_routed(world: &ControllerContext, revision: &Revision) -> bool {
     !routes(world, revision).is_empty()
 }
 
 /// The Routes that send to the Revision: by its name, or because it is what the named Configuration
 /// stands for, now or as soon as the Route has seen it.
-fn routes(world: &World, revision: &Revision) -> BTreeSet<String> {
+fn routes(world: &ControllerContext, revision: &Revision) -> BTreeSet<String> {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
     // Mostly so, and a Configuration need not be opened for it.
-    let by_name = route::senders(world, ns, own, None);
+    let by_name = route::routes_sending_to(world, ns, own, None);
     if !by_name.is_empty() {
         return by_name;
     }
@@ -77,10 +77,10 @@ fn routes(world: &World, revision: &Revision) -> BTreeSet<String> {
         is_newest(revision, parent) || ready == Some(own)
     });
     let followed = followed.as_ref().map(|parent| name(&parent.metadata));
-    route::senders(world, ns, own, followed)
+    route::routes_sending_to(world, ns, own, followed)
 }
 
-fn parent(world: &World, revision: &Revision) -> Option<std::sync::Arc<Configuration>> {
+fn parent(world: &ControllerContext, revision: &Revision) -> Option<std::sync::Arc<Configuration>> {
     let parent = label(&revision.metadata, CONFIGURATION)?;
     world.configurations.get(namespace(&revision.metadata), parent)
 }
@@ -88,12 +88,12 @@ fn parent(world: &World, revision: &Revision) -> Option<std::sync::Arc<Configura
 /// The Revision is that of its Configuration's current template: made for it, or found by the name that its author gives.
 fn is_newest(revision: &Revision, parent: &Configuration) -> bool {
     let generation = label(&revision.metadata, CONFIGURATION_GENERATION).and_then(|text| text.parse().ok());
-    let own_name = parent.spec.template.own_name();
+    let own_name = parent.spec.template.explicit_name();
     generation == parent.metadata.generation || own_name == revision.metadata.name.as_deref()
 }
 
 /// Keeps what tells whether requests reach the Revision, and by which Routes (X-RTE-12); `None` when it is right.
-pub(super) fn patch(world: &World, revision: &Revision) -> Option<Value> {
+pub(super) fn patch(world: &ControllerContext, revision: &Revision) -> Option<Value> {
     let state = label(&revision.metadata, ROUTING_STATE);
     let listed = annotation(&revision.metadata, ROUTES).unwrap_or_default();
     let routes: Vec<String> = routes(world, revision).into_iter().collect();

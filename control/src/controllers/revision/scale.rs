@@ -3,28 +3,28 @@
 use std::time::Duration;
 
 use super::plan::concurrency_max;
-use crate::fleet::Metric;
+use crate::autoscaler::ScalingMetric;
 use crate::kinds::duration;
 use crate::kinds::serving::annotations::autoscaling;
-use crate::kinds::serving::autoscaler::Autoscaler;
+use crate::kinds::serving::autoscaler_settings::AutoscalerSettings;
 use crate::kinds::serving::revision::Revision;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scale {
+pub struct ScalingConfig {
     pub min: u32,
     pub max: u32,
     pub initial: u32,
     /// Whose scaling it is, by upstream's name.
     pub class: String,
-    pub metric: Metric,
+    pub metric: ScalingMetric,
     pub target: f64,
     /// Of which `target` is a share.
     pub total: f64,
     /// `None`: requests never go past who holds them back.
-    pub burst: Option<f64>,
+    pub burst_capacity: Option<f64>,
     pub weighted: bool,
     /// The last instance stays this long after the decision to go to zero.
-    pub retention: Duration,
+    pub scale_to_zero_retention: Duration,
     pub stable_window: Duration,
     pub panic_window: Duration,
     pub panic_threshold: f64,
@@ -33,21 +33,21 @@ pub struct Scale {
 }
 
 #[must_use]
-pub fn scale(revision: &Revision, config: &Autoscaler) -> Scale {
+pub fn scale(revision: &Revision, config: &AutoscalerSettings) -> ScalingConfig {
     let meta = &revision.metadata;
     let count = |key: &str| autoscaling(meta, key).and_then(|text| text.parse::<u32>().ok());
     let number = |key: &str| number(revision, key);
     let span = |key: &str| autoscaling(meta, key).and_then(duration::parse_go);
     let metric = match autoscaling(meta, "metric") {
-        Some("rps") => Metric::Rps,
-        _ => Metric::Concurrency,
+        Some("rps") => ScalingMetric::RequestsPerSecond,
+        _ => ScalingMetric::Concurrency,
     };
     let window = span("window").unwrap_or(config.stable_window);
-    let retention = span("scale-to-zero-pod-retention-period").unwrap_or(config.retention);
+    let retention = span("scale-to-zero-pod-retention-period").unwrap_or(config.scale_to_zero_retention);
     let panic_percent = number("panic-window-percentage").unwrap_or(config.panic_window_percent);
     let total = total(revision, metric, config);
     let initial = count("initial-scale").unwrap_or(config.initial_scale);
-    Scale {
+    ScalingConfig {
         min: count("min-scale").unwrap_or(config.min_scale),
         max: limited(count("max-scale").unwrap_or(config.max_scale), config.max_scale_limit),
         initial: if config.zero_initial_scale { initial } else { initial.max(1) },
@@ -55,9 +55,10 @@ pub fn scale(revision: &Revision, config: &Autoscaler) -> Scale {
         metric,
         target: total * target_share(revision, config),
         total,
-        burst: Some(number("target-burst-capacity").unwrap_or(config.burst)).filter(|burst| *burst >= 0.0),
+        burst_capacity: Some(number("target-burst-capacity").unwrap_or(config.target_burst_capacity))
+            .filter(|burst| *burst >= 0.0),
         weighted: autoscaling(meta, "metric-aggregation-algorithm") == Some("weighted-exponential"),
-        retention,
+        scale_to_zero_retention: retention,
         stable_window: window,
         // X-AS: metrics come in buckets of a second, and so does the smallest window.
         panic_window: window.mul_f64((panic_percent / 100.0).clamp(0.01, 1.0)).max(Duration::from_secs(1)),
@@ -78,11 +79,11 @@ fn limited(max: u32, limit: u32) -> u32 {
 }
 
 /// X-AS-01: the whole target, of which a share is aimed at.
-fn total(revision: &Revision, metric: Metric, config: &Autoscaler) -> f64 {
+fn total(revision: &Revision, metric: ScalingMetric, config: &AutoscalerSettings) -> f64 {
     let annotated = number(revision, "target");
     match metric {
-        Metric::Rps => annotated.unwrap_or(config.rps_target),
-        Metric::Concurrency => match concurrency_max(revision) {
+        ScalingMetric::RequestsPerSecond => annotated.unwrap_or(config.rps_target),
+        ScalingMetric::Concurrency => match concurrency_max(revision) {
             0 => annotated.unwrap_or(config.concurrency_target),
             // A soft target above the hard limit can never be reached.
             hard => annotated.map_or(f64::from(hard), |target| target.min(f64::from(hard))),
@@ -90,8 +91,9 @@ fn total(revision: &Revision, metric: Metric, config: &Autoscaler) -> f64 {
     }
 }
 
-fn target_share(revision: &Revision, config: &Autoscaler) -> f64 {
-    number(revision, "target-utilization-percentage").map_or(config.target_share, |percent| percent / 100.0)
+fn target_share(revision: &Revision, config: &AutoscalerSettings) -> f64 {
+    number(revision, "target-utilization-percentage")
+        .map_or(config.target_utilization, |percent| percent / 100.0)
 }
 
 fn number(revision: &Revision, key: &str) -> Option<f64> {
@@ -130,15 +132,19 @@ mod tests {
                 120.0,
             ),
         ] {
-            let found = scale(&revision(annotations.clone(), concurrency), &Autoscaler::default()).target;
+            let found =
+                scale(&revision(annotations.clone(), concurrency), &AutoscalerSettings::default()).target;
             assert!((found - wanted).abs() < 1e-9, "{annotations} {concurrency}: {found}");
         }
     }
 
     #[test]
     fn annotations_win_over_the_operators_values() {
-        let config =
-            Autoscaler { min_scale: 2, stable_window: Duration::from_secs(30), ..Autoscaler::default() };
+        let config = AutoscalerSettings {
+            min_scale: 2,
+            stable_window: Duration::from_secs(30),
+            ..AutoscalerSettings::default()
+        };
         let silent = scale(&revision(json!({}), 0), &config);
         assert_eq!((silent.min, silent.stable_window.as_secs(), silent.panic_window.as_secs()), (2, 30, 3));
         let loud = json!({
@@ -150,7 +156,7 @@ mod tests {
         });
         let loud = scale(&revision(loud, 0), &config);
         assert_eq!((loud.min, loud.activation, loud.panic_window.as_secs()), (1, 4, 20));
-        assert_eq!((loud.scale_down_delay.as_secs(), loud.retention.as_secs()), (900, 600));
+        assert_eq!((loud.scale_down_delay.as_secs(), loud.scale_to_zero_retention.as_secs()), (900, 600));
         assert!((loud.panic_threshold - 1.5).abs() < 1e-9);
     }
 
@@ -169,11 +175,11 @@ mod tests {
             (json!({key("initial-scale"): "0"}), 0, true, (3, 0)),
             (json!({key("initial-scale"): "4"}), 0, true, (3, 4)),
         ] {
-            let config = Autoscaler {
+            let config = AutoscalerSettings {
                 max_scale: 3,
                 max_scale_limit: limit,
                 zero_initial_scale: allowed,
-                ..Autoscaler::default()
+                ..AutoscalerSettings::default()
             };
             let found = scale(&revision(annotations.clone(), 0), &config);
             assert_eq!((found.max, found.initial), wanted, "{annotations} {limit} {allowed}");
@@ -182,11 +188,11 @@ mod tests {
 
     #[test]
     fn class_and_algorithm_are_the_revisions_or_the_operators() {
-        let silent = scale(&revision(json!({}), 0), &Autoscaler::default());
+        let silent = scale(&revision(json!({}), 0), &AutoscalerSettings::default());
         assert_eq!((silent.class.as_str(), silent.weighted), ("kpa.autoscaling.knative.dev", false));
         let loud = json!({"autoscaling.knative.dev/class": "other.example.com",
             "autoscaling.knative.dev/metric-aggregation-algorithm": "weighted-exponential"});
-        let loud = scale(&revision(loud, 0), &Autoscaler::default());
+        let loud = scale(&revision(loud, 0), &AutoscalerSettings::default());
         assert_eq!((loud.class.as_str(), loud.weighted), ("other.example.com", true));
     }
 }

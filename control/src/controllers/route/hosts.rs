@@ -3,13 +3,13 @@
 use dataplane::table::HTTPS_PORT;
 use k8s_openapi::api::core::v1::Service;
 
-use crate::controllers::cache::Cache;
-use crate::controllers::certificate::standing::{Held, Tls, ready};
-use crate::controllers::resolve::CLUSTER_DOMAIN;
-use crate::kinds::names::{SUBDOMAIN_CHARS_MAX, is_dns_subdomain, is_dns1123_label, wrong_with_label};
+use crate::controllers::certificate::state::{HostCertificate, HostTls, ready_certificate};
+use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
+use crate::controllers::informer_cache::InformerCache;
+use crate::kinds::names::{SUBDOMAIN_CHARS_MAX, is_dns_subdomain, is_dns1123_label, label_error};
 use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use crate::kinds::serving::route::Route;
-use crate::kinds::settings::{HttpProtocol, Network};
+use crate::kinds::settings::{HttpProtocol, NetworkSettings};
 use crate::kinds::shared::{Addressable, label, name, namespace};
 
 /// The port that URLs need not name; the other is [`HTTPS_PORT`].
@@ -17,28 +17,28 @@ const HTTP_PORT: u16 = 80;
 
 /// What hosts are made of, besides the Route.
 #[derive(Debug, Clone, Copy)]
-pub struct Naming<'a> {
+pub struct RouteNaming<'a> {
     pub domain: &'a str,
-    pub ports: Ports,
+    pub ports: PublicPorts,
     /// What TLS there is for its public hosts.
-    pub tls: &'a Tls,
+    pub tls: &'a HostTls,
     /// The certificates of its names inside; none unless the operator wants them.
-    pub inside: &'a [Held],
+    pub cluster_local_certificates: &'a [HostCertificate],
     /// The operator's templates.
-    pub network: &'a Network,
+    pub network: &'a NetworkSettings,
     /// Core Services, among them placeholders.
-    pub services: &'a Cache<Service>,
+    pub services: &'a InformerCache<Service>,
 }
 
 /// Where everybody's requests come in.
 #[derive(Debug, Clone, Copy)]
-pub struct Ports {
+pub struct PublicPorts {
     pub http: u16,
     /// `None`: TLS is somebody else's before us, at its usual port.
     pub https: Option<u16>,
 }
 
-impl Ports {
+impl PublicPorts {
     /// Where clients without TLS are sent to: the port that URLs name, if it is ours. Whoever has TLS before us has them come in
     /// the clear.
     #[must_use]
@@ -64,87 +64,88 @@ impl Ports {
 /// Whether only names of the cluster lead to the Route or to its tag: by the Route's label, or by that of the name's
 /// placeholder (X-RTE-05).
 #[must_use]
-pub fn is_local(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> bool {
+pub fn is_cluster_local(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> bool {
     let ns = namespace(&route.metadata);
     label(&route.metadata, VISIBILITY) == Some(CLUSTER_LOCAL)
-        || naming.services.is_found(ns, &first_label(route, tag, naming), CLUSTER_LOCAL)
+        || naming.services.is_indexed(ns, &first_label(route, tag, naming), CLUSTER_LOCAL)
 }
 
 /// All hosts of the Route, or of one of its tags.
 #[must_use]
-pub fn hosts(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Vec<String> {
-    let mut hosts = inside_hosts(route, tag, naming);
-    if !is_local(route, tag, naming) {
-        hosts.push(public(route, tag, naming).to_ascii_lowercase());
+pub fn hosts(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> Vec<String> {
+    let mut hosts = cluster_local_hosts(route, tag, naming);
+    if !is_cluster_local(route, tag, naming) {
+        hosts.push(public_host(route, tag, naming).to_ascii_lowercase());
     }
     hosts
 }
 
 /// Those that only callers inside use.
 #[must_use]
-pub fn inside_hosts(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Vec<String> {
+pub fn cluster_local_hosts(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> Vec<String> {
     let (first, ns) = (first_label(route, tag, naming), namespace(&route.metadata));
     vec![format!("{first}.{ns}.svc.{CLUSTER_DOMAIN}"), format!("{first}.{ns}.svc"), format!("{first}.{ns}")]
 }
 
 /// The URL that clients use.
 #[must_use]
-pub fn url(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
-    if is_local(route, tag, naming) {
-        let host = inside_by(&first_label(route, tag, naming), namespace(&route.metadata));
-        return inside_url(&host, naming).0;
+pub fn url(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> String {
+    if is_cluster_local(route, tag, naming) {
+        let host = service_host(&first_label(route, tag, naming), namespace(&route.metadata));
+        return cluster_local_url(&host, naming).0;
     }
-    let host = public(route, tag, naming);
+    let host = public_host(route, tag, naming);
     let scheme = naming.tls.scheme(&host.to_ascii_lowercase(), naming.network.http_protocol);
     naming.ports.url(scheme.unwrap_or(&naming.network.default_external_scheme), &host)
 }
 
 /// How other objects reach it.
 #[must_use]
-pub fn address(route: &Route, naming: Naming<'_>) -> Addressable {
-    let (url, ca_certs) = inside_url(&inside(route), naming);
+pub fn address(route: &Route, naming: RouteNaming<'_>) -> Addressable {
+    let (url, ca_certs) = cluster_local_url(&cluster_local_host(route), naming);
     Addressable { url: Some(url), ca_certs, ..Addressable::default() }
 }
 
 /// The URL of a name inside, and by whom it is believed there.
-fn inside_url(host: &str, naming: Naming<'_>) -> (String, Option<String>) {
-    match ready(naming.inside, host) {
+fn cluster_local_url(host: &str, naming: RouteNaming<'_>) -> (String, Option<String>) {
+    match ready_certificate(naming.cluster_local_certificates, host) {
         Some(held) => (format!("https://{host}"), held.ca_certs.clone()),
         None => (format!("http://{host}"), None),
     }
 }
 
 /// Its name for callers inside.
-fn inside(route: &Route) -> String {
-    inside_by(name(&route.metadata), namespace(&route.metadata))
+fn cluster_local_host(route: &Route) -> String {
+    service_host(name(&route.metadata), namespace(&route.metadata))
 }
 
 /// What Kubernetes calls the Service `name`.
 #[must_use]
-pub fn inside_by(name: &str, namespace: &str) -> String {
+pub fn service_host(name: &str, namespace: &str) -> String {
     format!("{name}.{namespace}.svc.{CLUSTER_DOMAIN}")
 }
 
 /// X-RTE-02, X-RTE-03: by the operator's templates.
-pub fn public(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
+pub fn public_host(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> String {
     naming.network.host(tag, &route.metadata, naming.domain)
 }
 
 /// Why no resolver would take a name of the Route, or of its tag; in upstream's words.
 #[must_use]
-pub fn wrong(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> Option<String> {
-    let public = (!is_local(route, tag, naming)).then(|| public(route, tag, naming).to_ascii_lowercase());
-    let inside = inside_by(&first_label(route, tag, naming), namespace(&route.metadata));
+pub fn host_error(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> Option<String> {
+    let public =
+        (!is_cluster_local(route, tag, naming)).then(|| public_host(route, tag, naming).to_ascii_lowercase());
+    let inside = service_host(&first_label(route, tag, naming), namespace(&route.metadata));
     let host = public.into_iter().chain([inside]).find(|host| !is_dns_subdomain(host))?;
     let (wrong, why) = match host.split('.').find(|label| !is_dns1123_label(label)) {
-        Some(label) => (label, wrong_with_label(label)),
+        Some(label) => (label, label_error(label)),
         None => (&*host, format!("must be no more than {SUBDOMAIN_CHARS_MAX} bytes")),
     };
     Some(format!("invalid domain name {host:?}: url: Invalid value: {wrong:?}: {why}"))
 }
 
 /// The first label of its hosts, or of its tag's.
-pub(super) fn first_label(route: &Route, tag: Option<&str>, naming: Naming<'_>) -> String {
+pub(super) fn first_label(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> String {
     let name = name(&route.metadata);
     tag.map_or_else(|| name.to_owned(), |tag| naming.network.tagged(tag, name))
 }
@@ -156,22 +157,22 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
-    use crate::controllers::certificate::standing::Standing;
-    use crate::controllers::core_names::words;
-    use crate::kind::Problems;
+    use crate::controllers::certificate::state::CertificateState;
+    use crate::controllers::service_names::index_keys;
+    use crate::kind_registry::FieldErrors;
     use crate::kinds::serving::route::RouteSpec;
-    use crate::kinds::settings::Setting as _;
+    use crate::kinds::settings::ConfigMapSetting as _;
 
-    static NETWORK: LazyLock<Network> = LazyLock::new(Network::default);
-    static SERVICES: LazyLock<Cache<Service>> = LazyLock::new(Cache::default);
+    static NETWORK: LazyLock<NetworkSettings> = LazyLock::new(NetworkSettings::default);
+    static SERVICES: LazyLock<InformerCache<Service>> = LazyLock::new(InformerCache::default);
 
-    fn naming(http_port: u16) -> Naming<'static> {
-        let ports = Ports { http: http_port, https: None };
-        Naming {
+    fn naming(http_port: u16) -> RouteNaming<'static> {
+        let ports = PublicPorts { http: http_port, https: None };
+        RouteNaming {
             domain: "localhost",
             ports,
-            tls: &Tls::Unasked,
-            inside: &[],
+            tls: &HostTls::NotRequested,
+            cluster_local_certificates: &[],
             network: &NETWORK,
             services: &SERVICES,
         }
@@ -193,14 +194,15 @@ mod tests {
     #[test]
     fn the_operator_chooses_the_scheme_of_public_urls() {
         let data = [("default-external-scheme".to_owned(), "https".to_owned())].into();
-        let network = Network::parse(&data, &mut Problems::default());
+        let network = NetworkSettings::parse(&data, &mut FieldErrors::default());
         let route = Route::new("ns", "app", RouteSpec::default());
         for (https, wanted) in [
             (None, "https://app.ns.localhost"),
             (Some(443), "https://app.ns.localhost"),
             (Some(8443), "https://app.ns.localhost:8443"),
         ] {
-            let naming = Naming { network: &network, ports: Ports { http: 8080, https }, ..naming(80) };
+            let naming =
+                RouteNaming { network: &network, ports: PublicPorts { http: 8080, https }, ..naming(80) };
             assert_eq!(url(&route, None, naming), wanted);
             assert_eq!(address(&route, naming).url.as_deref(), Some("http://app.ns.svc.cluster.local"));
         }
@@ -209,7 +211,7 @@ mod tests {
     /// X-RTE-06: whoever has TLS before us would send them here in the clear again, and so on.
     #[test]
     fn clients_are_sent_to_a_listener_of_ours_or_nowhere() {
-        let sent = |https, protocol| Ports { http: 8080, https }.redirect(protocol);
+        let sent = |https, protocol| PublicPorts { http: 8080, https }.redirect(protocol);
         assert_eq!(sent(Some(8443), HttpProtocol::Redirected), Some(8443));
         assert_eq!(sent(None, HttpProtocol::Redirected), None);
         assert_eq!(sent(Some(8443), HttpProtocol::Enabled), None);
@@ -227,12 +229,13 @@ mod tests {
     #[test]
     fn names_inside_are_shown_by_tls_when_they_have_certificates() {
         let mut route = Route::new("ns", "app", RouteSpec::default());
-        let held = |standing: Standing| {
+        let held = |standing: CertificateState| {
             let hosts = vec!["app.ns.svc.cluster.local".to_owned()];
-            [Held { ca_certs: Some("pem".into()), ..Held::new("c", hosts, standing) }]
+            [HostCertificate { ca_certs: Some("pem".into()), ..HostCertificate::new("c", hosts, standing) }]
         };
-        let (coming, there) = (held(Standing::Coming(String::new())), held(Standing::Ready(None)));
-        let with = |inside| Naming { inside, ..naming(80) };
+        let (coming, there) =
+            (held(CertificateState::Pending(String::new())), held(CertificateState::Ready(None)));
+        let with = |inside| RouteNaming { cluster_local_certificates: inside, ..naming(80) };
         assert_eq!(address(&route, with(&coming)).url.as_deref(), Some("http://app.ns.svc.cluster.local"));
         assert_eq!(address(&route, with(&coming)).ca_certs, None);
         assert_eq!(address(&route, with(&there)).url.as_deref(), Some("https://app.ns.svc.cluster.local"));
@@ -246,18 +249,18 @@ mod tests {
     #[test]
     fn a_name_that_no_resolver_takes_is_told() {
         let route = Route::new("ns", &"n".repeat(50), RouteSpec::default());
-        assert_eq!(wrong(&route, None, naming(80)), None);
-        assert_eq!(wrong(&route, Some(&"t".repeat(12)), naming(80)), None, "63 characters are a label");
+        assert_eq!(host_error(&route, None, naming(80)), None);
+        assert_eq!(host_error(&route, Some(&"t".repeat(12)), naming(80)), None, "63 characters are a label");
         let label = format!("{}-{}", "t".repeat(13), "n".repeat(50));
         assert_eq!(
-            wrong(&route, Some(&"t".repeat(13)), naming(80)),
+            host_error(&route, Some(&"t".repeat(13)), naming(80)),
             Some(format!(
                 "invalid domain name \"{label}.ns.localhost\": url: Invalid value: \"{label}\": must be no more \
                  than 63 bytes"
             ))
         );
         let domain = ["d"; 120].join(".");
-        let why = wrong(&route, None, Naming { domain: &domain, ..naming(80) }).unwrap();
+        let why = host_error(&route, None, RouteNaming { domain: &domain, ..naming(80) }).unwrap();
         assert!(why.ends_with("must be no more than 253 bytes"), "{why}");
     }
 
@@ -266,14 +269,14 @@ mod tests {
     fn labels_of_the_route_stand_in_its_hosts() {
         let data =
             [("domain-template".to_owned(), "{{.Name}}.{{.Labels.team}}.{{.Domain}}".to_owned())].into();
-        let network = Network::parse(&data, &mut Problems::default());
-        let naming = Naming { network: &network, ..naming(80) };
+        let network = NetworkSettings::parse(&data, &mut FieldErrors::default());
+        let naming = RouteNaming { network: &network, ..naming(80) };
         let mut route = Route::new("ns", "app", RouteSpec::default());
-        let why = wrong(&route, None, naming).unwrap();
+        let why = host_error(&route, None, naming).unwrap();
         assert!(why.starts_with("invalid domain name \"app..localhost\""), "{why}");
         route.metadata.labels = Some([("team".to_owned(), "blue".to_owned())].into());
         assert_eq!(
-            (wrong(&route, None, naming), url(&route, None, naming)),
+            (host_error(&route, None, naming), url(&route, None, naming)),
             (None, "http://app.blue.localhost".into())
         );
     }
@@ -282,7 +285,7 @@ mod tests {
     #[test]
     fn a_tag_is_cluster_local_by_its_placeholder() {
         let labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
-        let services = Cache::found_by(words);
+        let services = InformerCache::with_index(index_keys);
         let metadata = ObjectMeta {
             name: Some("blue-app".into()),
             namespace: Some("ns".into()),
@@ -290,7 +293,7 @@ mod tests {
             ..ObjectMeta::default()
         };
         services.replace(vec![Service { metadata, ..Service::default() }], |_| {});
-        let naming = Naming { services: &services, ..naming(80) };
+        let naming = RouteNaming { services: &services, ..naming(80) };
         let route = Route::new("ns", "app", RouteSpec::default());
         assert_eq!(url(&route, Some("blue"), naming), "http://blue-app.ns.svc.cluster.local");
         assert!(!hosts(&route, Some("blue"), naming).contains(&"blue-app.ns.localhost".to_owned()));

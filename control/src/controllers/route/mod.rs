@@ -13,11 +13,11 @@ use std::time::Duration;
 use futures_util::future::join;
 use k8s_openapi::api::core::v1::Service;
 
-use super::cache::Change;
-use super::certificate::challenges::{answers, put_in};
-use super::certificate::standing::{self, Held, Tls};
-use super::queue::{Item, Kind};
-use super::world::{Error, World, now};
+use super::certificate::challenges::{challenge_rules, merge_rules};
+use super::certificate::state::{self, HostCertificate, HostTls};
+use super::context::{ControllerContext, Error, now};
+use super::informer_cache::ObjectChange;
+use super::work_queue::{ControllerKind, WorkItem};
 use super::{certificate, domain_mapping, ingress};
 use crate::kinds::duration;
 use crate::kinds::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION, http_protocol};
@@ -25,127 +25,137 @@ use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::{ALL_TRAFFIC_ASSIGNED, INGRESS_READY, Route};
 use crate::kinds::settings::{HttpProtocol, Settings};
-use crate::kinds::shared::{Condition, HasConditions, Verdict, annotation, label, name, namespace};
-use crate::publish::{HostRule, Shown};
-use hosts::{Naming, Ports};
-use reconcile::{NOT_CONFIGURED, Outcome, ROLLOUT_IN_PROGRESS, status};
-use rollout::divide;
-use traffic::{Lookup, Ways, resolve, rules};
+use crate::kinds::shared::{Condition, ConditionStatus, HasConditions, annotation, label, name, namespace};
+use crate::publish::{HostRule, ObjectCertificates};
+use hosts::{PublicPorts, RouteNaming};
+use reconcile::{NOT_CONFIGURED, ROLLOUT_IN_PROGRESS, RouteOutcome, status};
+use rollout::divide_traffic;
+use traffic::{RouteRuleOptions, TrafficLookup, resolve, rules};
 
-pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let owner = format!("{}/{}", item.namespace, item.name);
     let Some(route) = world.routes.get(&item.namespace, &item.name) else {
         world.publisher.remove_route(&owner);
-        world.publisher.set_certificates_of(&owner, Shown::default());
-        world.publisher.flow().await;
-        hosts_are_free(world);
+        world.publisher.set_object_certificates(&owner, ObjectCertificates::default());
+        world.publisher.flush().await;
+        requeue_host_conflicts(world);
         return Ok(());
     };
     let settings = world.settings();
     let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
-    let naming = Naming { tls: &tls, inside: &inside, ..naming(world, &settings, &route) };
+    let naming =
+        RouteNaming { tls: &tls, cluster_local_certificates: &inside, ..naming(world, &settings, &route) };
     let outcome = assign(world, &route, &settings, naming);
     match &outcome {
-        Outcome::Flowing(_) => world.publisher.set_certificates_of(&owner, shown(&tls, &inside)),
-        Outcome::Taken(_) | Outcome::Foreign(_) => {
-            world.publisher.set_certificates_of(&owner, Shown::default());
+        RouteOutcome::Assigned(_) => {
+            world.publisher.set_object_certificates(&owner, route_certificates(&tls, &inside))
         }
-        Outcome::Unassigned(_) | Outcome::Misnoted(_) => {}
+        RouteOutcome::HostConflict(_) | RouteOutcome::ServiceConflict(_) => {
+            world.publisher.set_object_certificates(&owner, ObjectCertificates::default());
+        }
+        RouteOutcome::Unassigned(_) | RouteOutcome::InvalidAnnotation(_) => {}
     }
     // COND-12: Ready is said after the swap, never before.
     let named = async {
-        let Outcome::Flowing(division) = &outcome else { return Ok(()) };
-        certificate::ask_for_route(world, &route, naming).await?;
-        placeholder::keep(world, &route, &division.targets, naming).await
+        let RouteOutcome::Assigned(division) = &outcome else { return Ok(()) };
+        certificate::reconcile_for_route(world, &route, naming).await?;
+        placeholder::reconcile(world, &route, &division.targets, naming).await
     };
-    let ((), named) = join(world.publisher.flow(), named).await;
+    let ((), named) = join(world.publisher.flush(), named).await;
     named?;
     let mut after = (*route).clone();
     after.status = Some(status(&route, &outcome, naming, now()));
-    world.set_status_of(item, &*route, &after).await?;
-    if let Outcome::Flowing(division) = &outcome
+    world.set_transient_status(item, &*route, &after).await?;
+    if let RouteOutcome::Assigned(division) = &outcome
         && let Some(wait) = division.next_step(now())
     {
-        world.queue.add_later(item.clone(), wait);
+        world.queue.add_after(item.clone(), wait);
     }
     Ok(())
 }
 
 /// Gives the Route's hosts to the cores, if all is there that they lead to.
-fn assign(world: &World, route: &Route, settings: &Settings, naming: Naming<'_>) -> Outcome {
+fn assign(
+    world: &ControllerContext,
+    route: &Route,
+    settings: &Settings,
+    naming: RouteNaming<'_>,
+) -> RouteOutcome {
     let ns = namespace(&route.metadata);
-    let goal = match resolve(route, &Here { world, namespace: ns }, naming) {
+    let goal = match resolve(route, &NamespaceLookup { world, namespace: ns }, naming) {
         Ok(goal) => goal,
-        Err(why) => return Outcome::Unassigned(why),
+        Err(why) => return RouteOutcome::Unassigned(why),
     };
     let protocol = match http_protocol(&route.metadata, settings.network.http_protocol) {
         Ok(protocol) => protocol,
-        Err(why) => return Outcome::Misnoted(why),
+        Err(why) => return RouteOutcome::InvalidAnnotation(why),
     };
     let is_of = |name: &str, parent: &str| {
         let revision = world.revisions.get(ns, name);
         revision.is_some_and(|revision| label(&revision.metadata, CONFIGURATION) == Some(parent))
     };
-    let division = divide(route, goal, rollout_duration(world, route), is_of, now());
-    if let Some(foreign) = placeholder::foreign(world, route, &division.targets, naming) {
-        return Outcome::Foreign(foreign);
+    let division = divide_traffic(route, goal, rollout_duration(world, route), is_of, now());
+    if let Some(foreign) = placeholder::conflicting_service(world, route, &division.targets, naming) {
+        return RouteOutcome::ServiceConflict(foreign);
     }
-    let rules = rules(route, &division.targets, ways(world, naming, settings, protocol));
-    let (rules, _) = put_in(rules, answers(world, ns, naming.tls));
+    let rules = rules(route, &division.targets, rule_options(world, naming, settings, protocol));
+    let (rules, _) = merge_rules(rules, challenge_rules(world, ns, naming.tls));
     match world.publisher.set_route(&format!("{ns}/{}", name(&route.metadata)), rules) {
         Ok(others_are_free) => {
             if others_are_free {
-                hosts_are_free(world);
+                requeue_host_conflicts(world);
             }
-            Outcome::Flowing(division)
+            RouteOutcome::Assigned(division)
         }
-        Err(taken) => Outcome::Taken(taken),
+        Err(taken) => RouteOutcome::HostConflict(taken),
     }
 }
 
 /// Somebody let go of hosts: they are for whoever was refused them, in whatever namespace (AMB-05).
-pub(super) fn hosts_are_free(world: &World) {
-    let routes = world.routes.keys_having(REFUSED).into_iter();
-    routes.for_each(|(ns, name)| world.look_at(Item::new(Kind::Route, &ns, &name)));
-    let others = ingress::refused(world).into_iter().chain(domain_mapping::refused(world));
-    others.for_each(|item| world.look_at(item));
+pub(super) fn requeue_host_conflicts(world: &ControllerContext) {
+    let routes = world.routes.keys_by_index(HOST_CONFLICT).into_iter();
+    routes.for_each(|(ns, name)| world.enqueue(WorkItem::new(ControllerKind::Route, &ns, &name)));
+    let others = ingress::ingresses_with_conflicts(world)
+        .into_iter()
+        .chain(domain_mapping::mappings_with_conflicts(world));
+    others.for_each(|item| world.enqueue(item));
 }
 
 /// A placeholder that was changed or deleted is set back by its Route. One that was a tag's may have stood where another
 /// Route's own is to be.
-pub(super) fn placeholder_changed(world: &World, (before, after): Change<'_, Service>) {
+pub(super) fn on_placeholder_change(world: &ControllerContext, (before, after): ObjectChange<'_, Service>) {
     let Some(before) = before else { return };
     if let Some(item) = placeholder::route_of(before) {
-        world.look_at(item);
+        world.enqueue(item);
     }
     let (ns, name) = (namespace(&before.metadata), name(&before.metadata));
     if after.is_none() && world.routes.get(ns, name).is_some() {
-        world.look_at(Item::new(Kind::Route, ns, name));
+        world.enqueue(WorkItem::new(ControllerKind::Route, ns, name));
     }
 }
 
 /// A core Service went: its name may be one that a Route of `ns` was refused.
-pub(super) fn name_is_free(world: &World, ns: &str) {
-    refused(world, ns).for_each(|item| world.look_at(item));
+pub(super) fn requeue_name_conflicts(world: &ControllerContext, ns: &str) {
+    routes_with_conflicts(world, ns).for_each(|item| world.enqueue(item));
 }
 
 /// The Route's own word, or the operator's.
-fn rollout_duration(world: &World, route: &Route) -> Duration {
+fn rollout_duration(world: &ControllerContext, route: &Route) -> Duration {
     let own = annotation(&route.metadata, ROLLOUT_DURATION).and_then(duration::parse_go);
     own.unwrap_or_else(|| world.settings().network.rollout_duration)
 }
 
 /// Routes by what the last status says: how things were before a restart.
-pub fn restore(world: &World) {
+pub fn restore(world: &ControllerContext) {
     let settings = world.settings();
     let mut routes = world.routes.all();
     // Who had a host before has it again; among others the older comes first (AMB-05).
     let has_hosts = |route: &Route| {
-        let flows = |c: &Condition| c.status == Verdict::True || c.reason == ROLLOUT_IN_PROGRESS;
+        let flows = |c: &Condition| c.status == ConditionStatus::True || c.reason == ROLLOUT_IN_PROGRESS;
         // An annotation that makes no sense leaves things as they were.
         let misnoted = |c: &Condition| {
             let assigned = route.condition(ALL_TRAFFIC_ASSIGNED);
-            c.reason == NOT_CONFIGURED && assigned.is_some_and(|c| c.status == Verdict::True)
+            c.reason == NOT_CONFIGURED && assigned.is_some_and(|c| c.status == ConditionStatus::True)
         };
         route.condition(INGRESS_READY).is_some_and(|c| flows(c) || misnoted(c))
     };
@@ -156,95 +166,109 @@ pub fn restore(world: &World) {
             continue;
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
-        let ways = ways(world, naming(world, &settings, &route), &settings, protocol(&route, &settings));
+        let ways =
+            rule_options(world, naming(world, &settings, &route), &settings, protocol(&route, &settings));
         let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
-        let answers = answers(world, namespace(&route.metadata), &tls);
-        let (rules, _) = put_in(rules(&route, assigned, ways), answers);
+        let answers = challenge_rules(world, namespace(&route.metadata), &tls);
+        let (rules, _) = merge_rules(rules(&route, assigned, ways), answers);
         if let Err(taken) = world.publisher.set_route(&owner, rules) {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
         } else {
-            world.publisher.set_certificates_of(&owner, shown(&tls, &inside));
+            world.publisher.set_object_certificates(&owner, route_certificates(&tls, &inside));
         }
     }
 }
 
 /// The division of the Route's own host, as it flows now.
 #[must_use]
-pub fn own_rule(world: &World, route: &Route) -> Option<HostRule> {
+pub fn own_rule(world: &ControllerContext, route: &Route) -> Option<HostRule> {
     let assigned = route.status.as_ref().map(|status| status.traffic.as_slice())?;
     let settings = world.settings();
-    let ways = ways(world, naming(world, &settings, route), &settings, protocol(route, &settings));
+    let ways = rule_options(world, naming(world, &settings, route), &settings, protocol(route, &settings));
     rules(route, assigned, ways).into_iter().next()
 }
 
 /// The Routes whose traffic may change with a Configuration.
-pub fn of_configuration(world: &World, ns: &str, configuration: &str) -> Vec<Item> {
-    items(ns, world.routes.names_having(ns, &wants_configuration(configuration)))
+pub fn routes_of_configuration(world: &ControllerContext, ns: &str, configuration: &str) -> Vec<WorkItem> {
+    items(ns, world.routes.names_by_index(ns, &spec_configuration_key(configuration)))
 }
 
 /// The Routes whose traffic may change with a Revision.
-pub fn of_revision(world: &World, revision: &Revision) -> Vec<Item> {
+pub fn routes_of_revision(world: &ControllerContext, revision: &Revision) -> Vec<WorkItem> {
     let ns = namespace(&revision.metadata);
-    let by_name = world.routes.names_having(ns, &wants_revision(name(&revision.metadata)));
+    let by_name = world.routes.names_by_index(ns, &spec_revision_key(name(&revision.metadata)));
     let configuration = label(&revision.metadata, CONFIGURATION);
-    let by_parent = configuration.map(|parent| world.routes.names_having(ns, &wants_configuration(parent)));
+    let by_parent =
+        configuration.map(|parent| world.routes.names_by_index(ns, &spec_configuration_key(parent)));
     items(ns, by_name.into_iter().chain(by_parent.into_iter().flatten()))
 }
 
 /// The Routes that send to `revision`, or to `configuration`, or are shown to, by name.
-pub fn senders(world: &World, ns: &str, revision: &str, configuration: Option<&str>) -> BTreeSet<String> {
-    let words = [wants_revision(revision), has_revision(revision)];
-    let of_parent = configuration.map(|parent| [wants_configuration(parent), has_configuration(parent)]);
+pub fn routes_sending_to(
+    world: &ControllerContext,
+    ns: &str,
+    revision: &str,
+    configuration: Option<&str>,
+) -> BTreeSet<String> {
+    let words = [spec_revision_key(revision), status_revision_key(revision)];
+    let of_parent =
+        configuration.map(|parent| [spec_configuration_key(parent), status_configuration_key(parent)]);
     let words = words.iter().chain(of_parent.iter().flatten());
-    words.flat_map(|word| world.routes.names_having(ns, word)).collect()
+    words.flat_map(|word| world.routes.names_by_index(ns, word)).collect()
 }
 
 /// Routes are found by what they ask for, and by what they are shown to send to.
-pub fn words(route: &Route) -> Vec<String> {
+pub fn index_keys(route: &Route) -> Vec<String> {
     let wanted = route.spec.traffic.iter().flat_map(|target| {
-        [target.revision().map(wants_revision), target.configuration().map(wants_configuration)]
+        [target.revision().map(spec_revision_key), target.configuration().map(spec_configuration_key)]
     });
     let shown = route.status.iter().flat_map(|status| &status.traffic).flat_map(|target| {
-        [target.revision().map(has_revision), target.configuration().map(has_configuration)]
+        [target.revision().map(status_revision_key), target.configuration().map(status_configuration_key)]
     });
     let is_refused = route.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
-    wanted.chain(shown).flatten().chain(is_refused.then(|| REFUSED.to_owned())).collect()
+    wanted.chain(shown).flatten().chain(is_refused.then(|| HOST_CONFLICT.to_owned())).collect()
 }
 
 /// Somebody else has a host of theirs.
-const REFUSED: &str = "refused";
+const HOST_CONFLICT: &str = "refused";
 
-fn wants_revision(name: &str) -> String {
+fn spec_revision_key(name: &str) -> String {
     format!("wants revision {name}")
 }
 
-fn wants_configuration(name: &str) -> String {
+fn spec_configuration_key(name: &str) -> String {
     format!("wants configuration {name}")
 }
 
-fn has_revision(name: &str) -> String {
+fn status_revision_key(name: &str) -> String {
     format!("has revision {name}")
 }
 
-fn has_configuration(name: &str) -> String {
+fn status_configuration_key(name: &str) -> String {
     format!("has configuration {name}")
 }
 
-fn refused(world: &World, ns: &str) -> impl Iterator<Item = Item> {
-    items(ns, world.routes.names_having(ns, REFUSED)).into_iter()
+fn routes_with_conflicts(world: &ControllerContext, ns: &str) -> impl Iterator<Item = WorkItem> {
+    items(ns, world.routes.names_by_index(ns, HOST_CONFLICT)).into_iter()
 }
 
-fn items(ns: &str, routes: impl IntoIterator<Item = String>) -> Vec<Item> {
-    routes.into_iter().map(|name| Item::new(Kind::Route, ns, &name)).collect()
+fn items(ns: &str, routes: impl IntoIterator<Item = String>) -> Vec<WorkItem> {
+    routes.into_iter().map(|name| WorkItem::new(ControllerKind::Route, ns, &name)).collect()
 }
 
-fn ways<'a>(world: &World, naming: Naming<'a>, settings: &Settings, protocol: HttpProtocol) -> Ways<'a> {
+fn rule_options<'a>(
+    world: &ControllerContext,
+    naming: RouteNaming<'a>,
+    settings: &Settings,
+    protocol: HttpProtocol,
+) -> RouteRuleOptions<'a> {
     let listeners = world.config.listeners;
-    Ways {
+    RouteRuleOptions {
         naming,
         by_tag_header: settings.features.is_enabled("tag-header-based-routing"),
         https_redirect: naming.ports.redirect(protocol),
-        has_inner_door: listeners.private.is_some() || listeners.private_https.is_some(),
+        has_cluster_local_listener: listeners.cluster_local.is_some()
+            || listeners.cluster_local_https.is_some(),
     }
 }
 
@@ -255,40 +279,46 @@ fn protocol(route: &Route, settings: &Settings) -> HttpProtocol {
 }
 
 /// X-RTE-01: the domain that the Route's labels choose, or the one that the appliance was started with.
-fn naming<'a>(world: &'a World, settings: &'a Settings, route: &Route) -> Naming<'a> {
+fn naming<'a>(world: &'a ControllerContext, settings: &'a Settings, route: &Route) -> RouteNaming<'a> {
     let labels = route.metadata.labels.as_ref();
     let chosen = settings.domains.of(labels.unwrap_or(&BTreeMap::new()));
-    Naming {
+    RouteNaming {
         domain: chosen.unwrap_or(&world.config.domain),
         ports: ports(world),
-        tls: &Tls::Unasked,
-        inside: &[],
+        tls: &HostTls::NotRequested,
+        cluster_local_certificates: &[],
         network: &settings.network,
-        services: world.core_names.services(),
+        services: world.service_names.services(),
     }
 }
 
 /// What TLS there is for its public hosts, and the certificates of its names inside.
-fn tls(world: &World, route: &Route, naming: Naming<'_>) -> (Tls, Vec<Held>) {
-    (certificate::of_route(world, route, naming), certificate::inside_of_route(world, route, naming))
+fn tls(world: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> (HostTls, Vec<HostCertificate>) {
+    (
+        certificate::route_tls(world, route, naming),
+        certificate::cluster_local_certificates(world, route, naming),
+    )
 }
 
-fn shown(tls: &Tls, inside: &[Held]) -> Shown {
-    Shown { everybody: tls.shown(), inside: standing::shown(inside) }
+fn route_certificates(tls: &HostTls, inside: &[HostCertificate]) -> ObjectCertificates {
+    ObjectCertificates { public: tls.certificates(), cluster_local: state::shown(inside) }
 }
 
 /// Where everybody's requests come in.
 #[must_use]
-pub fn ports(world: &World) -> Ports {
-    Ports { http: world.config.http_port, https: world.config.listeners.https.map(|address| address.port()) }
+pub fn ports(world: &ControllerContext) -> PublicPorts {
+    PublicPorts {
+        http: world.config.http_port,
+        https: world.config.listeners.https.map(|address| address.port()),
+    }
 }
 
-struct Here<'a> {
-    world: &'a World,
+struct NamespaceLookup<'a> {
+    world: &'a ControllerContext,
     namespace: &'a str,
 }
 
-impl Lookup for Here<'_> {
+impl TrafficLookup for NamespaceLookup<'_> {
     fn configuration(&self, name: &str) -> Option<Arc<Configuration>> {
         self.world.configurations.get(self.namespace, name)
     }

@@ -9,10 +9,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::DeleteParams;
 
-use super::hosts::{self, Naming};
-use crate::controllers::queue::{Item, Kind};
-use crate::controllers::service::children::owner;
-use crate::controllers::world::{Error, World};
+use super::hosts::{self, RouteNaming};
+use crate::controllers::context::{ControllerContext, Error};
+use crate::controllers::service::children::owner_references;
+use crate::controllers::work_queue::{ControllerKind, WorkItem};
 use crate::kinds::names::is_dns1035_label;
 use crate::kinds::serving::annotations::{LAST_APPLIED, ROUTE, VISIBILITY, inherited};
 use crate::kinds::serving::route::Route;
@@ -23,31 +23,33 @@ use crate::kinds::shared::{label, name, namespace};
 const PORT: (&str, i32) = ("http2", 80);
 
 /// Keeps the placeholders of `route`, whose requests go to `targets`.
-pub(super) async fn keep(
-    world: &World,
+pub(super) async fn reconcile(
+    world: &ControllerContext,
     route: &Route,
     targets: &[TrafficTarget],
-    naming: Naming<'_>,
+    naming: RouteNaming<'_>,
 ) -> Result<(), Error> {
-    if !world.config.shows_pods || route.metadata.deletion_timestamp.is_some() {
+    if !world.config.publishes_pods || route.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     let ns = namespace(&route.metadata);
-    let wanted: Vec<Service> = names(route, targets, naming).map(|name| placeholder(route, &name)).collect();
+    let wanted: Vec<Service> =
+        names(route, targets, naming).map(|name| desired_placeholder(route, &name)).collect();
     let shown = route.status.iter().flat_map(|status| &status.traffic);
     for old in shown.filter_map(|target| target.tag()).map(|tag| hosts::first_label(route, Some(tag), naming))
     {
         let kept = wanted.iter().any(|one| name(&one.metadata) == old);
-        let is_there = world.core_names.services().get(ns, &old).is_some_and(|old| is_of(&old, route));
+        let is_there =
+            world.service_names.services().get(ns, &old).is_some_and(|old| belongs_to(&old, route));
         if !kept && is_there {
             world.api::<Service>(ns).delete(&old, &DeleteParams::default()).await?;
         }
     }
     for one in wanted {
-        match world.core_names.services().get(ns, name(&one.metadata)) {
+        match world.service_names.services().get(ns, name(&one.metadata)) {
             None => drop(world.create(&one).await?),
             Some(there) => {
-                if let Some(mended) = mended(&there, &one).filter(|_| is_of(&there, route)) {
+                if let Some(mended) = repaired(&there, &one).filter(|_| belongs_to(&there, route)) {
                     world.replace(&mended).await?;
                 }
             }
@@ -57,29 +59,29 @@ pub(super) async fn keep(
 }
 
 /// The Service that has a name of `route` and is nobody's placeholder (SRV-OWN-02).
-pub(super) fn foreign(
-    world: &World,
+pub(super) fn conflicting_service(
+    world: &ControllerContext,
     route: &Route,
     targets: &[TrafficTarget],
-    naming: Naming<'_>,
+    naming: RouteNaming<'_>,
 ) -> Option<String> {
     let ns = namespace(&route.metadata);
-    let services = world.core_names.services();
+    let services = world.service_names.services();
     names(route, targets, naming)
-        .filter(|_| world.config.shows_pods)
+        .filter(|_| world.config.publishes_pods)
         .find(|name| services.get(ns, name).is_some_and(|there| route_of(&there).is_none()))
 }
 
 /// The Route that a placeholder stands for.
-pub(super) fn route_of(service: &Service) -> Option<Item> {
+pub(super) fn route_of(service: &Service) -> Option<WorkItem> {
     let owners = service.metadata.owner_references.iter().flatten();
     let route = owners.filter(|owner| owner.controller == Some(true)).find(|owner| owner.kind == "Route")?;
     label(&service.metadata, ROUTE)?;
-    Some(Item::new(Kind::Route, namespace(&service.metadata), &route.name))
+    Some(WorkItem::new(ControllerKind::Route, namespace(&service.metadata), &route.name))
 }
 
 /// Those of the Route's names that a Service can have.
-fn names(route: &Route, targets: &[TrafficTarget], naming: Naming<'_>) -> impl Iterator<Item = String> {
+fn names(route: &Route, targets: &[TrafficTarget], naming: RouteNaming<'_>) -> impl Iterator<Item = String> {
     let tagged = targets.iter().filter_map(|target| target.tag());
     let mut all: Vec<_> = tagged.map(|tag| hosts::first_label(route, Some(tag), naming)).collect();
     all.push(hosts::first_label(route, None, naming));
@@ -87,12 +89,12 @@ fn names(route: &Route, targets: &[TrafficTarget], naming: Naming<'_>) -> impl I
     all.into_iter().filter(|name| is_dns1035_label(name))
 }
 
-fn is_of(service: &Service, route: &Route) -> bool {
+fn belongs_to(service: &Service, route: &Route) -> bool {
     let mut owners = service.metadata.owner_references.iter().flatten();
     owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == route.metadata.uid.as_ref())
 }
 
-fn placeholder(route: &Route, own: &str) -> Service {
+fn desired_placeholder(route: &Route, own: &str) -> Service {
     let meta = &route.metadata;
     let mut labels = inherited(meta.labels.as_ref(), &[VISIBILITY]);
     labels.insert(ROUTE.to_owned(), name(meta).to_owned());
@@ -102,12 +104,12 @@ fn placeholder(route: &Route, own: &str) -> Service {
             namespace: meta.namespace.clone(),
             labels: Some(labels),
             annotations: Some(inherited(meta.annotations.as_ref(), &[LAST_APPLIED])),
-            owner_references: owner(route),
+            owner_references: owner_references(route),
             ..ObjectMeta::default()
         },
         spec: Some(ServiceSpec {
             type_: Some("ExternalName".into()),
-            external_name: Some(hosts::inside_by(own, namespace(meta))),
+            external_name: Some(hosts::service_host(own, namespace(meta))),
             ports: Some(vec![ServicePort {
                 name: Some(PORT.0.into()),
                 port: PORT.1,
@@ -123,7 +125,7 @@ fn placeholder(route: &Route, own: &str) -> Service {
 }
 
 /// `there` as it should be; `None` if it is. Labels and annotations of others stay.
-fn mended(there: &Service, wanted: &Service) -> Option<Service> {
+fn repaired(there: &Service, wanted: &Service) -> Option<Service> {
     let mut mended = there.clone();
     mended.spec.clone_from(&wanted.spec);
     let (meta, own) = (&mut mended.metadata, &wanted.metadata);
@@ -139,13 +141,13 @@ fn mended(there: &Service, wanted: &Service) -> Option<Service> {
 
 #[cfg(test)]
 mod tests {
-    use super::hosts::Ports;
+    use super::hosts::PublicPorts;
     use super::*;
-    use crate::controllers::cache::Cache;
-    use crate::controllers::certificate::standing::Tls;
-    use crate::kind::{Requester, Resource as _};
+    use crate::controllers::certificate::state::HostTls;
+    use crate::controllers::informer_cache::InformerCache;
+    use crate::kind_registry::{RequestContext, ResourceStrategy as _};
     use crate::kinds::serving::route::RouteSpec;
-    use crate::kinds::settings::Network;
+    use crate::kinds::settings::NetworkSettings;
 
     fn route() -> Route {
         let mut route = Route::new("ns", "app", RouteSpec::default());
@@ -155,12 +157,12 @@ mod tests {
         route
     }
 
-    fn naming<'a>(network: &'a Network, services: &'a Cache<Service>) -> Naming<'a> {
-        Naming {
+    fn naming<'a>(network: &'a NetworkSettings, services: &'a InformerCache<Service>) -> RouteNaming<'a> {
+        RouteNaming {
             domain: "localhost",
-            ports: Ports { http: 80, https: None },
-            tls: &Tls::Unasked,
-            inside: &[],
+            ports: PublicPorts { http: 80, https: None },
+            tls: &HostTls::NotRequested,
+            cluster_local_certificates: &[],
             network,
             services,
         }
@@ -169,24 +171,24 @@ mod tests {
     /// SRV-OWN-01: what a Route makes is its own, bears its labels, and says whose it is.
     #[test]
     fn a_placeholder_bears_its_routes_labels_but_not_its_visibility() {
-        let (route, network, services) = (route(), Network::default(), Cache::default());
+        let (route, network, services) = (route(), NetworkSettings::default(), InformerCache::default());
         let naming = naming(&network, &services);
         let targets = [TrafficTarget { tag: Some("blue".into()), ..TrafficTarget::default() }];
         assert_eq!(names(&route, &targets, naming).collect::<Vec<_>>(), ["blue-app", "app"]);
-        let made = placeholder(&route, "blue-app");
+        let made = desired_placeholder(&route, "blue-app");
         let labels = made.metadata.labels.as_ref().unwrap();
         let keys: Vec<_> = labels.keys().map(String::as_str).collect();
         assert_eq!(keys, [ROUTE, "serving.knative.dev/service", "team"]);
         let spec = made.spec.as_ref().unwrap();
         assert_eq!(spec.external_name.as_deref(), Some("blue-app.ns.svc.cluster.local"));
-        assert!(is_of(&made, &route));
-        assert_eq!(route_of(&made), Some(Item::new(Kind::Route, "ns", "app")));
+        assert!(belongs_to(&made, &route));
+        assert_eq!(route_of(&made), Some(WorkItem::new(ControllerKind::Route, "ns", "app")));
     }
 
     /// A name that no Service can have is left out, or the Route would never get a status.
     #[test]
     fn a_tag_too_long_for_a_services_name_has_no_placeholder() {
-        let (route, network, services) = (route(), Network::default(), Cache::default());
+        let (route, network, services) = (route(), NetworkSettings::default(), InformerCache::default());
         let naming = naming(&network, &services);
         let targets = [TrafficTarget { tag: Some("t".repeat(60)), ..TrafficTarget::default() }];
         assert_eq!(names(&route, &targets, naming).collect::<Vec<_>>(), ["app"]);
@@ -194,15 +196,15 @@ mod tests {
 
     #[test]
     fn labels_of_others_stay_and_what_was_changed_is_set_back() {
-        let wanted = placeholder(&route(), "app");
+        let wanted = desired_placeholder(&route(), "app");
         let mut there = wanted.clone();
-        there.set_defaults(None, &Requester::default());
-        assert_eq!(mended(&there, &wanted), None, "what an API fills in is no difference");
+        there.set_defaults(None, &RequestContext::default());
+        assert_eq!(repaired(&there, &wanted), None, "what an API fills in is no difference");
         there.metadata.labels.as_mut().unwrap().insert("mine".into(), "1".into());
-        assert_eq!(mended(&there, &wanted), None);
+        assert_eq!(repaired(&there, &wanted), None);
         there.spec.as_mut().unwrap().external_name = Some("elsewhere".into());
         there.metadata.labels.as_mut().unwrap().remove("team");
-        let back = mended(&there, &wanted).unwrap();
+        let back = repaired(&there, &wanted).unwrap();
         assert_eq!(back.spec, wanted.spec);
         let labels = back.metadata.labels.unwrap();
         assert!(labels.contains_key("mine") && labels.contains_key("team"));

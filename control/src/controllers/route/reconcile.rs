@@ -2,15 +2,15 @@
 
 use jiff::Timestamp;
 
-use super::hosts::{self, Naming};
-use super::rollout::{self, Division};
-use super::traffic::Unassigned;
+use super::hosts::{self, RouteNaming};
+use super::rollout::{self, TrafficDivision};
+use super::traffic::TrafficError;
 use crate::kinds::serving::route::{
     ALL_TRAFFIC_ASSIGNED, CERTIFICATE_PROVISIONED, CONDITIONS, INGRESS_READY, Route, RouteStatus,
 };
 use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::shared::{Status, Verdict};
-use crate::publish::HostTaken;
+use crate::kinds::shared::{ConditionStatus, Status};
+use crate::publish::HostConflict;
 
 /// The newest Revision has not got its whole share yet.
 pub const ROLLOUT_IN_PROGRESS: &str = "RolloutInProgress";
@@ -20,28 +20,33 @@ pub const NOT_CONFIGURED: &str = "IngressNotConfigured";
 
 /// How far a Route came.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum RouteOutcome {
     /// The cores route by this.
-    Flowing(Division<TrafficTarget>),
+    Assigned(TrafficDivision<TrafficTarget>),
     /// What was routed before, if anything, still is.
-    Unassigned(Unassigned),
+    Unassigned(TrafficError),
     /// Another Route has one of the hosts.
-    Taken(HostTaken),
+    HostConflict(HostConflict),
     /// A core Service of this name is in the way.
-    Foreign(String),
+    ServiceConflict(String),
     /// An annotation makes no sense; what was routed before still is.
-    Misnoted(String),
+    InvalidAnnotation(String),
 }
 
 #[must_use]
-pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timestamp) -> RouteStatus {
+pub fn status(route: &Route, outcome: &RouteOutcome, naming: RouteNaming<'_>, now: Timestamp) -> RouteStatus {
     let mut status = route.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
     let usual = naming.network.http_protocol;
-    naming.tls.tell_with(naming.inside, &mut conditions, CERTIFICATE_PROVISIONED, usual);
+    naming.tls.mark_with_cluster_local(
+        naming.cluster_local_certificates,
+        &mut conditions,
+        CERTIFICATE_PROVISIONED,
+        usual,
+    );
     match outcome {
-        Outcome::Flowing(division) => {
+        RouteOutcome::Assigned(division) => {
             conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
             status.traffic.clone_from(&division.targets);
             let annotations = &mut status.base.annotations;
@@ -58,12 +63,14 @@ pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timesta
                 annotations.insert(rollout::STATE.to_owned(), state);
             }
         }
-        Outcome::Unassigned(why) => {
+        RouteOutcome::Unassigned(why) => {
             match why.verdict {
-                Verdict::False => conditions.mark_false(ALL_TRAFFIC_ASSIGNED, why.reason, &why.message),
+                ConditionStatus::False => {
+                    conditions.mark_false(ALL_TRAFFIC_ASSIGNED, why.reason, &why.message)
+                }
                 _ => conditions.mark_unknown(ALL_TRAFFIC_ASSIGNED, why.reason, &why.message),
             }
-            if conditions.verdict(INGRESS_READY) != Verdict::True {
+            if conditions.status_of(INGRESS_READY) != ConditionStatus::True {
                 conditions.mark_unknown(
                     INGRESS_READY,
                     NOT_CONFIGURED,
@@ -71,21 +78,21 @@ pub fn status(route: &Route, outcome: &Outcome, naming: Naming<'_>, now: Timesta
                 );
             }
         }
-        Outcome::Taken(taken) => {
+        RouteOutcome::HostConflict(taken) => {
             conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
-            let HostTaken { host, owner } = taken;
+            let HostConflict { host, owner } = taken;
             conditions.mark_false(
                 INGRESS_READY,
                 "NotOwned",
                 &format!("The host {host} belongs to the Route {owner}, which had it first."),
             );
         }
-        Outcome::Misnoted(why) => {
+        RouteOutcome::InvalidAnnotation(why) => {
             conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
             conditions.mark_unknown(INGRESS_READY, NOT_CONFIGURED, why);
         }
         // SRV-OWN-03
-        Outcome::Foreign(name) => {
+        RouteOutcome::ServiceConflict(name) => {
             conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
             let why = format!(
                 "There is an existing Service \"{name}\" that the Route does not own: rename or delete it."

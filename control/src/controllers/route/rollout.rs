@@ -20,7 +20,7 @@ const FIRST_PERCENT: i64 = 1;
 
 /// The share of one Configuration on its way to a new Revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Share {
+pub struct ConfigurationRollout {
     /// Which target of the Route it is.
     pub target: usize,
     /// Revisions and their percentages, none of them zero; the newest is the last.
@@ -33,13 +33,13 @@ pub struct Share {
 
 /// How traffic is divided now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Division<T> {
+pub struct TrafficDivision<T> {
     pub targets: Vec<T>,
     /// The shares on their way; none: all is where it shall be.
-    pub shares: Vec<Share>,
+    pub shares: Vec<ConfigurationRollout>,
 }
 
-impl<T> Division<T> {
+impl<T> TrafficDivision<T> {
     /// How long until the next step.
     #[must_use]
     pub fn next_step(&self, now: Timestamp) -> Option<Duration> {
@@ -50,7 +50,7 @@ impl<T> Division<T> {
 
 /// What the last status says is under way.
 #[must_use]
-pub fn under_way(route: &Route) -> Vec<Share> {
+pub fn in_progress(route: &Route) -> Vec<ConfigurationRollout> {
     let state = route.status.as_ref().and_then(|status| status.base.annotations.get(STATE));
     state.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
@@ -58,17 +58,17 @@ pub fn under_way(route: &Route) -> Vec<Share> {
 /// Divides `goal`, the targets with their newest ready Revisions, as far as the rollout has come.
 /// `is_of` tells whether a Revision is there and of a Configuration: targets that were put in another order share nothing.
 #[must_use]
-pub fn divide(
+pub fn divide_traffic(
     route: &Route,
     goal: Vec<TrafficTarget>,
     duration: Duration,
     is_of: impl Fn(&str, &str) -> bool,
     now: Timestamp,
-) -> Division<TrafficTarget> {
-    let known = under_way(route);
+) -> TrafficDivision<TrafficTarget> {
+    let known = in_progress(route);
     let shown = route.status.as_ref().map(|status| status.traffic.as_slice()).unwrap_or_default();
     let follows_at = |index: usize| route.spec.traffic.get(index).and_then(TrafficTarget::configuration);
-    let mut division = Division { targets: Vec::with_capacity(goal.len()), shares: Vec::new() };
+    let mut division = TrafficDivision { targets: Vec::with_capacity(goal.len()), shares: Vec::new() };
     let count = goal.len();
     for (index, target) in goal.into_iter().enumerate() {
         let percent = target.percent.unwrap_or(0);
@@ -77,20 +77,20 @@ pub fn divide(
         let before = follows.and_then(|parent| {
             let under_way =
                 known.iter().filter(|share| share.revisions.iter().any(|(name, _)| is_of(name, parent)));
-            let moved = |share: &&Share| follows_at(share.target).is_none();
+            let moved = |share: &&ConfigurationRollout| follows_at(share.target).is_none();
             let own = under_way.clone().find(|share| share.target == index);
             own.or_else(|| under_way.clone().find(moved)).cloned().or_else(|| {
                 let settled = settled(shown, &known, (index, count))?;
                 let old = settled.revision().filter(|_| settled.latest_revision == Some(true))?;
-                Some(Share::settled(index, old, settled.percent.unwrap_or(0)))
+                Some(ConfigurationRollout::settled(index, old, settled.percent.unwrap_or(0)))
             })
         });
         let share = before.zip(follows).filter(|_| !duration.is_zero()).and_then(|(before, parent)| {
-            let mut share = Share { target: index, ..before };
+            let mut share = ConfigurationRollout { target: index, ..before };
             share
                 .revisions
                 .retain(|(name, percent)| *percent > 0 && (*name == newest || is_of(name, parent)));
-            share.aim(&newest, percent, duration, now);
+            share.set_goal(&newest, percent, duration, now);
             share.step(now);
             (share.revisions.len() > 1).then_some(share)
         });
@@ -118,7 +118,7 @@ pub fn divide(
 /// What was shown of the target `index` of so many, which was one entry if it was not under way.
 fn settled<'a>(
     shown: &'a [TrafficTarget],
-    known: &[Share],
+    known: &[ConfigurationRollout],
     (index, count): (usize, usize),
 ) -> Option<&'a TrafficTarget> {
     let share = |target: usize| known.iter().find(|share| share.target == target);
@@ -128,7 +128,7 @@ fn settled<'a>(
     (share(index).is_none() && entries(count) == shown.len()).then(|| shown.get(entries(index)))?
 }
 
-impl Share {
+impl ConfigurationRollout {
     fn settled(target: usize, revision: &str, percent: i64) -> Self {
         Self {
             target,
@@ -140,13 +140,13 @@ impl Share {
     }
 
     /// Brings in a new Revision, and a changed percentage.
-    fn aim(&mut self, newest: &str, percent: i64, duration: Duration, now: Timestamp) {
+    fn set_goal(&mut self, newest: &str, percent: i64, duration: Duration, now: Timestamp) {
         let sum: i64 = self.revisions.iter().map(|(_, percent)| percent).sum();
         let is_new = self.revisions.last().is_none_or(|(name, _)| name != newest);
         // More goes to the newest of those who are there, less comes off the oldest.
         match self.revisions.last_mut() {
             Some((_, last)) if percent > sum => *last += percent - sum,
-            _ => self.take(sum - percent, false),
+            _ => self.take_percent(sum - percent, false),
         }
         if !is_new {
             return;
@@ -159,7 +159,7 @@ impl Share {
             return;
         }
         let first = FIRST_PERCENT.max(had);
-        self.take(first - had, true);
+        self.take_percent(first - had, true);
         self.revisions.push((newest.to_owned(), first));
         let spent = duration.saturating_sub(STEP_MIN).max(STEP_MIN);
         let steps = i64::try_from(spent.as_secs() / STEP_MIN.as_secs()).unwrap_or(i64::MAX);
@@ -175,7 +175,7 @@ impl Share {
         while self.revisions.len() > 1 && self.next_step_ms <= now.as_millisecond() {
             let Some((newest, had)) = self.revisions.pop() else { return };
             let before: i64 = self.revisions.iter().map(|(_, percent)| percent).sum();
-            self.take(self.step_percent.max(1), true);
+            self.take_percent(self.step_percent.max(1), true);
             let after: i64 = self.revisions.iter().map(|(_, percent)| percent).sum();
             self.revisions.push((newest, had + before - after));
             self.next_step_ms = self.next_step_ms.saturating_add(self.step_ms.max(1));
@@ -183,7 +183,7 @@ impl Share {
     }
 
     /// Takes so many percent away, from the newest or the oldest on; whoever has none left goes.
-    fn take(&mut self, mut percent: i64, newest_first: bool) {
+    fn take_percent(&mut self, mut percent: i64, newest_first: bool) {
         while percent > 0 && !self.revisions.is_empty() {
             let at = if newest_first { self.revisions.len() - 1 } else { 0 };
             let taken = percent.min(self.revisions[at].1);
@@ -230,7 +230,7 @@ mod tests {
     fn look(route: &mut Route, newest: &str, seconds: u64, now: i64) -> String {
         let goal = goal(route, newest);
         let is_of = |name: &str, parent: &str| name != "deleted" && parent != "other";
-        let division = divide(route, goal, Duration::from_secs(seconds), is_of, at(now));
+        let division = divide_traffic(route, goal, Duration::from_secs(seconds), is_of, at(now));
         let status = route.status.get_or_insert_default();
         status.traffic.clone_from(&division.targets);
         status.base.annotations.clear();
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(look(&mut route, "b", 12, 101), "a=90 b=10");
         assert_eq!(look(&mut route, "b", 12, 105), "a=54 b=46");
         assert_eq!(look(&mut route, "b", 12, 111), "b=100");
-        assert!(under_way(&route).is_empty());
+        assert!(in_progress(&route).is_empty());
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
                     goal
                 });
             let is_of = |name: &str, parent: &str| name.starts_with(parent);
-            let division = divide(&route, goal.collect(), Duration::from_secs(60), is_of, at(now));
+            let division = divide_traffic(&route, goal.collect(), Duration::from_secs(60), is_of, at(now));
             let shown = |t: &TrafficTarget| format!("{}={}", t.revision().unwrap(), t.percent.unwrap());
             let words = division.targets.iter().map(shown).collect::<Vec<_>>().join(" ");
             let status = route.status.get_or_insert_default();
@@ -351,7 +351,7 @@ mod tests {
     fn the_next_step_is_told() {
         let mut route = route(100);
         look(&mut route, "a", 12, 0);
-        let division = divide(&route, goal(&route, "b"), Duration::from_secs(12), |_, _| true, at(0));
+        let division = divide_traffic(&route, goal(&route, "b"), Duration::from_secs(12), |_, _| true, at(0));
         assert_eq!(division.next_step(at(0)), Some(Duration::from_secs(1)));
         assert_eq!(division.next_step(at(5)), Some(Duration::ZERO));
     }

@@ -2,31 +2,31 @@
 
 use std::sync::Arc;
 
-use dataplane::table::{Edits, Manners, Mirror};
+use dataplane::table::{HeaderEdits, MirrorPolicy, TrafficPolicy};
 
 use crate::controllers::revision::key;
 use crate::kinds::serving::annotations::SERVICE;
 use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::manners::{self, header_routes};
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::shared::{HasConditions, Verdict, label, name, namespace};
-use crate::publish::{HostRule, PathRule, Share};
+use crate::kinds::serving::traffic_policy::{self, header_routes};
+use crate::kinds::shared::{ConditionStatus, HasConditions, label, name, namespace};
+use crate::publish::{HostRule, PathRule, WeightedBackend};
 
-use super::hosts::{self, Naming};
+use super::hosts::{self, RouteNaming};
 
 /// Why traffic cannot go where the Route says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unassigned {
+pub struct TrafficError {
     /// `False`, or `Unknown` while it is still coming.
-    pub verdict: Verdict,
+    pub verdict: ConditionStatus,
     pub reason: &'static str,
     pub message: String,
 }
 
 /// Where a Route's targets are looked up.
-pub trait Lookup {
+pub trait TrafficLookup {
     fn configuration(&self, name: &str) -> Option<Arc<Configuration>>;
     fn revision(&self, name: &str) -> Option<Arc<Revision>>;
 }
@@ -34,12 +34,12 @@ pub trait Lookup {
 /// The targets as they stand in the status: each with its Revision.
 pub fn resolve(
     route: &Route,
-    lookup: &impl Lookup,
-    naming: Naming<'_>,
-) -> Result<Vec<TrafficTarget>, Unassigned> {
+    lookup: &impl TrafficLookup,
+    naming: RouteNaming<'_>,
+) -> Result<Vec<TrafficTarget>, TrafficError> {
     let tags = route.spec.traffic.iter().filter_map(|target| target.tag());
     let mut names = std::iter::once(None).chain(tags.map(Some));
-    if let Some(why) = names.find_map(|tag| hosts::wrong(route, tag, naming)) {
+    if let Some(why) = names.find_map(|tag| hosts::host_error(route, tag, naming)) {
         return Err(missing("InvalidDomain", why));
     }
     route
@@ -49,7 +49,7 @@ pub fn resolve(
         .map(|target| {
             let revision = match (target.configuration(), target.revision()) {
                 (Some(configuration), _) => latest_of(configuration, lookup)?,
-                (None, Some(revision)) => ready_one(route, revision, lookup)?,
+                (None, Some(revision)) => ready_revision(route, revision, lookup)?,
                 // Admission refuses a target without a name.
                 (None, None) => {
                     return Err(missing("RevisionMissing", "A traffic target names nothing.".to_owned()));
@@ -67,18 +67,18 @@ pub fn resolve(
         .collect()
 }
 
-fn latest_of(name: &str, lookup: &impl Lookup) -> Result<String, Unassigned> {
+fn latest_of(name: &str, lookup: &impl TrafficLookup) -> Result<String, TrafficError> {
     let configuration = lookup.configuration(name).ok_or_else(|| {
         missing("ConfigurationMissing", format!("Configuration \"{name}\" referenced in traffic not found."))
     })?;
     let ready = configuration.status.as_ref().and_then(|status| status.latest_ready_revision_name.clone());
     let Some(ready) = ready else {
         return Err(match configuration.ready().map(|c| c.status) {
-            Some(Verdict::False) => missing(
+            Some(ConditionStatus::False) => missing(
                 "RevisionMissing",
                 format!("Configuration \"{name}\" does not have any ready Revision."),
             ),
-            _ => coming(format!("Configuration \"{name}\" is waiting for a Revision to become ready.")),
+            _ => pending(format!("Configuration \"{name}\" is waiting for a Revision to become ready.")),
         });
     };
     match lookup.revision(&ready) {
@@ -89,22 +89,22 @@ fn latest_of(name: &str, lookup: &impl Lookup) -> Result<String, Unassigned> {
     }
 }
 
-fn ready_one(route: &Route, name: &str, lookup: &impl Lookup) -> Result<String, Unassigned> {
+fn ready_revision(route: &Route, name: &str, lookup: &impl TrafficLookup) -> Result<String, TrafficError> {
     let revision = lookup.revision(name).ok_or_else(|| {
         missing("RevisionMissing", format!("Revision \"{name}\" referenced in traffic not found."))
     })?;
     is_of_the_same_service(route, &revision)?;
     match revision.ready().map(|c| c.status) {
-        Some(Verdict::True) => Ok(name.to_owned()),
-        Some(Verdict::False) => {
+        Some(ConditionStatus::True) => Ok(name.to_owned()),
+        Some(ConditionStatus::False) => {
             Err(missing("RevisionMissing", format!("Revision \"{name}\" failed to become ready.")))
         }
-        _ => Err(coming(format!("Revision \"{name}\" is not yet ready."))),
+        _ => Err(pending(format!("Revision \"{name}\" is not yet ready."))),
     }
 }
 
 /// A Service sends to Revisions of its own; a Route that stands alone to any.
-fn is_of_the_same_service(route: &Route, revision: &Revision) -> Result<(), Unassigned> {
+fn is_of_the_same_service(route: &Route, revision: &Revision) -> Result<(), TrafficError> {
     let Some(service) = label(&route.metadata, SERVICE) else { return Ok(()) };
     let name = name(&revision.metadata);
     let why = match label(&revision.metadata, SERVICE) {
@@ -117,12 +117,12 @@ fn is_of_the_same_service(route: &Route, revision: &Revision) -> Result<(), Unas
     Err(missing("RevisionNotOwned", why))
 }
 
-fn missing(reason: &'static str, message: String) -> Unassigned {
-    Unassigned { verdict: Verdict::False, reason, message }
+fn missing(reason: &'static str, message: String) -> TrafficError {
+    TrafficError { verdict: ConditionStatus::False, reason, message }
 }
 
-fn coming(message: String) -> Unassigned {
-    Unassigned { verdict: Verdict::Unknown, reason: "RevisionMissing", message }
+fn pending(message: String) -> TrafficError {
+    TrafficError { verdict: ConditionStatus::Unknown, reason: "RevisionMissing", message }
 }
 
 /// The header by which a client of the Route's own host asks for a tag (X-RTE-08).
@@ -132,27 +132,27 @@ const DEFAULT_ROUTE_HEADER: &str = "Knative-Serving-Default-Route";
 
 /// What of the operator's settings bears on hosts and rules.
 #[derive(Debug, Clone, Copy)]
-pub struct Ways<'a> {
-    pub naming: Naming<'a>,
+pub struct RouteRuleOptions<'a> {
+    pub naming: RouteNaming<'a>,
     /// Feature `tag-header-based-routing`.
     pub by_tag_header: bool,
     /// Clients without TLS are sent to HTTPS at this port.
     pub https_redirect: Option<u16>,
     /// There is a listener for callers inside.
-    pub has_inner_door: bool,
+    pub has_cluster_local_listener: bool,
 }
 
 /// The hosts of assigned targets, as the publisher wants them: the Route's own with all weights, and one
 /// for each tag, which reaches its Revision even at 0 percent. With tag headers the own hosts reach the
 /// tags too.
 #[must_use]
-pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<HostRule> {
+pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: RouteRuleOptions<'_>) -> Vec<HostRule> {
     let ns = namespace(&route.metadata);
     let backend = |target: &TrafficTarget| target.revision().map(|revision| key(ns, revision));
     let weighted = |target: &TrafficTarget| {
         let weight = u32::try_from(target.percent.unwrap_or(0)).unwrap_or(0);
         let key = backend(target).filter(|_| weight > 0)?;
-        Some(Share { weight, edits: ways.marked(DEFAULT_ROUTE_HEADER, "true"), backend: key })
+        Some(WeightedBackend { weight, edits: ways.tag_edits(DEFAULT_ROUTE_HEADER, "true"), backend: key })
     };
     let tags = || assigned.iter().filter_map(|target| Some((target.tag()?, backend(target)?)));
     let own = HostRule {
@@ -160,49 +160,49 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: Ways<'_>) -> Vec<H
         splits: assigned.iter().filter_map(weighted).collect(),
         paths: tags()
             .filter(|_| ways.by_tag_header)
-            .map(|(tag, key)| by_header(TAG_HEADER, tag, key, ways.marked(TAG_HEADER, tag)))
+            .map(|(tag, key)| header_rule(TAG_HEADER, tag, key, ways.tag_edits(TAG_HEADER, tag)))
             .chain(header_routes(&route.metadata).into_iter().filter_map(|rule| {
                 let (_, key) = tags().find(|(tag, _)| *tag == rule.tag)?;
-                Some(by_header(&rule.header, &rule.value, key, Edits::default()))
+                Some(header_rule(&rule.header, &rule.value, key, HeaderEdits::default()))
             }))
             .collect(),
-        manners: manners(route, ways.naming),
-        inside_only: hosts::is_local(route, None, ways.naming),
+        traffic_policy: traffic_policy(route, ways.naming),
+        cluster_local: hosts::is_cluster_local(route, None, ways.naming),
         ..HostRule::default()
     };
-    let sticky = own.manners.as_ref().filter(|manners| manners.sticky.is_some());
-    let tags_manners = sticky.map(|own| Arc::new(Manners { mirror: None, ..(**own).clone() }));
+    let sticky = own.traffic_policy.as_ref().filter(|manners| manners.sticky.is_some());
+    let tags_manners = sticky.map(|own| Arc::new(TrafficPolicy { mirror: None, ..(**own).clone() }));
     let tagged = tags().map(|(tag, key)| HostRule {
         hosts: hosts::hosts(route, Some(tag), ways.naming).into_iter().map(Arc::from).collect(),
-        splits: vec![Share { weight: 100, edits: ways.marked(TAG_HEADER, tag), backend: key }],
-        manners: tags_manners.clone(),
-        inside_only: hosts::is_local(route, Some(tag), ways.naming),
+        splits: vec![WeightedBackend { weight: 100, edits: ways.tag_edits(TAG_HEADER, tag), backend: key }],
+        traffic_policy: tags_manners.clone(),
+        cluster_local: hosts::is_cluster_local(route, Some(tag), ways.naming),
         ..HostRule::default()
     });
-    std::iter::once(own).chain(tagged).flat_map(|rule| by_caller(rule, ways)).collect()
+    std::iter::once(own).chain(tagged).flat_map(|rule| split_by_visibility(rule, ways)).collect()
 }
 
-fn by_header(header: &str, value: &str, backend: String, edits: Edits) -> PathRule {
+fn header_rule(header: &str, value: &str, backend: String, edits: HeaderEdits) -> PathRule {
     PathRule {
         headers: vec![(header.to_owned(), value.to_owned())],
-        splits: vec![Share { edits, ..Share::new(backend, 100) }],
+        splits: vec![WeightedBackend { edits, ..WeightedBackend::new(backend, 100) }],
         ..PathRule::default()
     }
 }
 
 /// What the annotations ask for beyond the division.
-fn manners(route: &Route, naming: Naming<'_>) -> Option<Arc<Manners>> {
-    let mirror = manners::mirror(&route.metadata).and_then(|to| {
+fn traffic_policy(route: &Route, naming: RouteNaming<'_>) -> Option<Arc<TrafficPolicy>> {
+    let mirror = traffic_policy::mirror(&route.metadata).and_then(|to| {
         let host = hosts::hosts(route, Some(&to.tag), naming).into_iter().next()?;
-        Some(Arc::new(Mirror { host: host.into(), percent: to.percent }))
+        Some(Arc::new(MirrorPolicy { host: host.into(), percent: to.percent }))
     });
-    let manners = Manners { sticky: manners::sticky(&route.metadata), mirror };
-    (manners != Manners::default()).then(|| Arc::new(manners))
+    let manners = TrafficPolicy { sticky: traffic_policy::session_affinity(&route.metadata), mirror };
+    (manners != TrafficPolicy::default()).then(|| Arc::new(manners))
 }
 
-impl Ways<'_> {
-    fn marked(&self, header: &str, value: &str) -> Edits {
-        let mut edits = Edits::default();
+impl RouteRuleOptions<'_> {
+    fn tag_edits(&self, header: &str, value: &str) -> HeaderEdits {
+        let mut edits = HeaderEdits::default();
         if self.by_tag_header
             && let Err(why) = edits.set(header, value)
         {
@@ -214,12 +214,12 @@ impl Ways<'_> {
 
 /// A redirect is for the public's hosts: callers inside go on as they did, without TLS. And where they have a door of their
 /// own, their hosts are known at no other.
-fn by_caller(rule: HostRule, ways: Ways<'_>) -> impl Iterator<Item = HostRule> + use<> {
-    let Ways { https_redirect, has_inner_door, .. } = ways;
+fn split_by_visibility(rule: HostRule, ways: RouteRuleOptions<'_>) -> impl Iterator<Item = HostRule> + use<> {
+    let RouteRuleOptions { https_redirect, has_cluster_local_listener: has_inner_door, .. } = ways;
     let domain = ways.naming.domain.to_ascii_lowercase();
     let is_public = |host: &Arc<str>| host.strip_suffix(&domain).is_some_and(|name| name.ends_with('.'));
     let is_divided = https_redirect.is_some() || has_inner_door;
-    let HostRule { hosts, inside_only, .. } = rule.clone();
+    let HostRule { hosts, cluster_local: inside_only, .. } = rule.clone();
     let (public, inside): (Vec<_>, Vec<_>) =
         hosts.into_iter().partition(|host| is_divided && is_public(host));
     [(public, https_redirect, inside_only), (inside, None, inside_only || has_inner_door)]
@@ -228,7 +228,7 @@ fn by_caller(rule: HostRule, ways: Ways<'_>) -> impl Iterator<Item = HostRule> +
         .map(move |(hosts, https_redirect, inside_only)| HostRule {
             hosts,
             https_redirect,
-            inside_only,
+            cluster_local: inside_only,
             ..rule.clone()
         })
 }
@@ -240,33 +240,38 @@ mod tests {
     use k8s_openapi::api::core::v1::Service;
     use serde_json::{Value, json};
 
-    use super::hosts::Ports;
+    use super::hosts::PublicPorts;
     use super::*;
-    use crate::controllers::cache::Cache;
-    use crate::controllers::certificate::standing::Tls;
-    use crate::kinds::settings::Network;
+    use crate::controllers::certificate::state::HostTls;
+    use crate::controllers::informer_cache::InformerCache;
+    use crate::kinds::settings::NetworkSettings;
 
-    static NETWORK: LazyLock<Network> = LazyLock::new(Network::default);
-    static SERVICES: LazyLock<Cache<Service>> = LazyLock::new(Cache::default);
+    static NETWORK: LazyLock<NetworkSettings> = LazyLock::new(NetworkSettings::default);
+    static SERVICES: LazyLock<InformerCache<Service>> = LazyLock::new(InformerCache::default);
 
-    fn naming() -> Naming<'static> {
-        Naming {
+    fn naming() -> RouteNaming<'static> {
+        RouteNaming {
             domain: "test",
-            ports: Ports { http: 80, https: None },
-            tls: &Tls::Unasked,
-            inside: &[],
+            ports: PublicPorts { http: 80, https: None },
+            tls: &HostTls::NotRequested,
+            cluster_local_certificates: &[],
             network: &NETWORK,
             services: &SERVICES,
         }
     }
 
-    fn ways() -> Ways<'static> {
-        Ways { naming: naming(), by_tag_header: false, https_redirect: None, has_inner_door: false }
+    fn ways() -> RouteRuleOptions<'static> {
+        RouteRuleOptions {
+            naming: naming(),
+            by_tag_header: false,
+            https_redirect: None,
+            has_cluster_local_listener: false,
+        }
     }
 
-    struct Objects(Vec<Configuration>, Vec<Revision>);
+    struct TrafficFixture(Vec<Configuration>, Vec<Revision>);
 
-    impl Lookup for Objects {
+    impl TrafficLookup for TrafficFixture {
         fn configuration(&self, name: &str) -> Option<Arc<Configuration>> {
             self.0.iter().find(|c| c.metadata.name.as_deref() == Some(name)).cloned().map(Arc::new)
         }
@@ -298,8 +303,8 @@ mod tests {
         .unwrap()
     }
 
-    fn objects() -> Objects {
-        Objects(
+    fn objects() -> TrafficFixture {
+        TrafficFixture(
             vec![
                 configuration("app", Some("app-2"), "True"),
                 configuration("coming", None, "Unknown"),
@@ -335,9 +340,12 @@ mod tests {
         );
         let rules = rules(&route, &assigned, ways());
         assert_eq!(rules.len(), 2);
-        assert_eq!(rules[0].splits, [Share::new("ns/app-2", 90), Share::new("ns/app-1", 10)]);
+        assert_eq!(
+            rules[0].splits,
+            [WeightedBackend::new("ns/app-2", 90), WeightedBackend::new("ns/app-1", 10)]
+        );
         assert!(rules[1].hosts.contains(&"old-app.ns.test".into()));
-        assert_eq!(rules[1].splits, [Share::new("ns/app-1", 100)]);
+        assert_eq!(rules[1].splits, [WeightedBackend::new("ns/app-1", 100)]);
     }
 
     /// X-RTE-08: with the feature on, the own host takes the header, and instances see which way it was.
@@ -347,9 +355,9 @@ mod tests {
             {"revisionName": "app-1", "percent": 100}, {"revisionName": "app-2", "tag": "next", "percent": 0}
         ]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        let rules = rules(&route, &assigned, Ways { by_tag_header: true, ..ways() });
+        let rules = rules(&route, &assigned, RouteRuleOptions { by_tag_header: true, ..ways() });
         let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
-        let headers = |share: &Share| -> Vec<String> {
+        let headers = |share: &WeightedBackend| -> Vec<String> {
             share.edits.headers().map(|(name, value)| format!("{name}: {value}")).collect()
         };
         assert_eq!(own.paths[0].headers, [("Knative-Serving-Tag".to_owned(), "next".to_owned())]);
@@ -366,7 +374,7 @@ mod tests {
             {"revisionName": "app-1", "percent": 100}, {"revisionName": "app-2", "tag": "next", "percent": 0}
         ]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.manners.is_none()));
+        assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.traffic_policy.is_none()));
         route.metadata.annotations = Some(
             [
                 ("sluicegate.dev/sticky", "header=X-User"),
@@ -378,8 +386,9 @@ mod tests {
         );
         let rules = rules(&route, &assigned, ways());
         let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
-        assert_eq!(own.paths, [by_header("X-Beta", "yes", "ns/app-2".into(), Edits::default())]);
-        let (manners, of_tag) = (own.manners.as_ref().unwrap(), tagged.manners.as_ref().unwrap());
+        assert_eq!(own.paths, [header_rule("X-Beta", "yes", "ns/app-2".into(), HeaderEdits::default())]);
+        let (manners, of_tag) =
+            (own.traffic_policy.as_ref().unwrap(), tagged.traffic_policy.as_ref().unwrap());
         let mirror = manners.mirror.as_ref().unwrap();
         assert!(tagged.hosts.iter().any(|host| **host == *mirror.host) && mirror.percent == 10);
         assert_eq!((&manners.sticky, &None), (&of_tag.sticky, &of_tag.mirror));
@@ -390,10 +399,10 @@ mod tests {
     fn a_cluster_local_route_is_for_callers_inside_only() {
         let mut route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        assert!(rules(&route, &assigned, ways()).iter().all(|rule| !rule.inside_only));
+        assert!(rules(&route, &assigned, ways()).iter().all(|rule| !rule.cluster_local));
         let label = ("networking.knative.dev/visibility".to_owned(), "cluster-local".to_owned());
         route.metadata.labels = Some([label].into());
-        assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.inside_only));
+        assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.cluster_local));
     }
 
     /// X-RTE-05: names inside are for callers inside, if these have a way in.
@@ -402,8 +411,12 @@ mod tests {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
         let open = |has_inner_door| -> Vec<Arc<str>> {
-            let rules = rules(&route, &assigned, Ways { has_inner_door, ..ways() });
-            rules.into_iter().filter(|rule| !rule.inside_only).flat_map(|rule| rule.hosts).collect()
+            let rules = rules(
+                &route,
+                &assigned,
+                RouteRuleOptions { has_cluster_local_listener: has_inner_door, ..ways() },
+            );
+            rules.into_iter().filter(|rule| !rule.cluster_local).flat_map(|rule| rule.hosts).collect()
         };
         assert_eq!(open(true), ["app.ns.test", "t-app.ns.test"].map(Arc::from));
         assert!(open(false).contains(&"app.ns.svc.cluster.local".into()));
@@ -415,7 +428,7 @@ mod tests {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
         let sent = |https_redirect: Option<u16>| -> Vec<Arc<str>> {
-            let rules = rules(&route, &assigned, Ways { https_redirect, ..ways() });
+            let rules = rules(&route, &assigned, RouteRuleOptions { https_redirect, ..ways() });
             rules
                 .into_iter()
                 .filter(|rule| rule.https_redirect.is_some())
@@ -432,7 +445,7 @@ mod tests {
         let tag = "t".repeat(60);
         let route = route(json!([{"configurationName": "app", "percent": 100, "tag": tag}]));
         let why = resolve(&route, &objects(), naming()).unwrap_err();
-        assert_eq!((why.verdict, why.reason), (Verdict::False, "InvalidDomain"));
+        assert_eq!((why.verdict, why.reason), (ConditionStatus::False, "InvalidDomain"));
         assert!(why.message.contains("must be no more than 63 bytes"), "{}", why.message);
     }
 
@@ -440,12 +453,12 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_and_what_is_coming_is_unknown() {
         for (target, verdict, reason, word) in [
-            (json!({"configurationName": "no"}), Verdict::False, "ConfigurationMissing", "\"no\""),
-            (json!({"configurationName": "coming"}), Verdict::Unknown, "RevisionMissing", "waiting"),
-            (json!({"configurationName": "broken"}), Verdict::False, "RevisionMissing", "any ready"),
-            (json!({"revisionName": "no"}), Verdict::False, "RevisionMissing", "not found"),
-            (json!({"revisionName": "bad"}), Verdict::False, "RevisionMissing", "failed"),
-            (json!({"revisionName": "new"}), Verdict::Unknown, "RevisionMissing", "not yet ready"),
+            (json!({"configurationName": "no"}), ConditionStatus::False, "ConfigurationMissing", "\"no\""),
+            (json!({"configurationName": "coming"}), ConditionStatus::Unknown, "RevisionMissing", "waiting"),
+            (json!({"configurationName": "broken"}), ConditionStatus::False, "RevisionMissing", "any ready"),
+            (json!({"revisionName": "no"}), ConditionStatus::False, "RevisionMissing", "not found"),
+            (json!({"revisionName": "bad"}), ConditionStatus::False, "RevisionMissing", "failed"),
+            (json!({"revisionName": "new"}), ConditionStatus::Unknown, "RevisionMissing", "not yet ready"),
         ] {
             let why = resolve(&route(json!([target])), &objects(), naming()).unwrap_err();
             assert_eq!((why.verdict, why.reason), (verdict, reason));
@@ -459,7 +472,7 @@ mod tests {
         let of = |service: Option<&str>| {
             let mut revision = revision("r", "True");
             revision.metadata.labels = service.map(|name| [(SERVICE.to_owned(), name.to_owned())].into());
-            Objects(Vec::new(), vec![revision])
+            TrafficFixture(Vec::new(), vec![revision])
         };
         let mut route = route(json!([{"revisionName": "r", "percent": 100}]));
         assert!(resolve(&route, &of(Some("other")), naming()).is_ok());
@@ -473,7 +486,7 @@ mod tests {
             let why = resolve(&route, &of(owner), naming()).unwrap_err();
             assert_eq!(
                 (why.verdict, why.reason, why.message.as_str()),
-                (Verdict::False, "RevisionNotOwned", message)
+                (ConditionStatus::False, "RevisionNotOwned", message)
             );
         }
     }

@@ -5,13 +5,13 @@ use kube::Resource;
 
 use crate::kinds::serving::annotations::{LAST_APPLIED, ROLLOUT_DURATION, ROUTES, SERVICE, inherited};
 use crate::kinds::serving::configuration::{Configuration, ConfigurationSpec};
-use crate::kinds::serving::manners::{HEADER_ROUTES, MIRROR, STICKY};
 use crate::kinds::serving::route::{Route, RouteSpec};
 use crate::kinds::serving::service::Service;
+use crate::kinds::serving::traffic_policy::{HEADER_ROUTES, MIRROR, STICKY};
 use crate::kinds::shared::{name, namespace};
 
 #[must_use]
-pub fn make_configuration(service: &Service) -> Configuration {
+pub fn desired_configuration(service: &Service) -> Configuration {
     let meta = &service.metadata;
     let spec = ConfigurationSpec { template: service.spec.template.clone() };
     let mut configuration = Configuration::new(namespace(meta), name(meta), spec);
@@ -23,7 +23,7 @@ pub fn make_configuration(service: &Service) -> Configuration {
 }
 
 #[must_use]
-pub fn make_route(service: &Service) -> Route {
+pub fn desired_route(service: &Service) -> Route {
     let meta = &service.metadata;
     let mut traffic = service.spec.traffic.clone();
     for target in traffic.iter_mut().filter(|target| target.revision().is_none()) {
@@ -43,14 +43,14 @@ fn child_metadata(service: &Service, except: &[&str]) -> ObjectMeta {
         name: meta.name.clone(),
         labels: Some(labels),
         annotations: Some(inherited(meta.annotations.as_ref(), except)),
-        owner_references: owner(service),
+        owner_references: owner_references(service),
         ..ObjectMeta::default()
     }
 }
 
 /// The reference that makes `owner` the controller of a child.
 #[must_use]
-pub fn owner<K: Resource<DynamicType = ()>>(
+pub fn owner_references<K: Resource<DynamicType = ()>>(
     owner: &K,
 ) -> Option<Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference>> {
     let mut reference = owner.controller_owner_ref(&())?;

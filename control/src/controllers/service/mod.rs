@@ -5,21 +5,21 @@ pub mod reconcile;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::queue::{Item, Kind};
-use super::world::{Error, Object, World, now};
+use super::context::{ControllerContext, Error, NamespacedObject, now};
+use super::work_queue::{ControllerKind, WorkItem};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::route::Route;
 use crate::kinds::shared::{controller, name, namespace};
-use children::{make_configuration, make_route};
-use reconcile::{Child, decide, status, taken_name};
+use children::{desired_configuration, desired_route};
+use reconcile::{ChildAction, conflicting_revision_name, decide, status};
 
 /// A changed Service is looked at; so is the owner of a changed child, and who waits for the name of a stranger.
-pub fn owner_of(meta: &ObjectMeta) -> Item {
+pub fn owner_of(meta: &ObjectMeta) -> WorkItem {
     let owner = controller(meta).filter(|owner| owner.kind == "Service");
-    Item::new(Kind::Service, namespace(meta), owner.map_or(name(meta), |owner| &owner.name))
+    WorkItem::new(ControllerKind::Service, namespace(meta), owner.map_or(name(meta), |owner| &owner.name))
 }
 
-pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let Some(service) = world.services.get(&item.namespace, &item.name) else { return Ok(()) };
     if service.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -27,31 +27,36 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     let (ns, name, owner) = (&item.namespace, &item.name, &service.metadata);
 
     let existing = world.configurations.get(ns, name);
-    let wanted = make_configuration(&service);
+    let wanted = desired_configuration(&service);
     let take = |to: &mut Configuration, from: Configuration| to.spec = from.spec;
-    let configuration = settle(world, decide(owner, existing.as_deref(), wanted, take)).await?;
+    let configuration = apply(world, decide(owner, existing.as_deref(), wanted, take)).await?;
 
-    let taken = configuration.as_ref().and_then(|own| taken_name(own, |name| world.revisions.get(ns, name)));
+    let taken = configuration
+        .as_ref()
+        .and_then(|own| conflicting_revision_name(own, |name| world.revisions.get(ns, name)));
     let existing = world.routes.get(ns, name);
     let take = |to: &mut Route, from: Route| to.spec = from.spec;
-    let mut decided = decide(owner, existing.as_deref(), make_route(&service), take);
+    let mut decided = decide(owner, existing.as_deref(), desired_route(&service), take);
     // Traffic to the name means the Revision that is not there yet, and would reach the stranger.
-    if let (Child::Replace(_), Some(_), Some(left)) = (&decided, &taken, existing) {
-        decided = Child::Keep((*left).clone());
+    if let (ChildAction::Replace(_), Some(_), Some(left)) = (&decided, &taken, existing) {
+        decided = ChildAction::Keep((*left).clone());
     }
-    let route = settle(world, decided).await?;
+    let route = apply(world, decided).await?;
 
     let mut after = (*service).clone();
     after.status = Some(status(&service, configuration.as_ref(), route.as_ref(), taken.as_deref(), now()));
-    world.set_status_of(item, &*service, &after).await
+    world.set_transient_status(item, &*service, &after).await
 }
 
 /// Carries out what was decided; `None` for a child that belongs to somebody else.
-pub async fn settle<K: Object>(world: &World, child: Child<K>) -> Result<Option<K>, Error> {
+pub async fn apply<K: NamespacedObject>(
+    world: &ControllerContext,
+    child: ChildAction<K>,
+) -> Result<Option<K>, Error> {
     Ok(match child {
-        Child::Create(wanted) => Some(world.create(&wanted).await?),
-        Child::Replace(wanted) => Some(world.replace(&wanted).await?),
-        Child::Keep(existing) => Some(existing),
-        Child::NotOwned => None,
+        ChildAction::Create(wanted) => Some(world.create(&wanted).await?),
+        ChildAction::Replace(wanted) => Some(world.replace(&wanted).await?),
+        ChildAction::Keep(existing) => Some(existing),
+        ChildAction::NotOwned => None,
     })
 }

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::controllers::configuration::reconcile::{Latest, adopt};
-use crate::kinds::conditions::Conditions;
+use crate::controllers::configuration::reconcile::{LatestRevision, adopt};
+use crate::kinds::conditions::ConditionManager;
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::service::{
     CONDITIONS, CONFIGURATIONS_READY, ROUTES_READY, Service, ServiceStatus,
 };
-use crate::kinds::shared::{HasConditions, Status, Verdict, is_controlled_by, name};
+use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, name};
 
 /// What to do about one child.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Child<K> {
+pub enum ChildAction<K> {
     Create(K),
     /// It drifted; this is what it should be.
     Replace(K),
@@ -33,22 +33,22 @@ pub fn decide<K: kube::Resource + Clone + PartialEq>(
     existing: Option<&K>,
     wanted: K,
     take: impl FnOnce(&mut K, K),
-) -> Child<K> {
-    let Some(existing) = existing else { return Child::Create(wanted) };
+) -> ChildAction<K> {
+    let Some(existing) = existing else { return ChildAction::Create(wanted) };
     if !is_controlled_by(existing.meta(), owner) {
-        return Child::NotOwned;
+        return ChildAction::NotOwned;
     }
     let mut adjusted = existing.clone();
     // An empty map is stored as none.
     adjusted.meta_mut().labels = wanted.meta().labels.clone().filter(|map| !map.is_empty());
     adjusted.meta_mut().annotations = wanted.meta().annotations.clone().filter(|map| !map.is_empty());
     take(&mut adjusted, wanted);
-    if adjusted == *existing { Child::Keep(adjusted) } else { Child::Replace(adjusted) }
+    if adjusted == *existing { ChildAction::Keep(adjusted) } else { ChildAction::Replace(adjusted) }
 }
 
 /// Has a child keep the labels and annotations that others put there: all but those in `own`, which its owner alone gives and
 /// takes away.
-pub fn leave_others(wanted: &mut ObjectMeta, existing: Option<&ObjectMeta>, own: &[&str]) {
+pub fn keep_foreign_metadata(wanted: &mut ObjectMeta, existing: Option<&ObjectMeta>, own: &[&str]) {
     let Some(existing) = existing else { return };
     let pairs = [(&mut wanted.labels, &existing.labels), (&mut wanted.annotations, &existing.annotations)];
     for (wanted, existing) in pairs {
@@ -61,12 +61,12 @@ pub fn leave_others(wanted: &mut ObjectMeta, existing: Option<&ObjectMeta>, own:
 }
 
 /// The name that the author gave to the template's Revision, if another Revision has it.
-pub fn taken_name(
+pub fn conflicting_revision_name(
     configuration: &Configuration,
     find: impl FnOnce(&str) -> Option<Arc<Revision>>,
 ) -> Option<String> {
-    let name = configuration.spec.template.own_name()?;
-    let is_taken = matches!(adopt(configuration, find(name)?), Latest::Failed(_));
+    let name = configuration.spec.template.explicit_name()?;
+    let is_taken = matches!(adopt(configuration, find(name)?), LatestRevision::Failed(_));
     is_taken.then(|| name.to_owned())
 }
 
@@ -99,7 +99,9 @@ pub fn status(
             let from = route.status.clone().unwrap_or_default();
             (status.url, status.address, status.traffic) = (from.url, from.address, from.traffic);
             let latest = status.latest_ready_revision_name.as_deref();
-            if conditions.verdict(ROUTES_READY) == Verdict::True && !has_migrated(&status, latest) {
+            if conditions.status_of(ROUTES_READY) == ConditionStatus::True
+                && !traffic_has_migrated(&status, latest)
+            {
                 conditions.mark_unknown(
                     ROUTES_READY,
                     "TrafficNotMigrated",
@@ -123,13 +125,13 @@ pub fn status(
     status
 }
 
-fn has_migrated(status: &ServiceStatus, latest: Option<&str>) -> bool {
+fn traffic_has_migrated(status: &ServiceStatus, latest: Option<&str>) -> bool {
     let floating = status.traffic.iter().filter(|target| target.latest_revision == Some(true));
     floating.map(|target| target.revision()).all(|revision| revision == latest)
 }
 
 /// A child's verdict counts only if the child has seen its current spec.
-fn mirror<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, child: &K, what: &str) {
+fn mirror<K: HasConditions>(conditions: &mut ConditionManager<'_>, kind: &str, child: &K, what: &str) {
     match child.ready() {
         None => conditions.mark_unknown(
             kind,
@@ -137,9 +139,9 @@ fn mirror<K: HasConditions>(conditions: &mut Conditions<'_>, kind: &str, child: 
             &format!("The {what} is still working to reflect the latest desired specification."),
         ),
         Some(ready) => match ready.status {
-            Verdict::True => conditions.mark_true(kind),
-            Verdict::False => conditions.mark_false(kind, reason(&ready.reason), &ready.message),
-            Verdict::Unknown => conditions.mark_unknown(kind, &ready.reason, &ready.message),
+            ConditionStatus::True => conditions.mark_true(kind),
+            ConditionStatus::False => conditions.mark_false(kind, reason(&ready.reason), &ready.message),
+            ConditionStatus::Unknown => conditions.mark_unknown(kind, &ready.reason, &ready.message),
         },
     }
 }
@@ -149,7 +151,7 @@ fn reason(reason: &str) -> &str {
     if reason.is_empty() { "NotReady" } else { reason }
 }
 
-fn not_owned(conditions: &mut Conditions<'_>, kind: &str, what: &str, name: &str) {
+fn not_owned(conditions: &mut ConditionManager<'_>, kind: &str, what: &str, name: &str) {
     conditions.mark_false(
         kind,
         "NotOwned",
@@ -162,8 +164,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::configuration::children::make_revision;
-    use crate::controllers::service::children::{make_configuration, make_route};
+    use crate::controllers::configuration::children::desired_revision;
+    use crate::controllers::service::children::{desired_configuration, desired_route};
 
     fn service() -> Service {
         serde_json::from_value(json!({
@@ -212,8 +214,8 @@ mod tests {
     #[test]
     fn children_inherit_labels_annotations_template_and_traffic() {
         let service = service();
-        let configuration = make_configuration(&service);
-        let route = make_route(&service);
+        let configuration = desired_configuration(&service);
+        let route = desired_route(&service);
         let keys = |map: &Option<std::collections::BTreeMap<String, String>>| {
             map.iter().flatten().map(|(key, _)| key.clone()).collect::<Vec<_>>()
         };
@@ -229,27 +231,27 @@ mod tests {
     #[test]
     fn a_child_is_created_kept_reset_or_left_alone() {
         let service = service();
-        let wanted = make_configuration(&service);
+        let wanted = desired_configuration(&service);
         let of = |existing: Option<&Configuration>| decide(&service.metadata, existing, wanted.clone(), take);
 
-        assert_eq!(of(None), Child::Create(wanted.clone()));
-        assert_eq!(of(Some(&wanted)), Child::Keep(wanted.clone()));
+        assert_eq!(of(None), ChildAction::Create(wanted.clone()));
+        assert_eq!(of(Some(&wanted)), ChildAction::Keep(wanted.clone()));
 
         let mut drifted = wanted.clone();
         drifted.spec.template.spec.timeout_seconds = Some(9);
         drifted.metadata.labels.get_or_insert_default().insert("stray".into(), "1".into());
-        assert_eq!(of(Some(&drifted)), Child::Replace(wanted.clone()));
+        assert_eq!(of(Some(&drifted)), ChildAction::Replace(wanted.clone()));
 
         let mut foreign = wanted.clone();
         foreign.metadata.owner_references = None;
-        assert_eq!(of(Some(&foreign)), Child::NotOwned);
+        assert_eq!(of(Some(&foreign)), ChildAction::NotOwned);
     }
 
     /// SRV-SVC-07, SRV-SVC-08, SRV-OWN-03: each state of the children and the reason that it gives.
     #[test]
     fn the_status_mirrors_the_children() {
         let service = service();
-        let (configuration, route) = (make_configuration(&service), make_route(&service));
+        let (configuration, route) = (desired_configuration(&service), desired_route(&service));
         let good = settled(
             &configuration,
             json!({"latestReadyRevisionName": "hello-2", "conditions": ready("True")}),
@@ -263,7 +265,7 @@ mod tests {
         let flowing = settled(&route, traffic("hello-2"));
 
         let all_well = status(&service, Some(&good), Some(&flowing), None, now());
-        assert_eq!(find(&all_well, "Ready").status, Verdict::True);
+        assert_eq!(find(&all_well, "Ready").status, ConditionStatus::True);
         assert_eq!(all_well.url.as_deref(), Some("http://hello"));
         assert_eq!(all_well.latest_ready_revision_name.as_deref(), Some("hello-2"));
 
@@ -272,12 +274,12 @@ mod tests {
         assert_eq!(find(&behind, CONFIGURATIONS_READY).reason, "OutOfDate");
         let old = status(&service, Some(&good), Some(&settled(&route, traffic("hello-1"))), None, now());
         assert_eq!(find(&old, ROUTES_READY).reason, "TrafficNotMigrated");
-        assert_eq!(find(&old, "Ready").status, Verdict::Unknown);
+        assert_eq!(find(&old, "Ready").status, ConditionStatus::Unknown);
         let failed = settled(&configuration, json!({"conditions": ready("False")}));
         let failed = status(&service, Some(&failed), Some(&flowing), None, now());
         assert_eq!(
             (find(&failed, "Ready").status, find(&failed, "Ready").reason.as_str()),
-            (Verdict::False, "Because")
+            (ConditionStatus::False, "Because")
         );
         let foreign = status(&service, Some(&good), None, None, now());
         assert_eq!(find(&foreign, ROUTES_READY).reason, "NotOwned");
@@ -288,10 +290,12 @@ mod tests {
     fn a_taken_name_is_told_of_the_routes() {
         let mut service = service();
         service.spec.template.metadata.name = Some("hello-one".into());
-        let (mut configuration, route) = (make_configuration(&service), make_route(&service));
+        let (mut configuration, route) = (desired_configuration(&service), desired_route(&service));
         configuration.metadata.uid = Some("u2".into());
-        let made = make_revision(&configuration, false, now());
-        let taken = |found: Option<&Revision>| taken_name(&configuration, |_| found.cloned().map(Arc::new));
+        let made = desired_revision(&configuration, false, now());
+        let taken = |found: Option<&Revision>| {
+            conflicting_revision_name(&configuration, |_| found.cloned().map(Arc::new))
+        };
         assert_eq!(taken(None), None);
         assert_eq!(taken(Some(&made)), None);
         let mut other = made.clone();
@@ -300,7 +304,7 @@ mod tests {
 
         let status = status(&service, Some(&configuration), Some(&route), Some("hello-one"), now());
         let told = find(&status, ROUTES_READY);
-        assert_eq!((told.status, told.reason.as_str()), (Verdict::False, "RevisionNameTaken"));
+        assert_eq!((told.status, told.reason.as_str()), (ConditionStatus::False, "RevisionNameTaken"));
         assert!(told.message.contains("\"hello-one\""), "{}", told.message);
     }
 }

@@ -10,33 +10,33 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::core::{Selector, SelectorExt};
 
-use super::{NOT_RUN, show_sink};
-use crate::controllers::cache::{Cache, Change};
-use crate::controllers::identity::Identity;
-use crate::controllers::queue::{Item, Kind};
-use crate::controllers::resolve::{Address, Unresolved};
-use crate::controllers::world::{Error, Object, World, now};
-use crate::kinds::conditions::Conditions;
+use super::{NOT_RUN_HERE, set_sink};
+use crate::controllers::context::{ControllerContext, Error, NamespacedObject, now};
+use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
+use crate::controllers::informer_cache::{InformerCache, ObjectChange};
+use crate::controllers::oidc_identity::OidcIdentity;
+use crate::controllers::work_queue::{ControllerKind, WorkItem};
+use crate::kinds::conditions::ConditionManager;
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::service::Service;
 use crate::kinds::serving::template::RevisionTemplate;
 use crate::kinds::shared::{controller, name, namespace};
-use crate::kinds::sources::binding::{
-    AVAILABLE, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, Runs, SinkBinding, TRUST_BUNDLE_PROPAGATED,
-};
-use crate::kinds::sources::bound::{self, FINALIZER};
 use crate::kinds::sources::ping::OIDC_IDENTITY_CREATED;
-use crate::kinds::sources::{Source, Subject};
+use crate::kinds::sources::sink_binding::{
+    AVAILABLE, BindableKind, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, SinkBinding, TRUST_BUNDLE_PROPAGATED,
+};
+use crate::kinds::sources::sink_binding_env::{self, FINALIZER};
+use crate::kinds::sources::{BindingSubject, SourceKind};
 
 /// What has a template that a binding may change.
-trait Templated: Object {
+trait HasTemplate: NamespacedObject {
     fn template(&self) -> &RevisionTemplate;
     fn template_mut(&mut self) -> &mut RevisionTemplate;
 }
 
 macro_rules! templated {
     ($($kind:ty),+) => {$(
-        impl Templated for $kind {
+        impl HasTemplate for $kind {
             fn template(&self) -> &RevisionTemplate {
                 &self.spec.template
             }
@@ -52,100 +52,103 @@ templated!(Service, Configuration);
 const NO_TOKEN: &str = "programs are given no token here, and the sink wants one";
 
 /// Why a binding's subjects are not told.
-struct Unbound {
+struct BindError {
     reason: &'static str,
     message: String,
 }
 
 /// Looks again at the bindings whose subject an object of that kind may be.
-pub fn hear(world: &World, runs: Runs, home: &str) {
+pub fn on_subject_change(world: &ControllerContext, runs: BindableKind, home: &str) {
     let bindings = world.sources.bindings.list(home);
-    for binding in bindings.iter().filter(|one| one.spec.subject.runs() == Some(runs)) {
-        world.look_at(Item::new(Kind::SinkBinding, home, name(&binding.metadata)));
+    for binding in bindings.iter().filter(|one| one.spec.subject.bindable_kind() == Some(runs)) {
+        world.enqueue(WorkItem::new(ControllerKind::SinkBinding, home, name(&binding.metadata)));
     }
 }
 
 /// Looks again at the bindings of a namespace that was kept from being bound, or is from now on.
-pub(super) fn hear_home(world: &World, (before, after): Change<'_, Namespace>) {
-    let is_excluded =
-        |home: Option<&Arc<Namespace>>| home.is_some_and(|home| bound::is_excluded(&home.metadata));
+pub(super) fn on_namespace_change(world: &ControllerContext, (before, after): ObjectChange<'_, Namespace>) {
+    let is_excluded = |home: Option<&Arc<Namespace>>| {
+        home.is_some_and(|home| sink_binding_env::is_excluded(&home.metadata))
+    };
     let Some(home) = after.filter(|_| is_excluded(before) != is_excluded(after)) else { return };
     let home = name(&home.metadata);
     for binding in world.sources.bindings.list(home) {
-        world.look_at(Item::new(Kind::SinkBinding, home, name(&binding.metadata)));
+        world.enqueue(WorkItem::new(ControllerKind::SinkBinding, home, name(&binding.metadata)));
     }
 }
 
 /// Whether a namespace is kept from being bound (X-SRC-04).
-async fn is_left_alone(world: &World, home: &str) -> Result<bool, Error> {
+async fn is_excluded(world: &ControllerContext, home: &str) -> Result<bool, Error> {
     let home = Api::<Namespace>::all(world.client.clone()).get_opt(home).await?;
-    Ok(home.is_some_and(|home| bound::is_excluded(&home.metadata)))
+    Ok(home.is_some_and(|home| sink_binding_env::is_excluded(&home.metadata)))
 }
 
-pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     world.resolver.forget(item);
     let Some(binding) = world.sources.bindings.get(&item.namespace, &item.name) else { return Ok(()) };
-    let runs = binding.spec.subject.runs();
+    let runs = binding.spec.subject.bindable_kind();
     if binding.metadata.deletion_timestamp.is_some() {
-        if binding.is_held() {
-            drop(tell(world, &binding, runs, &[]).await?); // who is gone needs not be told
-            hold(world, &binding, false).await?;
+        if binding.has_finalizer() {
+            drop(apply_binding(world, &binding, runs, &[]).await?); // who is gone needs not be told
+            set_finalizer(world, &binding, false).await?;
         }
         return Ok(());
     }
     let sink = world.resolver.resolve(item, &binding.spec.sink).await?;
     let bound = match &sink {
         Ok(sink) if runs.is_some() && sink.audience.is_none() => {
-            if !binding.is_held() {
-                return hold(world, &binding, true).await; // and its watch brings it back
+            if !binding.has_finalizer() {
+                return set_finalizer(world, &binding, true).await; // and its watch brings it back
             }
             let told = binding.environment(&sink.url, sink.ca_certs.as_deref());
-            Some(tell(world, &binding, runs, &told).await?)
+            Some(apply_binding(world, &binding, runs, &told).await?)
         }
         _ => None,
     };
     let mut after = (*binding).clone();
-    conclude(&mut after, sink, bound, world.settings().event_features.authenticates());
+    set_status(&mut after, sink, bound, world.settings().event_features.authenticates());
     world.set_status(&*binding, &after).await
 }
 
 /// Has all subjects tell their programs just `told` of where to send.
-async fn tell(
-    world: &World,
+async fn apply_binding(
+    world: &ControllerContext,
     binding: &SinkBinding,
-    runs: Option<Runs>,
+    runs: Option<BindableKind>,
     told: &[EnvVar],
-) -> Result<Result<(), Unbound>, Error> {
+) -> Result<Result<(), BindError>, Error> {
     match runs {
-        Some(Runs::Service) => tell_all(world, &world.services, binding, told).await,
-        Some(Runs::Configuration) => tell_all(world, &world.configurations, binding, told).await,
+        Some(BindableKind::Service) => apply_to_subjects(world, &world.services, binding, told).await,
+        Some(BindableKind::Configuration) => {
+            apply_to_subjects(world, &world.configurations, binding, told).await
+        }
         None => Ok(Ok(())),
     }
 }
 
-async fn tell_all<K: Templated>(
-    world: &World,
-    cache: &Cache<K>,
+async fn apply_to_subjects<K: HasTemplate>(
+    world: &ControllerContext,
+    cache: &InformerCache<K>,
     binding: &SinkBinding,
     told: &[EnvVar],
-) -> Result<Result<(), Unbound>, Error> {
+) -> Result<Result<(), BindError>, Error> {
     let home = namespace(&binding.metadata);
-    if is_left_alone(world, home).await? {
+    if is_excluded(world, home).await? {
         let message = format!("the namespace {home:?} is kept from being bound by its label");
-        return Ok(Err(Unbound { reason: "SubjectUnavailable", message }));
+        return Ok(Err(BindError { reason: "SubjectUnavailable", message }));
     }
     let subjects = match subjects(cache, binding) {
         Ok(subjects) => subjects,
         Err(unbound) => return Ok(Err(unbound)),
     };
     for subject in subjects {
-        if let Some(first) = first_to_bind(world, binding, subject.meta()) {
+        if let Some(first) = older_binding(world, binding, subject.meta()) {
             // Both would write for ever, and each write is a Revision.
             let message = format!("{:?} is bound by the older SinkBinding {first:?}", name(subject.meta()));
-            return Ok(Err(Unbound { reason: "SubjectUnavailable", message }));
+            return Ok(Err(BindError { reason: "SubjectUnavailable", message }));
         }
         let mut after = (*subject).clone();
-        bound::tell(after.template_mut(), told);
+        sink_binding_env::set_environment(after.template_mut(), told);
         if after.template() != subject.template() {
             world.replace(&after).await?;
         }
@@ -154,28 +157,32 @@ async fn tell_all<K: Templated>(
 }
 
 /// The binding that has the subject before this one, if there is such.
-fn first_to_bind(world: &World, binding: &SinkBinding, subject: &ObjectMeta) -> Option<String> {
-    let runs = binding.spec.subject.runs()?;
+fn older_binding(world: &ControllerContext, binding: &SinkBinding, subject: &ObjectMeta) -> Option<String> {
+    let runs = binding.spec.subject.bindable_kind()?;
     let others = world.sources.bindings.list(namespace(&binding.metadata));
-    let first = others.iter().find(|other| other.age() < binding.age() && other.binds(runs, subject));
+    let first = others.iter().find(|other| other.age() < binding.age() && other.applies_to(runs, subject));
     first.map(|other| name(&other.metadata).to_owned())
 }
 
 /// The one that is named, or all that have the labels: of those there may be none yet.
-fn subjects<K: Templated>(cache: &Cache<K>, binding: &SinkBinding) -> Result<Vec<Arc<K>>, Unbound> {
-    let (home, Subject { kind, name, selector, .. }) = (namespace(&binding.metadata), &binding.spec.subject);
+fn subjects<K: HasTemplate>(
+    cache: &InformerCache<K>,
+    binding: &SinkBinding,
+) -> Result<Vec<Arc<K>>, BindError> {
+    let (home, BindingSubject { kind, name, selector, .. }) =
+        (namespace(&binding.metadata), &binding.spec.subject);
     if let Some(name) = name {
-        let subject = cache.get(home, name).ok_or_else(|| Unbound {
+        let subject = cache.get(home, name).ok_or_else(|| BindError {
             reason: "SubjectMissing",
             message: format!("there is no {kind} {name:?} in namespace {home}"),
         })?;
         return match controller(subject.meta()) {
-            None if bound::is_excluded(subject.meta()) => Err(Unbound {
+            None if sink_binding_env::is_excluded(subject.meta()) => Err(BindError {
                 reason: "SubjectUnavailable",
                 message: format!("the {kind} {name:?} is kept from being bound by its label"),
             }),
             None => Ok(vec![subject]),
-            Some(owner) => Err(Unbound {
+            Some(owner) => Err(BindError {
                 reason: "SubjectUnavailable",
                 message: format!("the {kind} belongs to {} {:?}: bind that", owner.kind, owner.name),
             }),
@@ -183,18 +190,18 @@ fn subjects<K: Templated>(cache: &Cache<K>, binding: &SinkBinding) -> Result<Vec
     }
     let selector = selector.clone().unwrap_or_default();
     let selector = Selector::try_from(selector)
-        .map_err(|why| Unbound { reason: "SubjectUnavailable", message: why.to_string() })?;
+        .map_err(|why| BindError { reason: "SubjectUnavailable", message: why.to_string() })?;
     let mut found = cache.list(home);
     let nothing = Default::default();
     let fits = |meta: &ObjectMeta| selector.matches(meta.labels.as_ref().unwrap_or(&nothing));
     found.retain(|subject| {
         let meta = subject.meta();
-        controller(meta).is_none() && !bound::is_excluded(meta) && fits(meta)
+        controller(meta).is_none() && !sink_binding_env::is_excluded(meta) && fits(meta)
     });
     Ok(found)
 }
 
-async fn hold(world: &World, binding: &SinkBinding, held: bool) -> Result<(), Error> {
+async fn set_finalizer(world: &ControllerContext, binding: &SinkBinding, held: bool) -> Result<(), Error> {
     let mut after = binding.clone();
     let finalizers = after.metadata.finalizers.get_or_insert_default();
     finalizers.retain(|one| one != FINALIZER);
@@ -204,39 +211,48 @@ async fn hold(world: &World, binding: &SinkBinding, held: bool) -> Result<(), Er
     world.replace(&after).await.map(drop)
 }
 
-fn conclude(
+fn set_status(
     binding: &mut SinkBinding,
-    sink: Result<Address, Unresolved>,
-    bound: Option<Result<(), Unbound>>,
+    sink: Result<DestinationAddress, ResolveError>,
+    bound: Option<Result<(), BindError>>,
     asks_who_sends: bool,
 ) {
-    let (is_run, generation) = (binding.spec.subject.runs().is_some(), binding.metadata.generation);
+    let (is_run, generation) = (binding.spec.subject.bindable_kind().is_some(), binding.metadata.generation);
     let status = binding.status.get_or_insert_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = SinkBinding::CONDITIONS.manage(&before, now());
     let wants_token = matches!(&sink, Ok(sink) if sink.audience.is_some());
     mark_identity(&mut conditions, wants_token, sink.is_ok(), asks_who_sends);
     conditions.mark_true(TRUST_BUNDLE_PROPAGATED); // programs are told all that they need of it
-    show_sink(status, &mut conditions, sink);
+    set_sink(status, &mut conditions, sink);
     match bound {
         Some(Ok(())) => conditions.mark_true(AVAILABLE),
-        Some(Err(Unbound { reason, message })) => conditions.mark_false(AVAILABLE, reason, &message),
-        None if !is_run => conditions.mark_false(AVAILABLE, NOT_RUN, NOT_BOUND),
+        Some(Err(BindError { reason, message })) => conditions.mark_false(AVAILABLE, reason, &message),
+        None if !is_run => conditions.mark_false(AVAILABLE, NOT_RUN_HERE, NOT_BOUND),
         None if wants_token => conditions.mark_false(AVAILABLE, "SinkNotReached", NO_TOKEN),
         // What its subjects were told last stays.
         None => conditions.mark_unknown(AVAILABLE, "", ""),
     }
-    conditions.conclude(&mut status.base, generation);
+    conditions.finish_into(&mut status.base, generation);
 }
 
 /// Under whom programs send: under nobody, so a sink that asks is none for them.
-fn mark_identity(conditions: &mut Conditions<'_>, wants_token: bool, is_found: bool, asks_who_sends: bool) {
+fn mark_identity(
+    conditions: &mut ConditionManager<'_>,
+    wants_token: bool,
+    is_found: bool,
+    asks_who_sends: bool,
+) {
     for kind in [OIDC_IDENTITY_CREATED, OIDC_TOKEN_SECRET_CREATED] {
         match (wants_token, asks_who_sends) {
             (true, _) => conditions.mark_false(kind, "SinkNotReached", NO_TOKEN),
-            (false, false) => Identity::Unasked.mark(conditions, kind),
+            (false, false) => OidcIdentity::Disabled.mark(conditions, kind),
             (false, true) if is_found => {
-                conditions.mark_true_because(kind, "SinkWithoutAudience", "The sink does not ask who sends.");
+                conditions.mark_true_with_reason(
+                    kind,
+                    "SinkWithoutAudience",
+                    "The sink does not ask who sends.",
+                );
             }
             (false, true) => conditions.mark_unknown(kind, "", ""),
         }
@@ -246,19 +262,22 @@ fn mark_identity(conditions: &mut Conditions<'_>, wants_token: bool, is_found: b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::shared::Verdict;
-    use crate::kinds::sources::binding::SinkBindingSpec;
+    use crate::kinds::shared::ConditionStatus;
+    use crate::kinds::sources::sink_binding::SinkBindingSpec;
 
-    fn concluded(sink: Result<Address, Unresolved>, asks_who_sends: bool) -> Vec<(String, Verdict)> {
-        let subject = Subject {
+    fn concluded(
+        sink: Result<DestinationAddress, ResolveError>,
+        asks_who_sends: bool,
+    ) -> Vec<(String, ConditionStatus)> {
+        let subject = BindingSubject {
             api_version: "serving.knative.dev/v1".into(),
             kind: "Service".into(),
-            ..Subject::default()
+            ..BindingSubject::default()
         };
         let mut binding =
             SinkBinding::new("ns", "b", SinkBindingSpec { subject, ..SinkBindingSpec::default() });
         let bound = sink.as_ref().is_ok_and(|sink| sink.audience.is_none()).then_some(Ok(()));
-        conclude(&mut binding, sink, bound, asks_who_sends);
+        set_status(&mut binding, sink, bound, asks_who_sends);
         let conditions = binding.status.unwrap_or_default().base.conditions;
         conditions.into_iter().map(|one| (one.kind, one.status)).collect()
     }
@@ -267,10 +286,13 @@ mod tests {
     #[test]
     fn a_status_has_all_conditions() {
         let sink = |audience: Option<&str>| {
-            Ok(Address { audience: audience.map(str::to_owned), ..Address::from("http://s/") })
+            Ok(DestinationAddress {
+                audience: audience.map(str::to_owned),
+                ..DestinationAddress::from("http://s/")
+            })
         };
-        let nowhere = || Err(Unresolved("gone".into()));
-        let (yes, no, open) = (Verdict::True, Verdict::False, Verdict::Unknown);
+        let nowhere = || Err(ResolveError("gone".into()));
+        let (yes, no, open) = (ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown);
         for (sink, asks, identity, ready) in [
             (sink(None), false, yes, yes),
             (sink(None), true, yes, yes),
@@ -289,10 +311,11 @@ mod tests {
     #[test]
     fn only_what_runs_here_can_be_bound() {
         let runs = |version: &str, kind: &str| {
-            Subject { api_version: version.into(), kind: kind.into(), ..Subject::default() }.runs()
+            BindingSubject { api_version: version.into(), kind: kind.into(), ..BindingSubject::default() }
+                .bindable_kind()
         };
-        assert_eq!(runs("serving.knative.dev/v1", "Service"), Some(Runs::Service));
-        assert_eq!(runs("serving.knative.dev/v1", "Configuration"), Some(Runs::Configuration));
+        assert_eq!(runs("serving.knative.dev/v1", "Service"), Some(BindableKind::Service));
+        assert_eq!(runs("serving.knative.dev/v1", "Configuration"), Some(BindableKind::Configuration));
         for (version, kind) in
             [("v1", "Service"), ("apps/v1", "Deployment"), ("serving.knative.dev/v1", "Route")]
         {

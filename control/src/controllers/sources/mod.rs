@@ -3,86 +3,88 @@
 //! never come.
 
 pub mod binding;
+mod event_sender;
+mod event_types;
 pub mod ping;
-mod send;
-mod tally;
-mod types;
+mod ping_outcomes;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dataplane::events::admission::Pass;
+use dataplane::events::auth::AccessToken;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 
-use super::cache::{Cache, follow};
-use super::identity::{self, Identity};
-use super::queue::{Item, Kind};
-use super::resolve::{Address, Unresolved};
-use super::world::{Error, Object, World, now};
-use super::{Task, itself};
-use crate::kind::Resource;
-use crate::kinds::conditions::Conditions;
-use crate::kinds::shared::Verdict;
+use super::context::{ControllerContext, Error, NamespacedObject, now};
+use super::destination_resolver::{DestinationAddress, ResolveError};
+use super::informer_cache::{InformerCache, follow};
+use super::oidc_identity::{self, OidcIdentity};
+use super::work_queue::{ControllerKind, WorkItem};
+use super::{ControllerTask, item_of};
+use crate::kind_registry::ResourceStrategy;
+use crate::kinds::conditions::ConditionManager;
+use crate::kinds::shared::ConditionStatus;
 use crate::kinds::sources::api_server::ApiServerSource;
-use crate::kinds::sources::binding::SinkBinding;
 use crate::kinds::sources::container::ContainerSource;
 use crate::kinds::sources::ping::{self as ping_kind, PingSource};
-use crate::kinds::sources::{EventAttributes, SINK_PROVIDED, Source, SourceStatus};
-pub use tally::{SourceName, Tally};
+use crate::kinds::sources::sink_binding::SinkBinding;
+use crate::kinds::sources::{CloudEventAttributes, SINK_PROVIDED, SourceKind, SourceStatus};
+pub use ping_outcomes::{PingOutcomes, SourceName};
 
 /// The reason of a condition of what nothing here runs.
-const NOT_RUN: &str = "NotRunHere";
+const NOT_RUN_HERE: &str = "NotRunHere";
 
 /// Caches of the source kinds.
 #[derive(Debug, Default)]
-pub struct Sources {
-    pub pings: Cache<PingSource>,
-    pub api_servers: Cache<ApiServerSource>,
-    pub containers: Cache<ContainerSource>,
-    pub bindings: Cache<SinkBinding>,
-    namespaces: Cache<Namespace>,
+pub struct SourceCaches {
+    pub pings: InformerCache<PingSource>,
+    pub api_servers: InformerCache<ApiServerSource>,
+    pub containers: InformerCache<ContainerSource>,
+    pub bindings: InformerCache<SinkBinding>,
+    namespaces: InformerCache<Namespace>,
     /// Rung when a PingSource changed.
-    pub bell: tokio::sync::Notify,
+    pub ping_changed: tokio::sync::Notify,
     /// Tokens of PingSources, held so that there is one for their next event.
-    passes: Mutex<HashMap<SourceName, Arc<Pass>>>,
+    access_tokens: Mutex<HashMap<SourceName, Arc<AccessToken>>>,
 }
 
-impl Sources {
-    fn passes(&self) -> MutexGuard<'_, HashMap<SourceName, Arc<Pass>>> {
-        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+impl SourceCaches {
+    fn access_tokens(&self) -> MutexGuard<'_, HashMap<SourceName, Arc<AccessToken>>> {
+        self.access_tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Of an API of our own: a cluster has controllers for them.
-pub fn watches(world: &World) -> Vec<Task<'_>> {
-    if world.config.holder.is_some() {
+pub fn watches(world: &ControllerContext) -> Vec<ControllerTask<'_>> {
+    if world.config.leader_identity.is_some() {
         return Vec::new();
     }
     let sources = &world.sources;
     vec![
-        Box::pin(follow(world.all(), &sources.pings, |change| {
-            world.look_at(itself(Kind::PingSource, change));
-            sources.bell.notify_one();
+        Box::pin(follow(world.source(), &sources.pings, |change| {
+            world.enqueue(item_of(ControllerKind::PingSource, change));
+            sources.ping_changed.notify_one();
         })),
-        Box::pin(follow(world.all(), &sources.api_servers, |change| {
-            world.look_at(itself(Kind::ApiServerSource, change));
+        Box::pin(follow(world.source(), &sources.api_servers, |change| {
+            world.enqueue(item_of(ControllerKind::ApiServerSource, change));
         })),
-        Box::pin(follow(world.all(), &sources.containers, |change| {
-            world.look_at(itself(Kind::ContainerSource, change));
+        Box::pin(follow(world.source(), &sources.containers, |change| {
+            world.enqueue(item_of(ControllerKind::ContainerSource, change));
         })),
-        Box::pin(follow(world.all(), &sources.bindings, |change| {
-            world.look_at(itself(Kind::SinkBinding, change));
+        Box::pin(follow(world.source(), &sources.bindings, |change| {
+            world.enqueue(item_of(ControllerKind::SinkBinding, change));
         })),
-        Box::pin(follow(world.all(), &sources.namespaces, move |change| binding::hear_home(world, change))),
-        Box::pin(ping::tend(world)),
+        Box::pin(follow(world.source(), &sources.namespaces, move |change| {
+            binding::on_namespace_change(world, change)
+        })),
+        Box::pin(ping::run(world)),
     ]
 }
 
-pub async fn reconcile<S: Object + Resource + Source>(
-    world: &World,
-    cache: &Cache<S>,
-    item: &Item,
+pub async fn reconcile<S: NamespacedObject + ResourceStrategy + SourceKind>(
+    world: &ControllerContext,
+    cache: &InformerCache<S>,
+    item: &WorkItem,
 ) -> Result<(), Error> {
     world.resolver.forget(item);
     let Some(source) = cache.get(&item.namespace, &item.name) else { return Ok(()) };
@@ -90,47 +92,51 @@ pub async fn reconcile<S: Object + Resource + Source>(
     let mut after = (*source).clone();
     let had = after.status_mut().auth.clone();
     let identity = match S::NOT_RUN {
-        None => identity::keep(world, item, &*source, had.as_ref()).await?,
-        Some(_) => Identity::Unasked,
+        None => oidc_identity::reconcile_account(world, item, &*source, had.as_ref()).await?,
+        Some(_) => OidcIdentity::Disabled,
     };
     let generation = after.meta().generation;
-    let attributes = EventAttributes {
+    let attributes = CloudEventAttributes {
         kind: ping_kind::TYPE.into(),
         source: ping::source_of(&item.namespace, &item.name),
     };
-    conclude::<S>(after.status_mut(), generation, sink, &identity, attributes, now());
+    set_status::<S>(after.status_mut(), generation, sink, &identity, attributes, now());
     world.set_status(&*source, &after).await?;
-    types::keep(world, &*source, &after.status_mut().ce_attributes).await
+    event_types::reconcile(world, &*source, &after.status_mut().ce_attributes).await
 }
 
-fn conclude<S: Source>(
+fn set_status<S: SourceKind>(
     status: &mut SourceStatus,
     generation: Option<i64>,
-    sink: Result<Address, Unresolved>,
-    identity: &Identity,
-    attributes: EventAttributes,
+    sink: Result<DestinationAddress, ResolveError>,
+    identity: &OidcIdentity,
+    attributes: CloudEventAttributes,
     now: Timestamp,
 ) {
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = S::CONDITIONS.manage(&before, now);
-    show_sink(status, &mut conditions, sink);
+    set_sink(status, &mut conditions, sink);
     status.ce_attributes.clear();
     match S::NOT_RUN {
-        Some((kind, why)) => conditions.mark_false(kind, NOT_RUN, why),
+        Some((kind, why)) => conditions.mark_false(kind, NOT_RUN_HERE, why),
         None => {
             conditions.mark_true(ping_kind::DEPLOYED);
             identity.mark(&mut conditions, ping_kind::OIDC_IDENTITY_CREATED);
             status.auth = identity.status();
-            if conditions.verdict(SINK_PROVIDED) == Verdict::True {
+            if conditions.status_of(SINK_PROVIDED) == ConditionStatus::True {
                 status.ce_attributes.push(attributes);
             }
         }
     }
-    conditions.conclude(&mut status.base, generation);
+    conditions.finish_into(&mut status.base, generation);
 }
 
 /// Says where events go, or why nowhere.
-fn show_sink(status: &mut SourceStatus, conditions: &mut Conditions<'_>, sink: Result<Address, Unresolved>) {
+fn set_sink(
+    status: &mut SourceStatus,
+    conditions: &mut ConditionManager<'_>,
+    sink: Result<DestinationAddress, ResolveError>,
+) {
     (status.sink_uri, status.sink_ca_certs, status.sink_audience) = (None, None, None);
     match sink {
         Ok(found) => {
@@ -138,7 +144,7 @@ fn show_sink(status: &mut SourceStatus, conditions: &mut Conditions<'_>, sink: R
             (status.sink_uri, status.sink_ca_certs, status.sink_audience) =
                 (Some(found.url), found.ca_certs, found.audience);
         }
-        Err(Unresolved(why)) => conditions.mark_false(SINK_PROVIDED, "NotFound", &why),
+        Err(ResolveError(why)) => conditions.mark_false(SINK_PROVIDED, "NotFound", &why),
     }
 }
 
@@ -147,43 +153,48 @@ mod tests {
     use super::*;
     use crate::kinds::shared::{AuthStatus, Condition};
 
-    fn concluded<S: Source>(sink: Result<Address, Unresolved>) -> (SourceStatus, Condition) {
-        concluded_as::<S>(sink, &Identity::Unasked)
+    fn concluded<S: SourceKind>(sink: Result<DestinationAddress, ResolveError>) -> (SourceStatus, Condition) {
+        concluded_as::<S>(sink, &OidcIdentity::Disabled)
     }
 
-    fn concluded_as<S: Source>(
-        sink: Result<Address, Unresolved>,
-        identity: &Identity,
+    fn concluded_as<S: SourceKind>(
+        sink: Result<DestinationAddress, ResolveError>,
+        identity: &OidcIdentity,
     ) -> (SourceStatus, Condition) {
         let mut status = SourceStatus::default();
-        let attributes = EventAttributes { kind: "t".into(), source: "/s".into() };
-        conclude::<S>(&mut status, Some(1), sink, identity, attributes, Timestamp::from_second(1).unwrap());
+        let attributes = CloudEventAttributes { kind: "t".into(), source: "/s".into() };
+        set_status::<S>(&mut status, Some(1), sink, identity, attributes, Timestamp::from_second(1).unwrap());
         let ready = status.base.conditions.iter().find(|one| one.kind == "Ready").unwrap().clone();
         (status, ready)
     }
 
-    fn found() -> Result<Address, Unresolved> {
-        Ok(Address { url: "http://sink".into(), audience: None, ca_certs: None })
+    fn found() -> Result<DestinationAddress, ResolveError> {
+        Ok(DestinationAddress { url: "http://sink".into(), audience: None, ca_certs: None })
     }
 
     /// SRC-11: a source that is run is Ready once its sink is known; one that is not says so.
     #[test]
     fn a_status_says_whether_events_come() {
         let (status, ready) = concluded::<PingSource>(found());
-        assert_eq!((ready.status, status.sink_uri.as_deref()), (Verdict::True, Some("http://sink")));
+        assert_eq!((ready.status, status.sink_uri.as_deref()), (ConditionStatus::True, Some("http://sink")));
         assert_eq!(status.ce_attributes.len(), 1);
-        let by_tls = Ok(Address { url: "https://sink".into(), ca_certs: Some("pem".into()), audience: None });
+        let by_tls = Ok(DestinationAddress {
+            url: "https://sink".into(),
+            ca_certs: Some("pem".into()),
+            audience: None,
+        });
         let (status, ready) = concluded::<PingSource>(by_tls);
-        assert_eq!((ready.status, status.sink_ca_certs.as_deref()), (Verdict::True, Some("pem")));
-        let wants_token =
-            || Ok(Address { url: "http://sink".into(), audience: Some("a".into()), ca_certs: None });
-        let (status, ready) = concluded_as::<PingSource>(wants_token(), &Identity::Made("me".into()));
-        assert_eq!((ready.status, status.auth), (Verdict::True, Some(AuthStatus::of("me".into()))));
+        assert_eq!((ready.status, status.sink_ca_certs.as_deref()), (ConditionStatus::True, Some("pem")));
+        let wants_token = || {
+            Ok(DestinationAddress { url: "http://sink".into(), audience: Some("a".into()), ca_certs: None })
+        };
+        let (status, ready) = concluded_as::<PingSource>(wants_token(), &OidcIdentity::Created("me".into()));
+        assert_eq!((ready.status, status.auth), (ConditionStatus::True, Some(AuthStatus::of("me".into()))));
         assert_eq!(status.sink_audience.as_deref(), Some("a"));
-        let (_, ready) = concluded_as::<PingSource>(wants_token(), &Identity::Taken("me".into()));
+        let (_, ready) = concluded_as::<PingSource>(wants_token(), &OidcIdentity::Conflict("me".into()));
         assert_eq!(ready.reason, "ServiceAccountNotOwned");
-        let (status, ready) = concluded::<PingSource>(Err(Unresolved("no such Broker".into())));
-        assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, "NotFound"));
+        let (status, ready) = concluded::<PingSource>(Err(ResolveError("no such Broker".into())));
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "NotFound"));
         assert!(status.sink_uri.is_none() && status.ce_attributes.is_empty());
         let (status, _) = concluded::<ApiServerSource>(found());
         let kinds: Vec<_> = status.base.conditions.iter().map(|one| one.kind.as_str()).collect();
@@ -193,7 +204,7 @@ mod tests {
             "upstream's"
         );
         for ready in [concluded::<ApiServerSource>(found()).1, concluded::<ContainerSource>(found()).1] {
-            assert_eq!((ready.status, ready.reason.as_str()), (Verdict::False, NOT_RUN));
+            assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, NOT_RUN_HERE));
             assert!(ready.message.starts_with("nothing here runs"), "{}", ready.message);
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dataplane::events::Answer;
+use dataplane::events::LocalResponse;
 use dataplane::events::delivery::PostError;
 use dataplane::events::encode;
 use futures_util::StreamExt as _;
@@ -19,18 +19,18 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 
 use super::SourceName;
-use super::send::{self, Outgoing};
-use crate::controllers::resolve::Address;
-use crate::controllers::world::World;
+use super::event_sender::{self, OutgoingEvent};
+use crate::controllers::context::ControllerContext;
+use crate::controllers::destination_resolver::DestinationAddress;
 use crate::kinds::shared::{HasConditions as _, name, namespace};
 use crate::kinds::sources::ping::{PingSource, TYPE, is_header_value};
 
 /// Events that are on their way at once; one that comes due beyond is dropped, and told.
-const SENDING_MAX: usize = 256;
+const IN_FLIGHT_MAX: usize = 256;
 /// How long nothing is looked at if nothing is due: clocks are set, and time zones change.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// How far a clock may be set back without anything being reckoned anew.
-const STEP_BACK: SignedDuration = SignedDuration::from_secs(60);
+const CLOCK_STEP_BACK_MAX: SignedDuration = SignedDuration::from_secs(60);
 
 /// The source attribute of a PingSource's events.
 #[must_use]
@@ -40,13 +40,13 @@ pub fn source_of(namespace: &str, name: &str) -> String {
 
 /// When a source's next event is due, and by which schedule that was reckoned.
 #[derive(Debug, Clone, PartialEq)]
-struct Due {
+struct NextRun {
     schedule: String,
     timezone: String,
     at: Option<Timestamp>,
 }
 
-impl Due {
+impl NextRun {
     fn after(ping: &PingSource, now: Timestamp) -> Self {
         let spec = &ping.spec;
         let at = spec.clock().ok().and_then(|(schedule, zone)| schedule.next(now, &zone));
@@ -59,58 +59,60 @@ impl Due {
 }
 
 /// Runs for ever.
-pub async fn tend(world: &World) {
-    let tally = &world.config.pings;
+pub async fn run(world: &ControllerContext) {
+    let tally = &world.config.ping_outcomes;
     let ready = || {
         let is_there = |(namespace, name): &SourceName| world.sources.pings.get(namespace, name).is_some();
-        tally.keep(is_there);
-        world.sources.passes().retain(|source, _| is_there(source));
+        tally.retain(is_there);
+        world.sources.access_tokens().retain(|source, _| is_there(source));
         world.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect()
     };
     let send = |event| {
-        send::send(event, tally, async |event, request, timeout| post(world, event, request, timeout).await)
+        event_sender::send(event, tally, async |event, request, timeout| {
+            post(world, event, request, timeout).await
+        })
     };
-    run(ready, &world.sources.bell, Timestamp::now, send).await;
+    run_schedules(ready, &world.sources.ping_changed, Timestamp::now, send).await;
 }
 
 /// Sends as deliveries are sent: to a Service of ours without a way over the network.
 async fn post(
-    world: &World,
-    event: &Outgoing,
-    request: encode::Outgoing,
+    world: &ControllerContext,
+    event: &OutgoingEvent,
+    request: encode::EncodedEvent,
     timeout: Duration,
-) -> Result<Answer, PostError> {
+) -> Result<LocalResponse, PostError> {
     let transport = |why: String| PostError::Transport(why.into());
-    let ways = world.config.ways.get().ok_or_else(|| transport("nothing is sent yet".to_owned()))?;
-    let mut target = world.trusts.target(&event.sink).map_err(transport)?;
+    let ways = world.config.relay.get().ok_or_else(|| transport("nothing is sent yet".to_owned()))?;
+    let mut target = world.trust_store.target(&event.sink).map_err(transport)?;
     let (namespace, _) = &event.from;
     let audience = event.sink.audience.as_deref();
-    world.passes.stamp(&mut target, namespace, event.account.as_deref(), audience);
-    match target.pass.clone() {
-        Some(pass) => drop(world.sources.passes().insert(event.from.clone(), pass)),
-        None => drop(world.sources.passes().remove(&event.from)),
+    world.access_tokens.attach(&mut target, namespace, event.account.as_deref(), audience);
+    match target.access_token.clone() {
+        Some(pass) => drop(world.sources.access_tokens().insert(event.from.clone(), pass)),
+        None => drop(world.sources.access_tokens().remove(&event.from)),
     }
-    ways.post(target, request, timeout).await
+    ways.send_to_core(target, request, timeout).await
 }
 
 /// The same, of sources, a bell that says that they changed, a clock and a way out that are given.
-async fn run<Sent: Future<Output = ()>>(
+async fn run_schedules<Sent: Future<Output = ()>>(
     ready: impl Fn() -> Vec<Arc<PingSource>>,
     bell: &Notify,
     clock: impl Fn() -> Timestamp,
-    send: impl Fn(Outgoing) -> Sent,
+    send: impl Fn(OutgoingEvent) -> Sent,
 ) {
-    let mut diary = Diary::default();
+    let mut diary = PingSchedule::default();
     let mut sending = FuturesUnordered::new();
     loop {
-        let (due, wait) = diary.look(&ready(), clock());
+        let (due, wait) = diary.due_events(&ready(), clock());
         for event in due {
-            if sending.len() < SENDING_MAX {
+            if sending.len() < IN_FLIGHT_MAX {
                 sending.push(send(event));
             } else {
                 tracing::warn!(
                     source = event.attribute("source"),
-                    "an event was dropped: {SENDING_MAX} are on their way already"
+                    "an event was dropped: {IN_FLIGHT_MAX} are on their way already"
                 );
             }
         }
@@ -129,32 +131,32 @@ async fn run<Sent: Future<Output = ()>>(
 
 /// What is due when.
 #[derive(Debug, Default)]
-struct Diary {
+struct PingSchedule {
     /// By the sources' uids.
-    known: HashMap<String, Due>,
-    looked_at: Option<Timestamp>,
+    by_uid: HashMap<String, NextRun>,
+    checked_at: Option<Timestamp>,
 }
 
-impl Diary {
+impl PingSchedule {
     /// The events that are due now, and how long nothing else is.
-    fn look(&mut self, ready: &[Arc<PingSource>], now: Timestamp) -> (Vec<Outgoing>, Duration) {
+    fn due_events(&mut self, ready: &[Arc<PingSource>], now: Timestamp) -> (Vec<OutgoingEvent>, Duration) {
         let uid = |ping: &PingSource| ping.metadata.uid.clone().unwrap_or_default();
         let there: HashSet<String> = ready.iter().map(|ping| uid(ping)).collect();
-        self.known.retain(|known, _| there.contains(known));
+        self.by_uid.retain(|known, _| there.contains(known));
         // A clock that was set back: what is due is reckoned anew, or it would be silent until that time came again. Of
         // a small step nothing is thought, or an event that just left would leave twice.
-        let last = self.looked_at.replace(now);
-        if last.is_some_and(|last| now.duration_since(last) < -STEP_BACK) {
-            self.known.clear();
+        let last = self.checked_at.replace(now);
+        if last.is_some_and(|last| now.duration_since(last) < -CLOCK_STEP_BACK_MAX) {
+            self.by_uid.clear();
         }
-        let (mut events, mut wait) = (Vec::new(), LOOK_EVERY);
+        let (mut events, mut wait) = (Vec::new(), POLL_INTERVAL);
         for ping in ready {
-            let due = self.known.entry(uid(ping)).or_insert_with(|| Due::after(ping, now));
+            let due = self.by_uid.entry(uid(ping)).or_insert_with(|| NextRun::after(ping, now));
             if !due.is_of(ping) {
-                *due = Due::after(ping, now);
+                *due = NextRun::after(ping, now);
             }
             if due.at.is_some_and(|at| at <= now) {
-                *due = Due::after(ping, now);
+                *due = NextRun::after(ping, now);
                 events.extend(event(ping, now));
             }
             if let Some(at) = due.at {
@@ -166,10 +168,10 @@ impl Diary {
 }
 
 /// The event of a source at this time.
-fn event(ping: &PingSource, now: Timestamp) -> Option<Outgoing> {
+fn event(ping: &PingSource, now: Timestamp) -> Option<OutgoingEvent> {
     let spec = &ping.spec;
     let status = ping.status.as_ref()?;
-    let sink = Address {
+    let sink = DestinationAddress {
         url: status.sink_uri.clone()?,
         audience: status.sink_audience.clone(),
         ca_certs: status.sink_ca_certs.clone(),
@@ -198,7 +200,7 @@ fn event(ping: &PingSource, now: Timestamp) -> Option<Outgoing> {
     let content_type =
         named.or_else(|| spec.media().map(str::to_owned)).filter(|media| is_header_value(media));
     let from = (namespace(&ping.metadata).to_owned(), name(&ping.metadata).to_owned());
-    Some(Outgoing { from, sink, account, attributes, content_type, body })
+    Some(OutgoingEvent { from, sink, account, attributes, content_type, body })
 }
 
 #[cfg(test)]
@@ -255,7 +257,7 @@ mod tests {
     }
 
     /// A made-up world: half past twelve and thirty seconds, with a clock that may be set.
-    struct Stage {
+    struct PingFixture {
         sources: RefCell<Vec<Arc<PingSource>>>,
         bell: Notify,
         began: tokio::time::Instant,
@@ -267,7 +269,7 @@ mod tests {
         hangs: Cell<bool>,
     }
 
-    impl Stage {
+    impl PingFixture {
         fn set(sources: Vec<Arc<PingSource>>) -> Self {
             Self {
                 sources: RefCell::new(sources),
@@ -284,7 +286,7 @@ mod tests {
             start + SignedDuration::try_from(self.began.elapsed()).unwrap() + self.ahead.get()
         }
 
-        async fn take(&self, event: Outgoing) {
+        async fn take(&self, event: OutgoingEvent) {
             let name = event.attribute("source").rsplit('/').next().unwrap().to_owned();
             self.sent.borrow_mut().push(format!("{} {name}", self.now().strftime("%H:%M:%S")));
             if self.hangs.get() {
@@ -302,7 +304,7 @@ mod tests {
 
     macro_rules! running {
         ($stage:expr) => {
-            pin!(run(
+            pin!(run_schedules(
                 || $stage.sources.borrow().clone(),
                 &$stage.bell,
                 || $stage.now(),
@@ -314,7 +316,7 @@ mod tests {
     /// SRC-01: an event for each time of the schedule, none twice; what changes counts from then on.
     #[tokio::test(start_paused = true)]
     async fn each_time_of_a_schedule_has_one_event_and_a_change_counts_at_once() {
-        let stage = Stage::set(vec![named("a", "* * * * *"), named("b", "*/2 * * * *")]);
+        let stage = PingFixture::set(vec![named("a", "* * * * *"), named("b", "*/2 * * * *")]);
         let mut run = running!(stage);
         let first = stage.pass(run.as_mut(), 160).await;
         assert_eq!(first, ["12:31:00 a", "12:32:00 a", "12:32:00 b", "12:33:00 a"]);
@@ -332,7 +334,7 @@ mod tests {
     /// is set back by a little sends nothing twice.
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_makes_no_crowd_of_events() {
-        let stage = Stage::set(vec![named("a", "*/5 * * * *")]);
+        let stage = PingFixture::set(vec![named("a", "*/5 * * * *")]);
         let mut run = running!(stage);
         assert_eq!(stage.pass(run.as_mut(), 300).await, ["12:35:00 a"]);
         stage.ahead.set(SignedDuration::from_hours(2));
@@ -348,17 +350,18 @@ mod tests {
     /// SRC-01: a sink that hangs costs events beyond the limit, and other sources' schedules nothing.
     #[tokio::test(start_paused = true)]
     async fn sinks_that_hang_hold_no_more_than_the_limit() {
-        let stage = Stage::set((0..SENDING_MAX + 40).map(|n| named(&n.to_string(), "* * * * *")).collect());
+        let stage =
+            PingFixture::set((0..IN_FLIGHT_MAX + 40).map(|n| named(&n.to_string(), "* * * * *")).collect());
         stage.hangs.set(true);
         let mut run = running!(stage);
-        assert_eq!(stage.pass(run.as_mut(), 40).await.len(), SENDING_MAX);
+        assert_eq!(stage.pass(run.as_mut(), 40).await.len(), IN_FLIGHT_MAX);
         assert!(stage.pass(run.as_mut(), 60).await.is_empty());
     }
 
     #[test]
     fn a_changed_schedule_is_reckoned_anew() {
         let now: Timestamp = "2026-01-01T00:00:30Z".parse().unwrap();
-        let due = Due::after(&ping(json!({ "schedule": "* * * * *", "sink": {} })), now);
+        let due = NextRun::after(&ping(json!({ "schedule": "* * * * *", "sink": {} })), now);
         assert_eq!(due.at.unwrap().to_string(), "2026-01-01T00:01:00Z");
         assert!(!due.is_of(&ping(json!({ "schedule": "@hourly", "sink": {} }))));
     }

@@ -4,44 +4,45 @@ pub mod reconcile;
 
 use std::sync::Arc;
 
-use super::broker::deliverable;
-use super::cache::Change;
-use super::identity;
-use super::in_memory_channel::reconcile::{is_channel, reads};
-use super::messaging::unready;
-use super::queue::{Item, Kind};
-use super::resolve::{Address, Unresolved};
-use super::world::{Error, World, now};
+use super::broker::resolve_deliverable;
+use super::context::{ControllerContext, Error, now};
+use super::destination_resolver::{DestinationAddress, ResolveError};
+use super::in_memory_channel::reconcile::{is_channel, is_subscribed_to};
+use super::informer_cache::ObjectChange;
+use super::messaging::not_ready_reason;
+use super::oidc_identity;
+use super::work_queue::{ControllerKind, WorkItem};
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscription::Subscription;
 use crate::kinds::settings::{CROSS_NAMESPACE, REFERENCE_BY_GROUP};
 use crate::kinds::shared::{Destination, name, namespace};
-use reconcile::{Found, status};
+use reconcile::{SubscriptionDependencies, status};
 
-pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     world.resolver.forget(item);
     let Some(subscription) = world.subscriptions.get(&item.namespace, &item.name) else {
-        world.publisher.flow().await; // the watch has unsubscribed it; the look at its channel takes it off the list
+        world.publisher.flush().await; // the watch has unsubscribed it; the look at its channel takes it off the list
         return Ok(());
     };
     let spec = &subscription.spec;
     let (ns, named) = subscription.channel();
     let backing = world.in_memory_channels.get(ns, named);
-    let backing =
-        backing.filter(|channel| world.may_read(&item.namespace, ns) && reads(&subscription, channel));
+    let backing = backing.filter(|channel| {
+        world.can_read_namespace(&item.namespace, ns) && is_subscribed_to(&subscription, channel)
+    });
     let own = spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
     let had = subscription.status.as_ref().and_then(|status| status.auth.as_ref());
-    let found = Found {
-        channel: channel(world, &subscription, backing.as_deref()),
+    let found = SubscriptionDependencies {
+        channel: check_channel(world, &subscription, backing.as_deref()),
         backing: backing.as_deref(),
         subscriber: resolve(world, item, spec.subscriber.as_ref()).await?,
         reply: resolve(world, item, spec.reply.as_ref()).await?,
         // AMB-30: its own sink, or else the channel's.
         sink: match own {
-            Some(own) => Some(deliverable(world, item, own).await?),
-            None => backing.as_deref().and_then(sink),
+            Some(own) => Some(resolve_deliverable(world, item, own).await?),
+            None => backing.as_deref().and_then(channel_sink),
         },
-        identity: identity::keep(world, item, &*subscription, had).await?,
+        identity: oidc_identity::reconcile_account(world, item, &*subscription, had).await?,
     };
     let mut after = (*subscription).clone();
     after.status = Some(status(&subscription, found, now()));
@@ -49,99 +50,110 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
 }
 
 /// A Subscription that is gone reads no more.
-pub fn unsubscribe(world: &World, subscription: &Subscription) {
+pub fn unsubscribe(world: &ControllerContext, subscription: &Subscription) {
     world.publisher.remove_subscriber(subscription.metadata.uid.as_deref().unwrap_or_default());
 }
 
 async fn resolve(
-    world: &World,
-    item: &Item,
+    world: &ControllerContext,
+    item: &WorkItem,
     destination: Option<&Destination>,
-) -> Result<Option<Result<Address, Unresolved>>, Error> {
+) -> Result<Option<Result<DestinationAddress, ResolveError>>, Error> {
     Ok(match destination {
-        Some(destination) => Some(deliverable(world, item, destination).await?),
+        Some(destination) => Some(resolve_deliverable(world, item, destination).await?),
         None => None,
     })
 }
 
 /// EV-SUB-05, EV-SUB-06: the channel has to exist and to be ready; the text names it.
-fn channel(
-    world: &World,
+fn check_channel(
+    world: &ControllerContext,
     subscription: &Subscription,
     backing: Option<&InMemoryChannel>,
-) -> Result<(), Unresolved> {
+) -> Result<(), ResolveError> {
     let (reference, (ns, named)) = (&subscription.spec.channel, subscription.channel());
     let what = format!("{} {ns}/{named}", reference.kind);
-    if !world.may_read(namespace(&subscription.metadata), ns) {
-        return Err(Unresolved(format!("{what} is in another namespace: feature {CROSS_NAMESPACE} is off")));
+    if !world.can_read_namespace(namespace(&subscription.metadata), ns) {
+        return Err(ResolveError(format!(
+            "{what} is in another namespace: feature {CROSS_NAMESPACE} is off"
+        )));
     }
-    if reference.group_alone().is_some() && !world.settings().event_features.is_enabled(REFERENCE_BY_GROUP) {
-        return Err(Unresolved(format!("{what}: feature {REFERENCE_BY_GROUP} is off")));
+    if reference.explicit_group().is_some() && !world.settings().event_features.is_enabled(REFERENCE_BY_GROUP)
+    {
+        return Err(ResolveError(format!("{what}: feature {REFERENCE_BY_GROUP} is off")));
     }
     if !is_channel(reference) {
-        return Err(Unresolved(format!(
+        return Err(ResolveError(format!(
             "{what} ({}) is no channel that is served here",
             reference.api_version
         )));
     }
     let trouble = if reference.kind == "Channel" {
-        world.channels.get(ns, named).map(|channel| unready(&*channel))
+        world.channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
     } else {
-        world.in_memory_channels.get(ns, named).map(|channel| unready(&*channel))
+        world.in_memory_channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
     };
     match trouble {
-        None => Err(Unresolved(format!("{what} does not exist"))),
-        Some(Some(why)) => Err(Unresolved(format!("{what} is not ready: {why}"))),
-        Some(None) if backing.is_none() => Err(Unresolved(format!("{what} has no backing channel"))),
+        None => Err(ResolveError(format!("{what} does not exist"))),
+        Some(Some(why)) => Err(ResolveError(format!("{what} is not ready: {why}"))),
+        Some(None) if backing.is_none() => Err(ResolveError(format!("{what} has no backing channel"))),
         Some(None) => Ok(()),
     }
 }
 
 /// The channel's dead letter sink, if it wants one.
-fn sink(channel: &InMemoryChannel) -> Option<Result<Address, Unresolved>> {
+fn channel_sink(channel: &InMemoryChannel) -> Option<Result<DestinationAddress, ResolveError>> {
     channel.spec.delivery.as_ref()?.dead_letter_sink.as_ref()?;
-    let found = channel.status.as_ref().and_then(|status| super::sink::named(&status.delivery));
-    Some(found.ok_or_else(|| Unresolved("The channel's dead letter sink is not resolved.".to_owned())))
+    let found =
+        channel.status.as_ref().and_then(|status| super::dead_letter_sink::address_of(&status.delivery));
+    Some(found.ok_or_else(|| ResolveError("The channel's dead letter sink is not resolved.".to_owned())))
 }
 
 /// The Subscriptions that name the channel, of whichever kind it is.
-pub fn of_channel(world: &World, ns: &str, channel: &str) -> Vec<Item> {
-    reading(world, ns, channel).iter().map(item).collect()
+pub fn subscriptions_of_channel(world: &ControllerContext, ns: &str, channel: &str) -> Vec<WorkItem> {
+    subscribers_of_channel(world, ns, channel).iter().map(item).collect()
 }
 
 /// By what Subscriptions are found: namespace and name of the channel.
-pub fn words(subscription: &Subscription) -> Vec<String> {
+pub fn index_keys(subscription: &Subscription) -> Vec<String> {
     let (ns, channel) = subscription.channel();
     vec![format!("{ns}/{channel}")]
 }
 
 /// Those that name the channel and may, of whichever kind it is.
-pub fn reading(world: &World, ns: &str, channel: &str) -> Vec<Arc<Subscription>> {
-    let mut all = world.subscriptions.all_having(&format!("{ns}/{channel}"));
-    all.retain(|subscription| world.may_read(namespace(&subscription.metadata), ns));
+pub fn subscribers_of_channel(world: &ControllerContext, ns: &str, channel: &str) -> Vec<Arc<Subscription>> {
+    let mut all = world.subscriptions.all_by_index(&format!("{ns}/{channel}"));
+    all.retain(|subscription| world.can_read_namespace(namespace(&subscription.metadata), ns));
     all
 }
 
-fn item(subscription: &Arc<Subscription>) -> Item {
-    Item::new(Kind::Subscription, namespace(&subscription.metadata), name(&subscription.metadata))
+fn item(subscription: &Arc<Subscription>) -> WorkItem {
+    WorkItem::new(
+        ControllerKind::Subscription,
+        namespace(&subscription.metadata),
+        name(&subscription.metadata),
+    )
 }
 
 /// The Subscriptions to which a change of an InMemoryChannel means something: all of them, or only those
 /// whose own entries changed.
-pub fn concerned(world: &World, (before, after): Change<'_, InMemoryChannel>) -> Vec<Item> {
+pub fn affected_by_channel(
+    world: &ControllerContext,
+    (before, after): ObjectChange<'_, InMemoryChannel>,
+) -> Vec<WorkItem> {
     let Some(channel) = after.or(before) else { return Vec::new() };
     let ns = namespace(&channel.metadata);
-    let all = || of_channel(world, ns, name(&channel.metadata));
+    let all = || subscriptions_of_channel(world, ns, name(&channel.metadata));
     let (Some(before), Some(after)) = (before, after) else { return all() };
     let common = |channel: &InMemoryChannel| {
         let sink = channel.status.as_ref().map(|status| status.delivery.clone());
         let delivery = channel.spec.delivery.clone();
-        (channel.metadata.uid.clone(), unready(channel), sink, delivery)
+        (channel.metadata.uid.clone(), not_ready_reason(channel), sink, delivery)
     };
     if common(before) != common(after) {
         return all();
     }
-    let subscriptions = reading(world, ns, name(&channel.metadata));
+    let subscriptions = subscribers_of_channel(world, ns, name(&channel.metadata));
     let changed = |subscription: &&Arc<Subscription>| {
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
         entry_and_status(before, uid) != entry_and_status(after, uid)

@@ -2,47 +2,51 @@
 
 use jiff::Timestamp;
 
-use crate::controllers::identity::Identity;
-use crate::controllers::in_memory_channel::reconcile::has;
-use crate::controllers::resolve::{Address, Unresolved};
-use crate::controllers::sink;
-use crate::kinds::conditions::Conditions;
+use crate::controllers::dead_letter_sink;
+use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
+use crate::controllers::in_memory_channel::reconcile::has_subscription;
+use crate::controllers::oidc_identity::OidcIdentity;
+use crate::kinds::conditions::ConditionManager;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscribable::SubscriberStatus;
 use crate::kinds::messaging::subscription::{
     ADDED_TO_CHANNEL, CHANNEL_READY, CONDITIONS, OIDC_IDENTITY_CREATED, PhysicalSubscription,
     REFERENCES_RESOLVED, Subscription, SubscriptionStatus,
 };
-use crate::kinds::shared::Verdict;
+use crate::kinds::shared::ConditionStatus;
 
 /// Why nothing comes from a channel that is not there, or not ready.
 const NO_CHANNEL: &str = "ChannelReferenceFailed";
 
 /// What a Subscription refers to, as found; `None` for what it does not want.
 #[derive(Debug, Clone)]
-pub struct Found<'a> {
+pub struct SubscriptionDependencies<'a> {
     /// The channel as it is named: there and ready.
-    pub channel: Result<(), Unresolved>,
+    pub channel: Result<(), ResolveError>,
     /// What carries its events, ready or not.
     pub backing: Option<&'a InMemoryChannel>,
-    pub subscriber: Option<Result<Address, Unresolved>>,
-    pub reply: Option<Result<Address, Unresolved>>,
+    pub subscriber: Option<Result<DestinationAddress, ResolveError>>,
+    pub reply: Option<Result<DestinationAddress, ResolveError>>,
     /// Its own sink or else the channel's.
-    pub sink: Option<Result<Address, Unresolved>>,
+    pub sink: Option<Result<DestinationAddress, ResolveError>>,
     /// Under whom its events are sent.
-    pub identity: Identity,
+    pub identity: OidcIdentity,
 }
 
 #[must_use]
-pub fn status(subscription: &Subscription, found: Found<'_>, now: Timestamp) -> SubscriptionStatus {
+pub fn status(
+    subscription: &Subscription,
+    found: SubscriptionDependencies<'_>,
+    now: Timestamp,
+) -> SubscriptionStatus {
     let mut status = subscription.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
 
     mark_references(&mut conditions, &found);
     // EV-SUB-10: what does not resolve leaves no URI behind.
-    let found_at = |resolved: Option<Result<Address, Unresolved>>| match resolved {
-        Some(Ok(Address { url, audience, ca_certs })) => (Some(url), audience, ca_certs),
+    let found_at = |resolved: Option<Result<DestinationAddress, ResolveError>>| match resolved {
+        Some(Ok(DestinationAddress { url, audience, ca_certs })) => (Some(url), audience, ca_certs),
         _ => (None, None, None),
     };
     let (subscriber_uri, subscriber_audience, subscriber_ca_certs) = found_at(found.subscriber);
@@ -54,25 +58,25 @@ pub fn status(subscription: &Subscription, found: Found<'_>, now: Timestamp) -> 
         reply_uri,
         reply_ca_certs,
         reply_audience,
-        delivery: found.sink.and_then(Result::ok).map(sink::told).unwrap_or_default(),
+        delivery: found.sink.and_then(Result::ok).map(dead_letter_sink::delivery_status).unwrap_or_default(),
     };
     status.auth = found.identity.status();
     mark_channel(&mut conditions, subscription, &status, (found.backing, &found.channel));
     found.identity.mark(&mut conditions, OIDC_IDENTITY_CREATED);
-    conditions.conclude(&mut status.base, subscription.metadata.generation);
+    conditions.finish_into(&mut status.base, subscription.metadata.generation);
     status
 }
 
 /// A destination that is not found is a failure (EV-SUB-08); a channel that is not found is awaited
 /// (AMB-20).
-fn mark_references(conditions: &mut Conditions<'_>, found: &Found<'_>) {
+fn mark_references(conditions: &mut ConditionManager<'_>, found: &SubscriptionDependencies<'_>) {
     let destinations = [
         (&found.subscriber, "SubscriberResolveFailed", "spec.subscriber"),
         (&found.reply, "ReplyResolveFailed", "spec.reply"),
         (&found.sink, "DeadLetterSinkResolveFailed", "the dead letter sink"),
     ];
     for (destination, reason, what) in destinations {
-        if let Some(Err(Unresolved(why))) = destination {
+        if let Some(Err(ResolveError(why))) = destination {
             let why = format!("Failed to resolve {what}: {why}");
             conditions.mark_false(REFERENCES_RESOLVED, reason, &why);
             return;
@@ -80,7 +84,7 @@ fn mark_references(conditions: &mut Conditions<'_>, found: &Found<'_>) {
     }
     match &found.channel {
         Ok(()) => conditions.mark_true(REFERENCES_RESOLVED),
-        Err(Unresolved(why)) => conditions.mark_unknown(REFERENCES_RESOLVED, NO_CHANNEL, why),
+        Err(ResolveError(why)) => conditions.mark_unknown(REFERENCES_RESOLVED, NO_CHANNEL, why),
     }
 }
 
@@ -88,14 +92,14 @@ fn mark_references(conditions: &mut Conditions<'_>, found: &Found<'_>) {
 /// what is resolved now means that all future events come this way. While the channel itself is missing or not
 /// ready, what waits for it says that: the newest transition speaks for Ready, and it shall be the cause.
 fn mark_channel(
-    conditions: &mut Conditions<'_>,
+    conditions: &mut ConditionManager<'_>,
     subscription: &Subscription,
     status: &SubscriptionStatus,
-    (backing, channel): (Option<&InMemoryChannel>, &Result<(), Unresolved>),
+    (backing, channel): (Option<&InMemoryChannel>, &Result<(), ResolveError>),
 ) {
-    let missing = channel.as_ref().err().map(|Unresolved(why)| (NO_CHANNEL, why.as_str()));
+    let missing = channel.as_ref().err().map(|ResolveError(why)| (NO_CHANNEL, why.as_str()));
     let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
-    let is_added = backing.is_some_and(|channel| has(channel, subscription, status));
+    let is_added = backing.is_some_and(|channel| has_subscription(channel, subscription, status));
     if is_added {
         conditions.mark_true(ADDED_TO_CHANNEL);
     } else {
@@ -111,8 +115,8 @@ fn mark_channel(
     });
     let reason = "SubscriptionNotMarkedReadyByChannel";
     match told {
-        Some(told) if told.ready == Verdict::True => conditions.mark_true(CHANNEL_READY),
-        Some(told) if told.ready == Verdict::False => {
+        Some(told) if told.ready == ConditionStatus::True => conditions.mark_true(CHANNEL_READY),
+        Some(told) if told.ready == ConditionStatus::False => {
             conditions.mark_false(CHANNEL_READY, reason, &told.message);
         }
         _ => {
@@ -149,18 +153,25 @@ mod tests {
         }))
     }
 
-    fn found(backing: Option<&InMemoryChannel>) -> Found<'_> {
+    fn found(backing: Option<&InMemoryChannel>) -> SubscriptionDependencies<'_> {
         let subscriber = Some(Ok("http://s/".into()));
-        Found { channel: Ok(()), backing, subscriber, reply: None, sink: None, identity: Identity::Unasked }
+        SubscriptionDependencies {
+            channel: Ok(()),
+            backing,
+            subscriber,
+            reply: None,
+            sink: None,
+            identity: OidcIdentity::Disabled,
+        }
     }
 
-    fn of(found: Found<'_>, kind: &str) -> Condition {
+    fn of(found: SubscriptionDependencies<'_>, kind: &str) -> Condition {
         let status = status(&subscription(), found, Timestamp::from_second(1).unwrap());
         status.base.conditions.into_iter().find(|c| c.kind == kind).unwrap()
     }
 
-    fn unresolved(why: &str) -> Unresolved {
-        Unresolved(why.to_owned())
+    fn unresolved(why: &str) -> ResolveError {
+        ResolveError(why.to_owned())
     }
 
     /// EV-SUB-08, EV-SUB-09, EV-SUB-10: each of the three fails by its own name and leaves no URI.
@@ -170,19 +181,23 @@ mod tests {
         let channel = backing("http://s/", 2, "True");
         let good = found(Some(&channel));
         for (found, reason) in [
-            (Found { subscriber: lost(), ..good.clone() }, "SubscriberResolveFailed"),
-            (Found { reply: lost(), ..good.clone() }, "ReplyResolveFailed"),
-            (Found { sink: lost(), ..good.clone() }, "DeadLetterSinkResolveFailed"),
+            (SubscriptionDependencies { subscriber: lost(), ..good.clone() }, "SubscriberResolveFailed"),
+            (SubscriptionDependencies { reply: lost(), ..good.clone() }, "ReplyResolveFailed"),
+            (SubscriptionDependencies { sink: lost(), ..good.clone() }, "DeadLetterSinkResolveFailed"),
         ] {
             let condition = of(found.clone(), REFERENCES_RESOLVED);
-            assert_eq!((condition.status, condition.reason.as_str()), (Verdict::False, reason));
+            assert_eq!((condition.status, condition.reason.as_str()), (ConditionStatus::False, reason));
             assert!(condition.message.contains("ns/x"));
             assert_eq!(of(found, "Ready").reason, reason);
         }
         let mut before = subscription();
-        let all = Found { reply: Some(Ok("http://r/".into())), ..good.clone() };
+        let all = SubscriptionDependencies { reply: Some(Ok("http://r/".into())), ..good.clone() };
         before.status = Some(status(&before, all, Timestamp::from_second(1).unwrap()));
-        let after = status(&before, Found { reply: lost(), ..good }, Timestamp::from_second(2).unwrap());
+        let after = status(
+            &before,
+            SubscriptionDependencies { reply: lost(), ..good },
+            Timestamp::from_second(2).unwrap(),
+        );
         let uris = &after.physical_subscription;
         assert_eq!((uris.subscriber_uri.as_deref(), &uris.reply_uri), (Some("http://s/"), &None));
     }
@@ -193,8 +208,11 @@ mod tests {
         let channel = Err(unresolved("Channel ns/c does not exist"));
         let backing = backing("http://s/", 2, "True");
         for backing in [None, Some(&backing)] {
-            let ready = of(Found { channel: channel.clone(), ..found(backing) }, "Ready");
-            assert_eq!((ready.status, ready.reason.as_str()), (Verdict::Unknown, "ChannelReferenceFailed"));
+            let ready = of(SubscriptionDependencies { channel: channel.clone(), ..found(backing) }, "Ready");
+            assert_eq!(
+                (ready.status, ready.reason.as_str()),
+                (ConditionStatus::Unknown, "ChannelReferenceFailed")
+            );
             assert!(ready.message.contains("ns/c"));
         }
     }
@@ -208,13 +226,16 @@ mod tests {
         let gone = Err(unresolved("Channel ns/c does not exist"));
         for (second, found) in [
             (1, found(Some(&channel))),
-            (2, Found { channel: gone.clone(), ..found(Some(&channel)) }),
-            (3, Found { channel: gone, ..found(None) }),
+            (2, SubscriptionDependencies { channel: gone.clone(), ..found(Some(&channel)) }),
+            (3, SubscriptionDependencies { channel: gone, ..found(None) }),
         ] {
             subscription.status = Some(status(&subscription, found, Timestamp::from_second(second).unwrap()));
         }
         let ready = subscription.ready().unwrap();
-        assert_eq!((ready.status, ready.reason.as_str()), (Verdict::Unknown, "ChannelReferenceFailed"));
+        assert_eq!(
+            (ready.status, ready.reason.as_str()),
+            (ConditionStatus::Unknown, "ChannelReferenceFailed")
+        );
         assert!(ready.message.contains("ns/c"));
     }
 
@@ -222,17 +243,17 @@ mod tests {
     #[test]
     fn the_channel_has_to_have_the_subscriber_as_it_is_now() {
         let ready = |backing: InMemoryChannel| of(found(Some(&backing)), "Ready").status;
-        assert_eq!(ready(backing("http://s/", 2, "True")), Verdict::True);
+        assert_eq!(ready(backing("http://s/", 2, "True")), ConditionStatus::True);
         let mut observed = backing("http://s/", 2, "True");
         for told in observed.status.iter_mut().flat_map(|status| &mut status.subscribers) {
             (told.generation, told.observed_generation) = (None, told.generation);
         }
-        assert_eq!(ready(observed), Verdict::True, "AMB-37");
-        assert_eq!(ready(backing("http://s/", 1, "True")), Verdict::Unknown);
-        assert_eq!(ready(backing("http://other/", 2, "True")), Verdict::Unknown);
-        assert_eq!(ready(backing("http://s/", 2, "Unknown")), Verdict::Unknown);
+        assert_eq!(ready(observed), ConditionStatus::True, "AMB-37");
+        assert_eq!(ready(backing("http://s/", 1, "True")), ConditionStatus::Unknown);
+        assert_eq!(ready(backing("http://other/", 2, "True")), ConditionStatus::Unknown);
+        assert_eq!(ready(backing("http://s/", 2, "Unknown")), ConditionStatus::Unknown);
         let refused = of(found(Some(&backing("http://s/", 2, "False"))), "Ready");
-        assert_eq!((refused.status, refused.message.as_str()), (Verdict::False, "m"));
-        assert_eq!(of(found(None), "Ready").status, Verdict::Unknown);
+        assert_eq!((refused.status, refused.message.as_str()), (ConditionStatus::False, "m"));
+        assert_eq!(of(found(None), "Ready").status, ConditionStatus::Unknown);
     }
 }

@@ -1,62 +1,63 @@
 //! Trigger: subscribes to a Broker, and is ready when every future event will reach its subscriber.
 
-pub mod delivery;
+pub mod delivery_options;
+pub mod destinations;
 pub mod filter;
 pub mod reconcile;
-pub mod ways;
 
 use std::sync::Arc;
 
-use dataplane::table::{Begin, Delivery, Hold, Reply, Target};
+use dataplane::table::{DeliveryPolicy, DeliveryTarget, HoldReason, InitialOffset, ReplyTarget};
 
-use super::OPENED_AT_ONCE;
+use super::RESTORE_BATCH;
 use super::broker;
-use super::identity::{self, Identity};
-use super::queue::{Item, Kind};
-use super::resolve::{Address, Unresolved};
-use super::sink;
-use super::sugar;
-use super::world::{Error, World, now};
+use super::broker_injection;
+use super::context::{ControllerContext, Error, now};
+use super::dead_letter_sink;
+use super::destination_resolver::{DestinationAddress, ResolveError};
+use super::oidc_identity::{self, OidcIdentity};
+use super::work_queue::{ControllerKind, WorkItem};
 use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::trigger::{From, Trigger};
-use crate::kinds::shared::{KReference, Verdict};
-use crate::publish::SubscriberSpec;
-use delivery::{delivery, sequence};
+use crate::kinds::eventing::trigger::{StartPosition, Trigger};
+use crate::kinds::shared::{ConditionStatus, KReference};
+use crate::publish::StreamSubscriberSpec;
+use delivery_options::{delivery, delivery_order};
+use destinations::{TriggerDestinations, destinations};
 use filter::filter;
-use reconcile::{Found, NoBroker, status};
-use ways::{Ways, ways};
+use reconcile::{BrokerUnavailable, TriggerDependencies, status};
 
-pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     world.resolver.forget(item);
     let Some(trigger) = world.triggers.get(&item.namespace, &item.name) else {
-        world.publisher.flow().await; // the watch has unsubscribed it
+        world.publisher.flush().await; // the watch has unsubscribed it
         return Ok(());
     };
-    let broker = broker_of(world, &trigger);
+    let broker = find_broker(world, &trigger);
     // EV-BRK-06: whoever serves the Broker looks after its Triggers.
     if broker.as_ref().is_ok_and(|broker| !broker.is_ours()) {
         return Ok(());
     }
     // Whether one can be made or not, the Trigger says that it has none; it is tried again after that.
-    let made = if broker.is_err() { sugar::for_trigger(world, &trigger).await } else { Ok(()) };
+    let made =
+        if broker.is_err() { broker_injection::ensure_for_trigger(world, &trigger).await } else { Ok(()) };
     let read = broker.as_ref();
     let broker = read.ok().map(Arc::as_ref);
-    let subscriber = broker::deliverable(world, item, &trigger.spec.subscriber).await?;
-    let sink = sink(world, item, &trigger, broker).await?;
+    let subscriber = broker::resolve_deliverable(world, item, &trigger.spec.subscriber).await?;
+    let sink = resolve_sink(world, item, &trigger, broker).await?;
     let dependency = match trigger.dependency() {
-        Some(Ok(reference)) => Some(dependency(world, item, &reference).await?),
-        Some(Err(why)) => Some(Err(Unresolved(why))),
+        Some(Ok(reference)) => Some(resolve_dependency(world, item, &reference).await?),
+        Some(Err(why)) => Some(Err(ResolveError(why))),
         None => None,
     };
     // One that was deleted meanwhile has been unsubscribed by the watch's word, which comes once. And what its Broker said
     // before is no more to be told: what it says now brings this look again.
-    if !is_there(world, &trigger) || !is_same(read, broker_of(world, &trigger).as_ref()) {
+    if !is_current(world, &trigger) || !is_same_broker(read, find_broker(world, &trigger).as_ref()) {
         return Ok(());
     }
     // What was subscribed stays so while the subscriber cannot be found: taking it away would forget
     // its place, and with it the events that it has not had yet.
     let sink_found = sink.as_ref().and_then(|sink| sink.as_ref().ok());
-    let is_served = match ways(&trigger, broker, subscriber.as_ref().ok(), sink_found) {
+    let is_served = match destinations(&trigger, broker, subscriber.as_ref().ok(), sink_found) {
         Some(ways) => subscribe(world, &trigger, broker, &ways),
         None => {
             unsubscribe(world, &trigger);
@@ -64,30 +65,35 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
         }
     };
     let subscribed = is_served && subscriber.is_ok();
-    world.publisher.flow().await;
-    if broker.is_some_and(|broker| ways::own_sink(&trigger).is_none() && sink::is_to_be_found(broker)) {
+    world.publisher.flush().await;
+    if broker.is_some_and(|broker| {
+        destinations::own_sink(&trigger).is_none() && dead_letter_sink::is_outdated(broker)
+    }) {
         return Ok(()); // its letters wait for a moment: the Broker's next status brings this look again
     }
     let had = trigger.status.as_ref().and_then(|status| status.auth.as_ref());
-    let identity = identity::keep(world, item, &*trigger, had).await?;
+    let identity = oidc_identity::reconcile_account(world, item, &*trigger, had).await?;
 
     let mut after = (*trigger).clone();
     let subscribed = subscribed && broker.is_some();
     let read = read.map(Arc::as_ref).map_err(|why| *why);
-    let found = Found { broker: read, subscriber, sink, dependency, subscribed, identity };
+    let found = TriggerDependencies { broker: read, subscriber, sink, dependency, subscribed, identity };
     after.status = Some(status(&trigger, found, now()));
     world.set_status(&*trigger, &after).await?;
     made
 }
 
 /// Whether the object is still the one that was looked at.
-fn is_there(world: &World, trigger: &Trigger) -> bool {
+fn is_current(world: &ControllerContext, trigger: &Trigger) -> bool {
     let now = world.triggers.get(namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
     now.is_some_and(|now| now.metadata.uid == trigger.metadata.uid)
 }
 
 /// Whether it is still the Broker, and as it was.
-fn is_same(then: Result<&Arc<Broker>, &NoBroker>, now: Result<&Arc<Broker>, &NoBroker>) -> bool {
+fn is_same_broker(
+    then: Result<&Arc<Broker>, &BrokerUnavailable>,
+    now: Result<&Arc<Broker>, &BrokerUnavailable>,
+) -> bool {
     match (then, now) {
         (Ok(then), Ok(now)) => {
             let version =
@@ -100,16 +106,16 @@ fn is_same(then: Result<&Arc<Broker>, &NoBroker>, now: Result<&Arc<Broker>, &NoB
 }
 
 /// A Trigger that is gone reads no more.
-pub fn unsubscribe(world: &World, trigger: &Trigger) {
+pub fn unsubscribe(world: &ControllerContext, trigger: &Trigger) {
     world.publisher.remove_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default());
 }
 
 /// Subscribes by what the last status says: how things were before a restart.
-pub fn restore(world: &World) {
-    for some in world.triggers.keys().chunks(OPENED_AT_ONCE) {
-        for trigger in world.triggers.opened(some) {
-            let broker = broker_of(world, &trigger).ok();
-            if let Some(ways) = ways(&trigger, broker.as_deref(), None, None) {
+pub fn restore(world: &ControllerContext) {
+    for some in world.triggers.keys().chunks(RESTORE_BATCH) {
+        for trigger in world.triggers.get_many(some) {
+            let broker = find_broker(world, &trigger).ok();
+            if let Some(ways) = destinations(&trigger, broker.as_deref(), None, None) {
                 subscribe(world, &trigger, broker.as_deref(), &ways);
             }
         }
@@ -118,15 +124,15 @@ pub fn restore(world: &World) {
 
 /// Serves the Triggers that leave something to their Broker by what it says now, so that a Broker which is Ready with
 /// something means it for them too. Where their events go is as their last statuses say.
-pub async fn inherit(world: &World, broker: &Broker) {
+pub async fn resubscribe_inheriting(world: &ControllerContext, broker: &Broker) {
     let meta = &broker.metadata;
     let of_it = format!("{}/{}", crate::kinds::shared::namespace(meta), crate::kinds::shared::name(meta));
-    for some in world.triggers.keys_having(&of_it).chunks(OPENED_AT_ONCE) {
-        let triggers = world.triggers.opened(some);
+    for some in world.triggers.keys_by_index(&of_it).chunks(RESTORE_BATCH) {
+        let triggers = world.triggers.get_many(some);
         // Options of its own win as a whole, and only the sink may be missing in them.
-        for trigger in triggers.iter().filter(|trigger| ways::own_sink(trigger).is_none()) {
-            if let Some(ways) = ways(trigger, Some(broker), None, None)
-                && is_there(world, trigger)
+        for trigger in triggers.iter().filter(|trigger| destinations::own_sink(trigger).is_none()) {
+            if let Some(ways) = destinations(trigger, Some(broker), None, None)
+                && is_current(world, trigger)
             {
                 subscribe(world, trigger, Some(broker), &ways);
             }
@@ -136,31 +142,36 @@ pub async fn inherit(world: &World, broker: &Broker) {
 }
 
 /// Its Broker, if it is there and may be read from there.
-fn broker_of(world: &World, trigger: &Trigger) -> Result<Arc<Broker>, NoBroker> {
+fn find_broker(world: &ControllerContext, trigger: &Trigger) -> Result<Arc<Broker>, BrokerUnavailable> {
     let (ns, name) = trigger.broker();
-    if !world.may_read(namespace(trigger), ns) {
-        return Err(NoBroker::Elsewhere);
+    if !world.can_read_namespace(namespace(trigger), ns) {
+        return Err(BrokerUnavailable::OtherNamespace);
     }
-    world.brokers.get(ns, name).ok_or(NoBroker::Missing)
+    world.brokers.get(ns, name).ok_or(BrokerUnavailable::NotFound)
 }
 
 /// By what Triggers are found: namespace and name of the Broker; and their uid, by which the cores know them.
-pub fn words(trigger: &Trigger) -> Vec<String> {
+pub fn index_keys(trigger: &Trigger) -> Vec<String> {
     let (ns, name) = trigger.broker();
     std::iter::once(format!("{ns}/{name}")).chain(trigger.metadata.uid.clone()).collect()
 }
 
 /// The Broker's Triggers.
-pub fn of_broker(world: &World, ns: &str, broker: &str) -> Vec<Item> {
-    let triggers = world.triggers.keys_having(&format!("{ns}/{broker}"));
-    triggers.iter().map(|(ns, name)| Item::new(Kind::Trigger, ns, name)).collect()
+pub fn triggers_of_broker(world: &ControllerContext, ns: &str, broker: &str) -> Vec<WorkItem> {
+    let triggers = world.triggers.keys_by_index(&format!("{ns}/{broker}"));
+    triggers.iter().map(|(ns, name)| WorkItem::new(ControllerKind::Trigger, ns, name)).collect()
 }
 
 /// `true` when the cores know it with the next table.
-fn subscribe(world: &World, trigger: &Trigger, broker: Option<&Broker>, ways: &Ways) -> bool {
+fn subscribe(
+    world: &ControllerContext,
+    trigger: &Trigger,
+    broker: Option<&Broker>,
+    ways: &TriggerDestinations,
+) -> bool {
     let Some(to) = target(world, trigger, &ways.subscriber) else { return false };
     let (brokers_ns, brokers_name) = trigger.broker();
-    if !world.may_read(namespace(trigger), brokers_ns) {
+    if !world.can_read_namespace(namespace(trigger), brokers_ns) {
         unsubscribe(world, trigger);
         return false;
     }
@@ -168,67 +179,80 @@ fn subscribe(world: &World, trigger: &Trigger, broker: Option<&Broker>, ways: &W
     let brokers = broker.and_then(|broker| broker.spec.delivery.as_ref());
     let sink = ways.sink.as_ref().map(|sink| target(world, trigger, sink));
     let hold = match (ways.hold, &sink) {
-        (Hold::Nothing, Some(None)) => Hold::DeadLetters, // named, and not to be spoken to
+        (HoldReason::Nothing, Some(None)) => HoldReason::DeadLetters, // named, and not to be spoken to
         (hold, _) => hold,
     };
-    let spec = SubscriberSpec {
+    let spec = StreamSubscriberSpec {
         path: broker::path(brokers_ns, brokers_name),
         label: format!("{ns}/{name}"),
         filter: filter(&trigger.spec),
         target: to,
-        reply: Reply::Reenter,
+        reply: ReplyTarget::Reenter,
         dead_letter: sink.flatten(),
         hold,
-        delivery: Delivery {
-            sequence: sequence(trigger),
+        delivery: DeliveryPolicy {
+            sequence: delivery_order(trigger),
             ..delivery(trigger.spec.delivery.as_ref(), brokers)
         },
-        begin: match trigger.from() {
-            Some(Ok(From::Earliest)) => Begin::Earliest,
-            Some(Ok(From::Time(at))) => Begin::At(u64::try_from(at.as_millisecond()).unwrap_or(0)),
+        start_position: match trigger.start_position() {
+            Some(Ok(StartPosition::Earliest)) => InitialOffset::Earliest,
+            Some(Ok(StartPosition::Time(at))) => {
+                InitialOffset::At(u64::try_from(at.as_millisecond()).unwrap_or(0))
+            }
             // Admission lets nothing else in; a cluster may.
-            Some(Err(_)) | None => Begin::Now,
+            Some(Err(_)) | None => InitialOffset::Now,
         },
     };
     world.publisher.set_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default(), spec);
     true
 }
 
-fn target(world: &World, trigger: &Trigger, address: &Address) -> Option<Target> {
-    let parsed = world.trusts.target(address);
+fn target(
+    world: &ControllerContext,
+    trigger: &Trigger,
+    address: &DestinationAddress,
+) -> Option<DeliveryTarget> {
+    let parsed = world.trust_store.target(address);
     let mut target = parsed
         .inspect_err(|why| tracing::warn!(trigger = trigger.metadata.name, why, "not a URL to deliver to"))
         .ok()?;
-    let identity = Identity::expected::<Trigger>(world, &trigger.metadata);
-    world.passes.stamp(&mut target, namespace(trigger), identity.account(), address.audience.as_deref());
+    let identity = OidcIdentity::expected::<Trigger>(world, &trigger.metadata);
+    world.access_tokens.attach(
+        &mut target,
+        namespace(trigger),
+        identity.account(),
+        address.audience.as_deref(),
+    );
     Some(target)
 }
 
 /// AMB-30: its own sink, or else the Broker's.
-async fn sink(
-    world: &World,
-    item: &Item,
+async fn resolve_sink(
+    world: &ControllerContext,
+    item: &WorkItem,
     trigger: &Trigger,
     broker: Option<&Broker>,
-) -> Result<Option<Result<Address, Unresolved>>, Error> {
+) -> Result<Option<Result<DestinationAddress, ResolveError>>, Error> {
     if let Some(own) = trigger.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref())
     {
-        return Ok(Some(broker::deliverable(world, item, own).await?));
+        return Ok(Some(broker::resolve_deliverable(world, item, own).await?));
     }
     let Some(broker) = broker else { return Ok(None) };
     if broker.spec.delivery.as_ref().is_none_or(|delivery| delivery.dead_letter_sink.is_none()) {
         return Ok(None);
     }
-    let status = broker.status.as_ref().filter(|_| !sink::is_to_be_found(broker));
-    let resolved = status.and_then(|status| sink::named(&status.delivery));
-    Ok(Some(resolved.ok_or_else(|| Unresolved("The Broker's dead letter sink is not resolved.".to_owned()))))
+    let status = broker.status.as_ref().filter(|_| !dead_letter_sink::is_outdated(broker));
+    let resolved = status.and_then(|status| dead_letter_sink::address_of(&status.delivery));
+    Ok(Some(
+        resolved.ok_or_else(|| ResolveError("The Broker's dead letter sink is not resolved.".to_owned())),
+    ))
 }
 
-async fn dependency(
-    world: &World,
-    item: &Item,
+async fn resolve_dependency(
+    world: &ControllerContext,
+    item: &WorkItem,
     reference: &KReference,
-) -> Result<Result<(Verdict, String), Unresolved>, Error> {
+) -> Result<Result<(ConditionStatus, String), ResolveError>, Error> {
     let object = world.resolver.read(item, reference).await?;
     Ok(object.map(|object| {
         let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -236,10 +260,12 @@ async fn dependency(
         let seen = object["status"]["observedGeneration"].as_i64();
         let verdict = match ready.and_then(|ready| ready["status"].as_str()) {
             // What it says is of an earlier spec.
-            _ if seen.is_some() && seen != object["metadata"]["generation"].as_i64() => Verdict::Unknown,
-            Some("True") => Verdict::True,
-            Some("False") => Verdict::False,
-            _ => Verdict::Unknown,
+            _ if seen.is_some() && seen != object["metadata"]["generation"].as_i64() => {
+                ConditionStatus::Unknown
+            }
+            Some("True") => ConditionStatus::True,
+            Some("False") => ConditionStatus::False,
+            _ => ConditionStatus::Unknown,
         };
         (verdict, format!("The dependency {} \"{}\" is not ready.", reference.kind, reference.name))
     }))

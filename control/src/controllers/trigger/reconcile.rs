@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 
-use super::ways;
-use crate::controllers::identity::Identity;
-use crate::controllers::last_known::{DEAD_LETTER_SINK, SUBSCRIBER};
-use crate::controllers::resolve::{Address, Unresolved};
-use crate::controllers::sink;
-use crate::kinds::conditions::Conditions;
+use super::destinations;
+use crate::controllers::dead_letter_sink;
+use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
+use crate::controllers::last_address::{DEAD_LETTER_SINK, SUBSCRIBER};
+use crate::controllers::oidc_identity::OidcIdentity;
+use crate::kinds::conditions::ConditionManager;
 use crate::kinds::eventing::broker::Broker;
 use crate::kinds::eventing::filters::missing_functions;
 use crate::kinds::eventing::trigger::{
@@ -15,38 +15,38 @@ use crate::kinds::eventing::trigger::{
     OIDC_IDENTITY_CREATED, SUBSCRIBER_RESOLVED, SUBSCRIPTION_READY, Trigger, TriggerStatus,
 };
 use crate::kinds::settings::CROSS_NAMESPACE;
-use crate::kinds::shared::{Destination, HasConditions, Status, Verdict};
+use crate::kinds::shared::{ConditionStatus, Destination, HasConditions, Status};
 
 /// What a Trigger depends on, as found.
 #[derive(Debug, Clone)]
-pub struct Found<'a> {
-    pub broker: Result<&'a Broker, NoBroker>,
-    pub subscriber: Result<Address, Unresolved>,
+pub struct TriggerDependencies<'a> {
+    pub broker: Result<&'a Broker, BrokerUnavailable>,
+    pub subscriber: Result<DestinationAddress, ResolveError>,
     /// Its own sink or else the Broker's, if there is any.
-    pub sink: Option<Result<Address, Unresolved>>,
+    pub sink: Option<Result<DestinationAddress, ResolveError>>,
     /// What the dependency annotation names: its Ready, or why there is none.
-    pub dependency: Option<Result<(Verdict, String), Unresolved>>,
+    pub dependency: Option<Result<(ConditionStatus, String), ResolveError>>,
     /// The cores send it its events.
     pub subscribed: bool,
     /// Under whom its events are sent.
-    pub identity: Identity,
+    pub identity: OidcIdentity,
 }
 
 /// Why a Trigger has no Broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoBroker {
-    Missing,
+pub enum BrokerUnavailable {
+    NotFound,
     /// It is in another namespace, and the operator does not let anybody read from there.
-    Elsewhere,
+    OtherNamespace,
 }
 
 #[must_use]
-pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerStatus {
+pub fn status(trigger: &Trigger, found: TriggerDependencies<'_>, now: Timestamp) -> TriggerStatus {
     let mut status = trigger.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
 
-    remember(&mut status.base, trigger, &found);
+    record_last_addresses(&mut status.base, trigger, &found);
     mark_broker(&mut conditions, found.broker, trigger.broker());
     mark_filters(&mut conditions, trigger);
     mark_dependency(&mut conditions, found.dependency);
@@ -57,15 +57,15 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
             conditions.mark_true(SUBSCRIBER_RESOLVED);
             Some(address)
         }
-        Err(Unresolved(why)) => {
+        Err(ResolveError(why)) => {
             conditions.mark_false(SUBSCRIBER_RESOLVED, "SubscriberResolveFailed", &why);
             None
         }
     };
-    let Address { url, audience, ca_certs } = now_at.unwrap_or_default();
+    let DestinationAddress { url, audience, ca_certs } = now_at.unwrap_or_default();
     status.subscriber_uri = Some(url).filter(|url| !url.is_empty());
     (status.subscriber_audience, status.subscriber_ca_certs) = (audience, ca_certs);
-    status.delivery = sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, found.sink);
+    status.delivery = dead_letter_sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, found.sink);
     if found.subscribed {
         conditions.mark_true(SUBSCRIPTION_READY);
     } else {
@@ -75,38 +75,42 @@ pub fn status(trigger: &Trigger, found: Found<'_>, now: Timestamp) -> TriggerSta
             "The Broker does not send events to it yet.",
         );
     }
-    conditions.conclude(&mut status.base, trigger.metadata.generation);
+    conditions.finish_into(&mut status.base, trigger.metadata.generation);
     status
 }
 
 /// Notes where what is lost now was before. A sink of the Broker's is noted there.
-fn remember(base: &mut Status, trigger: &Trigger, found: &Found<'_>) {
-    let lost = found.subscriber.is_err().then(|| ways::last_subscriber(trigger)).flatten();
-    SUBSCRIBER.note(base, lost, &trigger.spec.subscriber);
-    if let Some(named) = ways::own_sink(trigger) {
+fn record_last_addresses(base: &mut Status, trigger: &Trigger, found: &TriggerDependencies<'_>) {
+    let lost = found.subscriber.is_err().then(|| destinations::last_subscriber(trigger)).flatten();
+    SUBSCRIBER.record(base, lost, &trigger.spec.subscriber);
+    if let Some(named) = destinations::own_sink(trigger) {
         let is_lost = found.sink.as_ref().is_some_and(Result::is_err);
-        let lost = is_lost.then(|| ways::last_sink(trigger, None)).flatten();
-        DEAD_LETTER_SINK.note(base, lost, named);
+        let lost = is_lost.then(|| destinations::last_sink(trigger, None)).flatten();
+        DEAD_LETTER_SINK.record(base, lost, named);
     } else {
-        DEAD_LETTER_SINK.note(base, None, &Destination::default());
+        DEAD_LETTER_SINK.record(base, None, &Destination::default());
     }
 }
 
 /// EV-TRG-02, EV-TRG-03, AMB-19: always False, and the reason tells missing from not ready.
-fn mark_broker(conditions: &mut Conditions<'_>, broker: Result<&Broker, NoBroker>, (ns, name): (&str, &str)) {
+fn mark_broker(
+    conditions: &mut ConditionManager<'_>,
+    broker: Result<&Broker, BrokerUnavailable>,
+    (ns, name): (&str, &str),
+) {
     let broker = match broker {
         Ok(broker) => broker,
-        Err(NoBroker::Missing) => {
+        Err(BrokerUnavailable::NotFound) => {
             let why = format!("Broker \"{name}\" does not exist.");
             return conditions.mark_false(BROKER_READY, "BrokerDoesNotExist", &why);
         }
-        Err(NoBroker::Elsewhere) => {
+        Err(BrokerUnavailable::OtherNamespace) => {
             let why = format!("Broker {ns}/{name} is in another namespace: feature {CROSS_NAMESPACE} is off");
             return conditions.mark_false(BROKER_READY, "BrokerOutOfReach", &why);
         }
     };
     match broker.ready() {
-        Some(ready) if ready.status == Verdict::True => conditions.mark_true(BROKER_READY),
+        Some(ready) if ready.status == ConditionStatus::True => conditions.mark_true(BROKER_READY),
         Some(ready) if !ready.reason.is_empty() => {
             conditions.mark_false(BROKER_READY, &ready.reason, &ready.message);
         }
@@ -119,36 +123,38 @@ fn mark_broker(conditions: &mut Conditions<'_>, broker: Result<&Broker, NoBroker
 }
 
 /// The Trigger works, and withholds what its author may want.
-fn mark_filters(conditions: &mut Conditions<'_>, trigger: &Trigger) {
+fn mark_filters(conditions: &mut ConditionManager<'_>, trigger: &Trigger) {
     let missing = missing_functions(&trigger.spec.filters);
     if missing.is_empty() {
         return conditions.clear(FILTERS_EVALUABLE);
     }
     let why = format!("CESQL has no function {}: events that reach it do not pass.", missing.join(", "));
-    conditions.warn(FILTERS_EVALUABLE, "FunctionMissing", &why);
+    conditions.mark_warning(FILTERS_EVALUABLE, "FunctionMissing", &why);
 }
 
 fn mark_dependency(
-    conditions: &mut Conditions<'_>,
-    dependency: Option<Result<(Verdict, String), Unresolved>>,
+    conditions: &mut ConditionManager<'_>,
+    dependency: Option<Result<(ConditionStatus, String), ResolveError>>,
 ) {
     match dependency {
-        None | Some(Ok((Verdict::True, _))) => conditions.mark_true(DEPENDENCY_READY),
-        Some(Ok((Verdict::False, why))) => {
+        None | Some(Ok((ConditionStatus::True, _))) => conditions.mark_true(DEPENDENCY_READY),
+        Some(Ok((ConditionStatus::False, why))) => {
             conditions.mark_false(DEPENDENCY_READY, "DependencyNotReady", &why)
         }
-        Some(Ok((Verdict::Unknown, why))) => {
+        Some(Ok((ConditionStatus::Unknown, why))) => {
             conditions.mark_unknown(DEPENDENCY_READY, "DependencyNotReady", &why)
         }
-        Some(Err(Unresolved(why))) => conditions.mark_false(DEPENDENCY_READY, "DependencyDoesNotExist", &why),
+        Some(Err(ResolveError(why))) => {
+            conditions.mark_false(DEPENDENCY_READY, "DependencyDoesNotExist", &why)
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controllers::broker::reconcile::{Found as BrokerFound, status as broker_status};
-    use crate::controllers::policies::Rules;
+    use crate::controllers::broker::reconcile::{BrokerDependencies as BrokerFound, status as broker_status};
+    use crate::controllers::sender_policy::SenderPolicy;
     use crate::kinds::eventing::broker::BrokerSpec;
     use crate::kinds::eventing::trigger::TriggerSpec;
     use crate::kinds::shared::Condition;
@@ -159,25 +165,26 @@ mod tests {
 
     fn broker(ready: bool) -> Broker {
         let mut broker = Broker::new("ns", "b", BrokerSpec::default());
-        let sink = (!ready).then(|| Err(Unresolved("Service ns/dls not found".into())));
-        let found = BrokerFound { sink, config: Ok(()), is_leaving: false, rules: Rules::default() };
+        let sink = (!ready).then(|| Err(ResolveError("Service ns/dls not found".into())));
+        let found =
+            BrokerFound { sink, config: Ok(()), is_draining: false, sender_policy: SenderPolicy::default() };
         broker.status =
             Some(broker_status(&broker, Ok("http://b/".into()), found, Timestamp::from_second(1).unwrap()));
         broker
     }
 
-    fn found(broker: Option<&Broker>) -> Found<'_> {
-        Found {
-            broker: broker.ok_or(NoBroker::Missing),
+    fn found(broker: Option<&Broker>) -> TriggerDependencies<'_> {
+        TriggerDependencies {
+            broker: broker.ok_or(BrokerUnavailable::NotFound),
             subscriber: Ok("http://s/".into()),
             sink: None,
             dependency: None,
             subscribed: broker.is_some(),
-            identity: Identity::Unasked,
+            identity: OidcIdentity::Disabled,
         }
     }
 
-    fn of(found: Found<'_>, kind: &str) -> Condition {
+    fn of(found: TriggerDependencies<'_>, kind: &str) -> Condition {
         let status = status(&trigger(), found, Timestamp::from_second(1).unwrap());
         status.base.conditions.into_iter().find(|c| c.kind == kind).unwrap()
     }
@@ -186,26 +193,29 @@ mod tests {
     #[test]
     fn a_missing_broker_and_an_unready_one_are_told_apart() {
         let missing = of(found(None), "Ready");
-        assert_eq!((missing.status, missing.reason.as_str()), (Verdict::False, "BrokerDoesNotExist"));
+        assert_eq!((missing.status, missing.reason.as_str()), (ConditionStatus::False, "BrokerDoesNotExist"));
 
         let unready = of(found(Some(&broker(false))), "Ready");
         assert_eq!(
             (unready.status, unready.reason.as_str()),
-            (Verdict::False, "DeadLetterSinkResolveFailed")
+            (ConditionStatus::False, "DeadLetterSinkResolveFailed")
         );
 
         let untouched = Broker::new("ns", "b", BrokerSpec::default());
         let fresh = of(found(Some(&untouched)), "Ready");
-        assert_eq!((fresh.status, fresh.reason.as_str()), (Verdict::False, "BrokerNotConfigured"));
+        assert_eq!((fresh.status, fresh.reason.as_str()), (ConditionStatus::False, "BrokerNotConfigured"));
 
-        assert_eq!(of(found(Some(&broker(true))), "Ready").status, Verdict::True);
+        assert_eq!(of(found(Some(&broker(true))), "Ready").status, ConditionStatus::True);
     }
 
     /// X-FEA-10, COND-06: a Broker that is there is not said to be missing.
     #[test]
     fn a_broker_of_another_namespace_is_out_of_reach_without_the_feature() {
-        let far = of(Found { broker: Err(NoBroker::Elsewhere), ..found(None) }, "Ready");
-        assert_eq!((far.status, far.reason.as_str()), (Verdict::False, "BrokerOutOfReach"));
+        let far = of(
+            TriggerDependencies { broker: Err(BrokerUnavailable::OtherNamespace), ..found(None) },
+            "Ready",
+        );
+        assert_eq!((far.status, far.reason.as_str()), (ConditionStatus::False, "BrokerOutOfReach"));
         assert!(far.message.contains("ns/b") && far.message.contains(CROSS_NAMESPACE), "{}", far.message);
     }
 
@@ -217,8 +227,10 @@ mod tests {
         before.status = Some(status(&before, found(Some(&broker)), Timestamp::from_second(1).unwrap()));
         assert_eq!(before.status.as_ref().unwrap().subscriber_uri.as_deref(), Some("http://s/"));
 
-        let lost =
-            Found { subscriber: Err(Unresolved("Service ns/s not found".into())), ..found(Some(&broker)) };
+        let lost = TriggerDependencies {
+            subscriber: Err(ResolveError("Service ns/s not found".into())),
+            ..found(Some(&broker))
+        };
         let after = status(&before, lost, Timestamp::from_second(2).unwrap());
         assert_eq!(after.subscriber_uri, None);
         assert_eq!(after.base.annotations[SUBSCRIBER.url], "http://s/");
@@ -230,7 +242,8 @@ mod tests {
     #[test]
     fn an_unresolved_dead_letter_sink_is_not_ready() {
         let broker = broker(true);
-        let lost = Found { sink: Some(Err(Unresolved("gone".into()))), ..found(Some(&broker)) };
+        let lost =
+            TriggerDependencies { sink: Some(Err(ResolveError("gone".into()))), ..found(Some(&broker)) };
         assert_eq!(of(lost, "Ready").reason, "DeadLetterSinkResolveFailed");
     }
 
@@ -249,9 +262,9 @@ mod tests {
         trigger.status = Some(status(&trigger, found(Some(&broker)), Timestamp::from_second(1).unwrap()));
         let said = |trigger: &Trigger, kind: &str| trigger.condition(kind).cloned();
         let told = said(&trigger, FILTERS_EVALUABLE).unwrap();
-        assert_eq!((told.status, told.severity.as_str()), (Verdict::False, "Warning"));
+        assert_eq!((told.status, told.severity.as_str()), (ConditionStatus::False, "Warning"));
         assert!(told.message.contains("LENGHT"), "{}", told.message);
-        assert_eq!(said(&trigger, "Ready").unwrap().status, Verdict::True);
+        assert_eq!(said(&trigger, "Ready").unwrap().status, ConditionStatus::True);
 
         trigger.spec.filters = sql("LENGTH(type) = 1");
         trigger.status = Some(status(&trigger, found(Some(&broker)), Timestamp::from_second(2).unwrap()));
@@ -261,10 +274,15 @@ mod tests {
     #[test]
     fn a_dependency_counts_when_it_is_named() {
         let broker = broker(true);
-        let coming =
-            Found { dependency: Some(Ok((Verdict::Unknown, "soon".into()))), ..found(Some(&broker)) };
-        assert_eq!(of(coming, "Ready").status, Verdict::Unknown);
-        let gone = Found { dependency: Some(Err(Unresolved("gone".into()))), ..found(Some(&broker)) };
+        let coming = TriggerDependencies {
+            dependency: Some(Ok((ConditionStatus::Unknown, "soon".into()))),
+            ..found(Some(&broker))
+        };
+        assert_eq!(of(coming, "Ready").status, ConditionStatus::Unknown);
+        let gone = TriggerDependencies {
+            dependency: Some(Err(ResolveError("gone".into()))),
+            ..found(Some(&broker))
+        };
         assert_eq!(of(gone, "Ready").reason, "DependencyDoesNotExist");
     }
 }

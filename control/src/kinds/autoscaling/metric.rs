@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, VERSION};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::Status;
 use crate::kinds::{READY, REASON, kind};
@@ -36,7 +36,7 @@ pub struct MetricStatus {
     pub base: Status,
 }
 
-impl Resource for Metric {
+impl ResourceStrategy for Metric {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -47,8 +47,8 @@ impl Resource for Metric {
         categories: &["knative-internal", "autoscaling"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: true,
         columns: &[READY, REASON],
     };
 
@@ -56,9 +56,9 @@ impl Resource for Metric {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         for (field, span) in
             [("stableWindow", self.spec.stable_window), ("panicWindow", self.spec.panic_window)]
         {

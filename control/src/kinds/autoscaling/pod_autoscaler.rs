@@ -5,7 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, VERSION};
-use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{
+    FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, UnknownFieldPolicy,
+};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::Status;
 use crate::kinds::{READY, REASON, kind};
@@ -52,7 +54,7 @@ pub struct ScaleTarget {
 
 impl ScaleTarget {
     /// `at`: the path of the field that it is.
-    pub fn validate(&self, at: &str, problems: &mut Problems) {
+    pub fn validate(&self, at: &str, problems: &mut FieldErrors) {
         for (field, value) in [("apiVersion", &self.api_version), ("kind", &self.kind), ("name", &self.name)]
         {
             if value.is_empty() {
@@ -79,7 +81,7 @@ pub struct PodAutoscalerStatus {
     pub actual_scale: Option<i32>,
 }
 
-impl Resource for PodAutoscaler {
+impl ResourceStrategy for PodAutoscaler {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -90,22 +92,22 @@ impl Resource for PodAutoscaler {
         categories: &["knative-internal", "autoscaling"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: true,
         columns: &[
-            Column {
+            PrinterColumn {
                 name: "DesiredScale",
                 path: ".status.desiredScale",
                 format: "integer",
                 priority: 0,
-                client: None,
+                custom: None,
             },
-            Column {
+            PrinterColumn {
                 name: "ActualScale",
                 path: ".status.actualScale",
                 format: "integer",
                 priority: 0,
-                client: None,
+                custom: None,
             },
             READY,
             REASON,
@@ -116,9 +118,9 @@ impl Resource for PodAutoscaler {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         self.spec.scale_target_ref.validate("spec.scaleTargetRef", problems);
         if !["http1", "h2c"].contains(&self.spec.protocol_type.as_str()) {
             problems.add("spec.protocolType", format!("invalid value: {}", self.spec.protocol_type));

@@ -4,10 +4,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, keeping, rules};
-use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, delivery_validation, stream_options};
+use crate::kind_registry::{
+    FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, UnknownFieldPolicy,
+};
 use crate::kinds::conditions::ConditionSet;
-use crate::kinds::core::AGE;
+use crate::kinds::core_kinds::AGE;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, annotation,
@@ -90,7 +92,7 @@ impl Broker {
     }
 }
 
-impl Resource for Broker {
+impl ResourceStrategy for Broker {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -101,19 +103,19 @@ impl Resource for Broker {
         categories: &["all", "knative", "eventing"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Refuse,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Reject,
+        user_creatable: true,
         columns: &[
             column("URL", ".status.address.url"),
             AGE,
             READY,
             REASON,
-            Column {
+            PrinterColumn {
                 name: "Class",
                 path: r".metadata.annotations['eventing\.knative\.dev/broker\.class']",
                 format: "string",
                 priority: 1,
-                client: None,
+                custom: None,
             },
         ],
     };
@@ -122,7 +124,7 @@ impl Resource for Broker {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
         let defaults = &requester.settings.brokers;
         // An update that leaves class or config out keeps them: they are immutable anyway.
@@ -138,28 +140,28 @@ impl Resource for Broker {
             };
         }
         if let Some(config) = &mut self.spec.config {
-            rules::default_reference(config, &home);
+            delivery_validation::default_reference(config, &home);
         }
         let given = || default.delivery.unwrap_or_else(default_delivery);
         let delivery = self.spec.delivery.get_or_insert_with(given);
-        rules::default_delivery(delivery, &home);
+        delivery_validation::default_delivery(delivery, &home);
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         let class = annotation(&self.metadata, BROKER_CLASS).unwrap_or_default();
         if class.is_empty() {
             problems.add(format!("metadata.annotations[{BROKER_CLASS}]"), "missing field(s)");
         }
-        keeping::validate(&self.metadata, problems);
+        stream_options::validate(&self.metadata, problems);
         if let Some(config) = &self.spec.config {
-            rules::validate_reference(config, "spec.config", problems);
+            delivery_validation::validate_reference(config, "spec.config", problems);
         }
         if let Some(delivery) = &self.spec.delivery {
-            rules::validate_delivery(delivery, "spec.delivery", problems);
+            delivery_validation::validate_delivery(delivery, "spec.delivery", problems);
         }
         let Some(before) = before else { return };
         let home = namespace(&self.metadata);
-        let config = |broker: &Self| broker.spec.config.as_ref().map(|config| config.meant(home));
+        let config = |broker: &Self| broker.spec.config.as_ref().map(|config| config.with_namespace(home));
         if config(before) != config(self) {
             problems.add("spec.config", SPEC_CHANGED);
         }
@@ -171,17 +173,22 @@ impl Resource for Broker {
         }
     }
 
-    fn validate_by(&self, before: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_settings(&self, before: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let home = namespace(&self.metadata);
         let elsewhere = self.spec.config.as_ref().and_then(|config| config.namespace.as_deref());
         if let Some(elsewhere) = elsewhere.filter(|of| before.is_none() && !of.is_empty() && *of != home)
-            && !settings.brokers.may_look_elsewhere(home)
+            && !settings.brokers.allows_config_in_other_namespace(home)
         {
             let why = format!("parent namespace: {home:?} does not match ref: {elsewhere:?}");
             problems.add("spec.config.namespace", format!("mismatched namespaces: {why}"));
         }
         let delivery = self.spec.delivery.as_ref();
-        rules::allowed_delivery(delivery, "spec.delivery", &settings.event_features, problems);
+        delivery_validation::check_delivery_features(
+            delivery,
+            "spec.delivery",
+            &settings.event_features,
+            problems,
+        );
     }
 }
 
@@ -190,14 +197,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind::{Denied, Entry};
-    use crate::kinds::settings::{BrokerDefaults, Setting as _};
+    use crate::kind_registry::{AdmissionError, KindEntry};
+    use crate::kinds::settings::{BrokerDefaults, ConfigMapSetting as _};
 
-    fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
-        (Entry::of::<Broker>().admit)(
+    fn admit(new: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
+        (KindEntry::of::<Broker>().admit)(
             new,
             before,
-            &Requester { user: "alice".into(), ..Requester::default() },
+            &RequestContext { user: "alice".into(), ..RequestContext::default() },
         )
     }
 
@@ -223,12 +230,13 @@ mod tests {
             namespaceDefaults: {ns: {brokerClass: Other, apiVersion: v1, kind: ConfigMap, name: c}}";
         let data = [("default-br-config".to_owned(), yaml.to_owned())].into();
         let settings = Settings {
-            brokers: BrokerDefaults::parse(&data, &mut Problems::default()),
+            brokers: BrokerDefaults::parse(&data, &mut FieldErrors::default()),
             ..Settings::default()
         };
-        let requester = Requester { settings: std::sync::Arc::new(settings), ..Requester::default() };
+        let requester =
+            RequestContext { settings: std::sync::Arc::new(settings), ..RequestContext::default() };
         let admit = |new: Value, before: Option<&Value>| {
-            (Entry::of::<Broker>().admit)(new, before, &requester).unwrap()
+            (KindEntry::of::<Broker>().admit)(new, before, &requester).unwrap()
         };
         let elsewhere = admit(json!({"metadata": {"name": "default", "namespace": "other"}}), None);
         assert_eq!(elsewhere["metadata"]["annotations"][BROKER_CLASS], OUR_CLASS);
@@ -246,15 +254,16 @@ mod tests {
     fn the_config_of_another_namespace_may_be_forbidden() {
         let yaml = "namespaceDefaults: {ns: {disallowDifferentNamespaceConfig: true}}";
         let data = [("default-br-config".to_owned(), yaml.to_owned())].into();
-        let brokers = BrokerDefaults::parse(&data, &mut Problems::default());
+        let brokers = BrokerDefaults::parse(&data, &mut FieldErrors::default());
         let settings = Settings { brokers, ..Settings::default() };
-        let requester = Requester { settings: std::sync::Arc::new(settings), ..Requester::default() };
+        let requester =
+            RequestContext { settings: std::sync::Arc::new(settings), ..RequestContext::default() };
         let admit = |home: &str, of: &str, before: Option<&Value>| {
             let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "namespace": of});
             let broker = json!({"metadata": {"name": "b", "namespace": home}, "spec": {"config": config}});
-            (Entry::of::<Broker>().admit)(broker, before, &requester)
+            (KindEntry::of::<Broker>().admit)(broker, before, &requester)
         };
-        let Err(Denied::Invalid(problems)) = admit("ns", "other", None) else { panic!("admitted") };
+        let Err(AdmissionError::Invalid(problems)) = admit("ns", "other", None) else { panic!("admitted") };
         assert_eq!(problems[0].field, "spec.config.namespace");
         assert!(problems[0].message.starts_with("mismatched namespaces"));
         assert!(admit("ns", "ns", None).is_ok());
@@ -275,12 +284,14 @@ mod tests {
 
         let mut class = stored.clone();
         class["metadata"]["annotations"][BROKER_CLASS] = json!("Other");
-        let Err(Denied::Invalid(problems)) = admit(class, Some(&stored)) else { panic!("class changed") };
+        let Err(AdmissionError::Invalid(problems)) = admit(class, Some(&stored)) else {
+            panic!("class changed")
+        };
         assert!(problems[0].message.contains("Immutable annotations changed"));
 
         let mut config = stored.clone();
         config["spec"]["config"]["name"] = json!("d");
-        assert!(matches!(admit(config, Some(&stored)), Err(Denied::Invalid(_))));
+        assert!(matches!(admit(config, Some(&stored)), Err(AdmissionError::Invalid(_))));
     }
 
     /// EV-API-10 (AMB-01): eventing kinds refuse spec fields that they do not know; AMB-15: `class` is one.
@@ -288,7 +299,7 @@ mod tests {
     fn an_unknown_spec_field_is_malformed() {
         let mut new = bare();
         new["spec"] = json!({"class": "Sluicegate"});
-        let Err(Denied::Malformed(why)) = admit(new, None) else { panic!("admitted") };
+        let Err(AdmissionError::Malformed(why)) = admit(new, None) else { panic!("admitted") };
         assert!(why.contains("spec.class"), "{why}");
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::GROUP;
 use super::filters::{self, SubscriptionsApiFilter};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::selector;
 use crate::kinds::settings::Settings;
@@ -39,10 +39,10 @@ kind! {
 pub struct EventPolicySpec {
     /// What is protected; nothing means everything in the namespace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub to: Vec<PolicyTo>,
+    pub to: Vec<EventPolicySpecTo>,
     /// Who may send.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub from: Vec<PolicyFrom>,
+    pub from: Vec<EventPolicySpecFrom>,
     /// Which events they may send; nothing means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub filters: Vec<SubscriptionsApiFilter>,
@@ -50,19 +50,19 @@ pub struct EventPolicySpec {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct PolicyTo {
+pub struct EventPolicySpecTo {
     /// One object.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
-    pub reference: Option<PolicyReference>,
+    pub reference: Option<EventPolicyReference>,
     /// All objects of a kind that have labels.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub selector: Option<PolicySelector>,
+    pub selector: Option<EventPolicySelector>,
 }
 
 /// Spelled out, because a flattened selector would take unknown fields without a word.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct PolicySelector {
+pub struct EventPolicySelector {
     pub api_version: String,
     pub kind: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -73,10 +73,10 @@ pub struct PolicySelector {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct PolicyFrom {
+pub struct EventPolicySpecFrom {
     /// An object that sends events under a service account of its own.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
-    pub reference: Option<PolicyReference>,
+    pub reference: Option<EventPolicyReference>,
     /// A token's subject; with `*` at its end all that begin like it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sub: Option<String>,
@@ -84,7 +84,7 @@ pub struct PolicyFrom {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct PolicyReference {
+pub struct EventPolicyReference {
     pub api_version: String,
     pub kind: String,
     pub name: String,
@@ -105,15 +105,15 @@ pub struct EventPolicyStatus {
 
 /// Something that a policy may protect.
 #[derive(Debug, Clone, Copy)]
-pub struct Protected<'a> {
+pub struct PolicyTarget<'a> {
     pub group: &'a str,
     pub kind: &'a str,
     pub meta: &'a ObjectMeta,
 }
 
-impl<'a> Protected<'a> {
+impl<'a> PolicyTarget<'a> {
     #[must_use]
-    pub fn of<R: Resource>(meta: &'a ObjectMeta) -> Self {
+    pub fn of<R: ResourceStrategy>(meta: &'a ObjectMeta) -> Self {
         Self { group: R::META.group, kind: R::META.kind, meta }
     }
 
@@ -128,11 +128,11 @@ impl<'a> Protected<'a> {
 impl EventPolicy {
     /// Whether it speaks of `object`, of whichever version its kind is named in.
     #[must_use]
-    pub fn protects(&self, object: &Protected<'_>) -> bool {
+    pub fn applies_to(&self, object: &PolicyTarget<'_>) -> bool {
         let is_kind = |version: &str, kind: &str| {
             version.split('/').next() == Some(object.group) && kind == object.kind
         };
-        let one = |to: &PolicyTo| {
+        let one = |to: &EventPolicySpecTo| {
             let named = to
                 .reference
                 .as_ref()
@@ -141,39 +141,39 @@ impl EventPolicy {
                 || to
                     .selector
                     .as_ref()
-                    .is_some_and(|all| is_kind(&all.api_version, &all.kind) && all.takes(object.meta))
+                    .is_some_and(|all| is_kind(&all.api_version, &all.kind) && all.matches(object.meta))
         };
         namespace(&self.metadata) == namespace(object.meta)
             && (self.spec.to.is_empty() || self.spec.to.iter().any(one))
     }
 }
 
-impl PolicySelector {
-    fn takes(&self, meta: &ObjectMeta) -> bool {
-        selector::takes(&self.match_labels, &self.match_expressions, meta)
+impl EventPolicySelector {
+    fn matches(&self, meta: &ObjectMeta) -> bool {
+        selector::matches(&self.match_labels, &self.match_expressions, meta)
     }
 
-    fn validate(&self, at: &str, problems: &mut Problems) {
-        needed(&[("apiVersion", &self.api_version), ("kind", &self.kind)], at, problems);
+    fn validate(&self, at: &str, problems: &mut FieldErrors) {
+        check_required(&[("apiVersion", &self.api_version), ("kind", &self.kind)], at, problems);
         selector::validate(&self.match_expressions, at, problems);
     }
 }
 
-impl PolicyReference {
-    fn validate(&self, at: &str, problems: &mut Problems) {
+impl EventPolicyReference {
+    fn validate(&self, at: &str, problems: &mut FieldErrors) {
         let fields = [("kind", &self.kind), ("apiVersion", &self.api_version), ("name", &self.name)];
-        needed(&fields, at, problems);
+        check_required(&fields, at, problems);
     }
 }
 
-fn needed(fields: &[(&str, &String)], at: &str, problems: &mut Problems) {
+fn check_required(fields: &[(&str, &String)], at: &str, problems: &mut FieldErrors) {
     for (field, _) in fields.iter().filter(|(_, value)| value.is_empty()) {
         problems.add(format!("{at}.{field}"), MISSING);
     }
 }
 
 /// One of two has to be there, and not both.
-fn exactly_one(has: [bool; 2], of: &str, at: &str, problems: &mut Problems) {
+fn exactly_one(has: [bool; 2], of: &str, at: &str, problems: &mut FieldErrors) {
     match has {
         [true, true] => problems.add(at, format!("expected exactly one, got both: {of}")),
         [false, false] => problems.add(at, format!("expected exactly one, got neither: {of}")),
@@ -181,7 +181,7 @@ fn exactly_one(has: [bool; 2], of: &str, at: &str, problems: &mut Problems) {
     }
 }
 
-impl Resource for EventPolicy {
+impl ResourceStrategy for EventPolicy {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -192,8 +192,8 @@ impl Resource for EventPolicy {
         categories: &["all", "knative", "eventing"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Refuse,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Reject,
+        user_creatable: true,
         columns: &[READY, REASON],
     };
 
@@ -201,7 +201,7 @@ impl Resource for EventPolicy {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
         for sender in self.spec.from.iter_mut().filter_map(|from| from.reference.as_mut()) {
             if sender.namespace.as_deref().unwrap_or_default().is_empty() && !home.is_empty() {
@@ -210,7 +210,7 @@ impl Resource for EventPolicy {
         }
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         for (list, count) in [("from", self.spec.from.len()), ("to", self.spec.to.len())] {
             if count > ENTRIES_MAX {
                 problems.add(format!("spec.{list}"), format!("{count} entries, limit {ENTRIES_MAX}"));
@@ -250,7 +250,7 @@ impl Resource for EventPolicy {
     }
 
     /// Whoever writes a policy that nothing enforces believes himself safe.
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         if !settings.event_features.authenticates() {
             let why = "authentication-oidc feature not enabled: set it in ConfigMap config-features of \
                        knative-eventing first";
@@ -266,16 +266,20 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind::{Denied, Entry};
+    use crate::kind_registry::{AdmissionError, KindEntry};
     use crate::kinds::eventing::broker::Broker;
-    use crate::kinds::settings::{EventFeatures, Setting as _};
+    use crate::kinds::settings::{ConfigMapSetting as _, EventingFeatures};
 
-    fn admit(spec: &Value, oidc: &str) -> Result<Value, Denied> {
+    fn admit(spec: &Value, oidc: &str) -> Result<Value, AdmissionError> {
         let data = [("authentication-oidc".to_owned(), oidc.to_owned())].into();
-        let event_features = EventFeatures::parse(&data, &mut Problems::default());
+        let event_features = EventingFeatures::parse(&data, &mut FieldErrors::default());
         let settings = Arc::new(Settings { event_features, ..Settings::default() });
         let object = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec});
-        (Entry::of::<EventPolicy>().admit)(object, None, &Requester { settings, ..Requester::default() })
+        (KindEntry::of::<EventPolicy>().admit)(
+            object,
+            None,
+            &RequestContext { settings, ..RequestContext::default() },
+        )
     }
 
     /// X-FEA-09: each entry is one thing, whole, and a star stands at the end.
@@ -298,7 +302,7 @@ mod tests {
             (json!({"filters": [{"cesql": "("}]}), "spec.filters[0].cesql"),
         ] {
             match admit(&spec, "enabled") {
-                Err(Denied::Invalid(problems)) => assert_eq!(problems[0].field, at, "{spec}"),
+                Err(AdmissionError::Invalid(problems)) => assert_eq!(problems[0].field, at, "{spec}"),
                 other => panic!("{spec}: {other:?}"),
             }
         }
@@ -307,7 +311,7 @@ mod tests {
         let stored = admit(&good, "enabled").unwrap();
         assert_eq!(stored["spec"]["from"][1]["ref"]["namespace"], "ns");
         assert!(admit(&json!({}), "enabled").is_ok());
-        let Err(Denied::Invalid(off)) = admit(&good, "disabled") else { panic!("admitted") };
+        let Err(AdmissionError::Invalid(off)) = admit(&good, "disabled") else { panic!("admitted") };
         assert!(off[0].message.contains("config-features"));
     }
 
@@ -348,9 +352,9 @@ mod tests {
             ),
         ] {
             let policy = EventPolicy::new("ns", "p", serde_json::from_value(json!({ "to": to })).unwrap());
-            assert_eq!(policy.protects(&Protected::of::<Broker>(&here)), protects, "{to}");
-            assert!(!policy.protects(&Protected::of::<Broker>(&there)), "{to}");
+            assert_eq!(policy.applies_to(&PolicyTarget::of::<Broker>(&here)), protects, "{to}");
+            assert!(!policy.applies_to(&PolicyTarget::of::<Broker>(&there)), "{to}");
         }
-        assert_eq!(Protected::of::<Broker>(&here).audience(), "eventing.knative.dev/broker/ns/b");
+        assert_eq!(PolicyTarget::of::<Broker>(&here).audience(), "eventing.knative.dev/broker/ns/b");
     }
 }

@@ -4,8 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GROUP, VERSION, rules};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use super::{GROUP, VERSION, delivery_validation};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::names::is_attribute;
 use crate::kinds::shared::{KReference, SPEC_CHANGED, Status, namespace};
@@ -60,7 +60,7 @@ pub struct EventTypeStatus {
     pub base: Status,
 }
 
-impl Resource for EventType {
+impl ResourceStrategy for EventType {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: "v1beta2",
@@ -71,8 +71,8 @@ impl Resource for EventType {
         categories: &["all", "knative", "eventing"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Refuse,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Reject,
+        user_creatable: true,
         columns: &[
             column("Type", ".spec.type"),
             column("Source", ".spec.source"),
@@ -89,9 +89,9 @@ impl Resource for EventType {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, _: &RequestContext) {
         if let Some(before) = before {
-            self.spec.keep_what_other_versions_say(&before.spec);
+            self.spec.merge_other_versions(&before.spec);
         }
         let broker = self.spec.broker.as_deref().filter(|broker| !broker.is_empty());
         if let (None, Some(broker)) = (&self.spec.reference, broker) {
@@ -104,18 +104,18 @@ impl Resource for EventType {
         }
         let home = namespace(&self.metadata).to_owned();
         if let Some(reference) = &mut self.spec.reference {
-            rules::default_reference(reference, &home);
+            delivery_validation::default_reference(reference, &home);
         }
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         match &self.spec.attributes {
             Some(attributes) => validate_attributes(attributes, problems),
             None if self.spec.kind.is_empty() => problems.add("spec.type", "missing field(s)"),
             None => {}
         }
         if let Some(reference) = &self.spec.reference {
-            rules::validate_reference(reference, "spec.reference", problems);
+            delivery_validation::validate_reference(reference, "spec.reference", problems);
         }
         for (url, at) in [(&self.spec.source, "spec.source"), (&self.spec.schema, "spec.schema")] {
             if let Some(url) = url
@@ -125,7 +125,7 @@ impl Resource for EventType {
             }
         }
         let home = namespace(&self.metadata);
-        if before.is_some_and(|before| before.spec.meant(home) != self.spec.meant(home)) {
+        if before.is_some_and(|before| before.spec.normalized(home) != self.spec.normalized(home)) {
             problems.add("spec", SPEC_CHANGED);
         }
     }
@@ -133,7 +133,7 @@ impl Resource for EventType {
 
 impl EventTypeSpec {
     /// A client knows the fields of one version and writes back no others.
-    fn keep_what_other_versions_say(&mut self, before: &Self) {
+    fn merge_other_versions(&mut self, before: &Self) {
         match &self.attributes {
             None => self.attributes.clone_from(&before.attributes),
             Some(attributes) => {
@@ -147,7 +147,7 @@ impl EventTypeSpec {
     }
 
     /// What it says to whoever lives in `home`: an empty field is one that is not there.
-    fn meant(&self, home: &str) -> Self {
+    fn normalized(&self, home: &str) -> Self {
         let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Self {
             source: said(&self.source),
@@ -155,7 +155,7 @@ impl EventTypeSpec {
             schema_data: said(&self.schema_data),
             broker: said(&self.broker),
             description: said(&self.description),
-            reference: self.reference.as_ref().map(|reference| reference.meant(home)),
+            reference: self.reference.as_ref().map(|reference| reference.with_namespace(home)),
             ..self.clone()
         }
     }
@@ -176,7 +176,7 @@ impl EventTypeSpec {
     }
 }
 
-fn validate_attributes(attributes: &[EventAttribute], problems: &mut Problems) {
+fn validate_attributes(attributes: &[EventAttribute], problems: &mut FieldErrors) {
     for needed in ["type", "source", "specversion", "id"] {
         if !attributes.iter().any(|attribute| attribute.name == needed) {
             problems.add(format!("spec.attributes.{needed}"), "missing field(s)");
@@ -193,14 +193,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind::{Denied, Entry};
+    use crate::kind_registry::{AdmissionError, KindEntry};
 
-    fn admit(spec: Value, before: Option<&Value>) -> Result<Value, Denied> {
+    fn admit(spec: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
         let object = json!({"metadata": {"name": "e", "namespace": "ns"}, "spec": spec});
-        (Entry::of::<EventType>().admit)(
+        (KindEntry::of::<EventType>().admit)(
             object,
             before,
-            &Requester { user: "alice".into(), ..Requester::default() },
+            &RequestContext { user: "alice".into(), ..RequestContext::default() },
         )
     }
 
@@ -219,13 +219,13 @@ mod tests {
             json!({"type": "t", "reference": {"name": "x"}}),
             json!({"type": "t", "source": "a b"}),
         ] {
-            assert!(matches!(admit(spec.clone(), None), Err(Denied::Invalid(_))), "{spec}");
+            assert!(matches!(admit(spec.clone(), None), Err(AdmissionError::Invalid(_))), "{spec}");
         }
         let stored = admit(json!({"type": "t", "source": "/s"}), None).unwrap();
         assert!(admit(json!({"type": "t", "source": "/s"}), Some(&stored)).is_ok());
         assert!(matches!(
             admit(json!({"type": "u", "source": "/s"}), Some(&stored)),
-            Err(Denied::Invalid(_))
+            Err(AdmissionError::Invalid(_))
         ));
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::event_type::{EventAttribute, EventType, EventTypeSpec, EventTypeStatus};
-use crate::kind::{Entry, KindMeta, Resource as _, Translation};
+use crate::kind_registry::{KindEntry, KindMeta, ResourceStrategy as _, VersionConversion};
 use crate::kinds::shared::KReference;
 use crate::kinds::{READY, REASON, column};
 
@@ -36,7 +36,7 @@ struct EventTypeV1Beta3 {
     kind: String,
     metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
     /// What is wanted.
-    spec: SpecV1Beta3,
+    spec: EventTypeSpecV1Beta3,
     /// What is. Written by the controllers.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<EventTypeStatus>,
@@ -44,7 +44,7 @@ struct EventTypeV1Beta3 {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-struct SpecV1Beta3 {
+struct EventTypeSpecV1Beta3 {
     /// Where the events can be had.
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<KReference>,
@@ -56,10 +56,10 @@ struct SpecV1Beta3 {
 
 /// The version that describes events by their attributes.
 #[must_use]
-pub fn v1beta3() -> Entry {
-    static TRANSLATION: Translation = Translation {
+pub fn v1beta3() -> KindEntry {
+    static TRANSLATION: VersionConversion = VersionConversion {
         stored: &EventType::META,
-        store: |object| object.get_mut("spec").map_or((), from_attributes),
+        to_stored: |object| object.get_mut("spec").map_or((), from_attributes),
         // A client that leaves them out is told so; it may not mean the fields of another version.
         complete: |object| {
             if object["spec"].is_null() {
@@ -72,9 +72,9 @@ pub fn v1beta3() -> Entry {
                 }
             }
         },
-        show: |object| to_attributes(&mut object["spec"]),
+        from_stored: |object| to_attributes(&mut object["spec"]),
     };
-    Entry::of::<EventType>().version::<EventTypeV1Beta3>(&V1BETA3, &TRANSLATION)
+    KindEntry::of::<EventType>().version::<EventTypeV1Beta3>(&V1BETA3, &TRANSLATION)
 }
 
 /// `eventing.knative.dev/v1beta2` EventType, and `v1beta1`.
@@ -85,7 +85,7 @@ struct EventTypeV1Beta2 {
     kind: String,
     metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
     /// What is wanted.
-    spec: SpecV1Beta2,
+    spec: EventTypeSpecV1Beta2,
     /// What is. Written by the controllers.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<EventTypeStatus>,
@@ -93,7 +93,7 @@ struct EventTypeV1Beta2 {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-struct SpecV1Beta2 {
+struct EventTypeSpecV1Beta2 {
     #[serde(rename = "type")]
     kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,11 +113,11 @@ struct SpecV1Beta2 {
 }
 
 /// Of the two that know no attributes. One that leaves them out says nothing of them.
-static WITHOUT_ATTRIBUTES: Translation = Translation {
+static WITHOUT_ATTRIBUTES: VersionConversion = VersionConversion {
     stored: &EventType::META,
-    store: |_| {},
+    to_stored: |_| {},
     complete: |_| {},
-    show: |object| {
+    from_stored: |object| {
         if let Some(fields) = object["spec"].as_object_mut() {
             fields.remove("attributes");
         }
@@ -126,14 +126,14 @@ static WITHOUT_ATTRIBUTES: Translation = Translation {
 
 /// The version whose name objects are stored under.
 #[must_use]
-pub fn v1beta2() -> Entry {
-    Entry::of::<EventType>().version::<EventTypeV1Beta2>(&EventType::META, &WITHOUT_ATTRIBUTES)
+pub fn v1beta2() -> KindEntry {
+    KindEntry::of::<EventType>().version::<EventTypeV1Beta2>(&EventType::META, &WITHOUT_ATTRIBUTES)
 }
 
 /// The first version, whose fields are those of `v1beta2`.
 #[must_use]
-pub fn v1beta1() -> Entry {
-    Entry::of::<EventType>().version::<EventTypeV1Beta2>(&V1BETA1, &WITHOUT_ATTRIBUTES).deprecated(
+pub fn v1beta1() -> KindEntry {
+    KindEntry::of::<EventType>().version::<EventTypeV1Beta2>(&V1BETA1, &WITHOUT_ATTRIBUTES).deprecated(
         "eventing.knative.dev/v1beta1 EventType is deprecated; use eventing.knative.dev/v1beta2 EventType",
     )
 }
@@ -163,7 +163,7 @@ fn to_attributes(spec: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::{Denied, Requester};
+    use crate::kind_registry::{AdmissionError, RequestContext};
 
     fn object(version: &str, spec: Value) -> Value {
         json!({ "apiVersion": format!("eventing.knative.dev/{version}"), "kind": "EventType",
@@ -174,9 +174,13 @@ mod tests {
         json!({ "name": name, "required": true, "value": value })
     }
 
-    fn admit(entry: &Entry, mut object: Value, before: Option<&Value>) -> Result<Value, Denied> {
-        entry.store(&mut object);
-        entry.judge(object, before, &Requester { user: "alice".into(), ..Requester::default() })
+    fn admit(entry: &KindEntry, mut object: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
+        entry.to_stored(&mut object);
+        entry.admit_object(
+            object,
+            before,
+            &RequestContext { user: "alice".into(), ..RequestContext::default() },
+        )
     }
 
     #[test]
@@ -192,8 +196,8 @@ mod tests {
         let stored = admit(&new, object("v1beta3", json!({ "attributes": all })), None).unwrap();
         assert_eq!(stored["apiVersion"], "eventing.knative.dev/v1beta2");
         assert_eq!((&stored["spec"]["type"], &stored["spec"]["source"]), (&json!("t"), &json!("/s")));
-        assert_eq!(new.show(stored.clone())["spec"], json!({ "attributes": all }));
-        assert_eq!(v1beta1().show(stored.clone())["spec"]["type"], "t");
+        assert_eq!(new.from_stored(stored.clone())["spec"], json!({ "attributes": all }));
+        assert_eq!(v1beta1().from_stored(stored.clone())["spec"]["type"], "t");
 
         // A client of an old version that writes back what it knows changes nothing.
         let old = object("v1beta1", json!({ "type": "t", "source": "/s" }));
@@ -205,7 +209,7 @@ mod tests {
             attribute("type", "t"),
             { "name": "schemadata", "required": false, "value": "http://s" },
         ]);
-        let shown = new.show(stored.clone());
+        let shown = new.from_stored(stored.clone());
         assert_eq!(shown["spec"], json!({ "attributes": told }));
         assert_eq!(shown["apiVersion"], "eventing.knative.dev/v1beta3");
         assert_eq!(stored["spec"]["schemaData"], "{}");
@@ -216,11 +220,11 @@ mod tests {
     #[test]
     fn a_part_of_an_object_stays_a_part() {
         let mut label = json!({ "metadata": { "labels": { "a": "b" } } });
-        v1beta3().store_part(&mut label);
+        v1beta3().partial_to_stored(&mut label);
         assert_eq!(label["spec"], Value::Null);
         assert!(!label.as_object().unwrap().contains_key("spec"), "{label}");
         let mut told = object("v1beta3", json!({ "description": "d" }));
-        v1beta3().store_part(&mut told);
+        v1beta3().partial_to_stored(&mut told);
         assert_eq!(told["spec"], json!({ "description": "d" }));
         v1beta3().complete(&mut told);
         assert_eq!(told["spec"], json!({ "description": "d", "attributes": [] }));
@@ -234,13 +238,14 @@ mod tests {
             (json!({ "attributes": [attribute("type", "t")] }), "spec.attributes"),
             (json!({ "attributes": [attribute("Type", "t")] }), "spec.attributes"),
         ] {
-            let Err(Denied::Invalid(problems)) = admit(&new, object("v1beta3", spec.clone()), None) else {
+            let Err(AdmissionError::Invalid(problems)) = admit(&new, object("v1beta3", spec.clone()), None)
+            else {
                 panic!("admitted {spec}");
             };
             assert!(problems.iter().any(|one| one.field.starts_with(told)), "{spec}: {problems:?}");
         }
         let strange = object("v1beta3", json!({ "attributes": [], "type": "t" }));
-        assert_eq!(new.unknown_in(&strange), ["spec.type"]);
-        assert_eq!(new.shape()["properties"]["spec"]["properties"]["attributes"]["type"], "array");
+        assert_eq!(new.unknown_fields(&strange), ["spec.type"]);
+        assert_eq!(new.openapi_schema()["properties"]["spec"]["properties"]["attributes"]["type"], "array");
     }
 }

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::kind::Problems;
+use crate::kind_registry::FieldErrors;
 use crate::kinds::names::is_attribute;
 
 /// Deepest nesting of `all`, `any` and `not`: each level is a frame of the stack for every event.
@@ -35,7 +35,7 @@ pub struct SubscriptionsApiFilter {
 
 /// The one dialect of a filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect<'f> {
+pub enum FilterDialect<'f> {
     Exact(&'f BTreeMap<String, String>),
     Prefix(&'f BTreeMap<String, String>),
     Suffix(&'f BTreeMap<String, String>),
@@ -47,17 +47,17 @@ pub enum Dialect<'f> {
 
 impl SubscriptionsApiFilter {
     /// What is set, in the order of the fields.
-    pub fn dialects(&self) -> impl Iterator<Item = Dialect<'_>> {
+    pub fn dialects(&self) -> impl Iterator<Item = FilterDialect<'_>> {
         let map = |map| Some(map).filter(|map: &&BTreeMap<_, _>| !map.is_empty());
         let list = |list| Some(list).filter(|list: &&[Self]| !list.is_empty());
         [
-            map(&self.exact).map(Dialect::Exact),
-            map(&self.prefix).map(Dialect::Prefix),
-            map(&self.suffix).map(Dialect::Suffix),
-            list(&self.all).map(Dialect::All),
-            list(&self.any).map(Dialect::Any),
-            self.not.as_deref().map(Dialect::Not),
-            self.cesql.as_deref().filter(|text| !text.is_empty()).map(Dialect::Sql),
+            map(&self.exact).map(FilterDialect::Exact),
+            map(&self.prefix).map(FilterDialect::Prefix),
+            map(&self.suffix).map(FilterDialect::Suffix),
+            list(&self.all).map(FilterDialect::All),
+            list(&self.any).map(FilterDialect::Any),
+            self.not.as_deref().map(FilterDialect::Not),
+            self.cesql.as_deref().filter(|text| !text.is_empty()).map(FilterDialect::Sql),
         ]
         .into_iter()
         .flatten()
@@ -65,17 +65,17 @@ impl SubscriptionsApiFilter {
 }
 
 /// X-FLT-11: one dialect each, names that attributes have, expressions that parse; likewise inside.
-pub fn validate(filters: &[SubscriptionsApiFilter], at: &str, problems: &mut Problems) {
+pub fn validate(filters: &[SubscriptionsApiFilter], at: &str, problems: &mut FieldErrors) {
     each(filters, at, FILTER_DEPTH_MAX, problems);
 }
 
-fn each(filters: &[SubscriptionsApiFilter], at: &str, levels: usize, problems: &mut Problems) {
+fn each(filters: &[SubscriptionsApiFilter], at: &str, levels: usize, problems: &mut FieldErrors) {
     for (index, filter) in filters.iter().enumerate() {
         one(filter, &format!("{at}[{index}]"), levels, problems);
     }
 }
 
-fn one(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mut Problems) {
+fn one(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mut FieldErrors) {
     let Some(levels) = levels.checked_sub(1) else {
         problems.add(at, format!("filters are nested more than {FILTER_DEPTH_MAX} levels deep"));
         return;
@@ -85,13 +85,13 @@ fn one(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mut 
     }
     for dialect in filter.dialects() {
         match dialect {
-            Dialect::Exact(map) => names(map, &format!("{at}.exact"), problems),
-            Dialect::Prefix(map) => names(map, &format!("{at}.prefix"), problems),
-            Dialect::Suffix(map) => names(map, &format!("{at}.suffix"), problems),
-            Dialect::All(filters) => each(filters, &format!("{at}.all"), levels, problems),
-            Dialect::Any(filters) => each(filters, &format!("{at}.any"), levels, problems),
-            Dialect::Not(filter) => one(filter, &format!("{at}.not"), levels, problems),
-            Dialect::Sql(text) => {
+            FilterDialect::Exact(map) => names(map, &format!("{at}.exact"), problems),
+            FilterDialect::Prefix(map) => names(map, &format!("{at}.prefix"), problems),
+            FilterDialect::Suffix(map) => names(map, &format!("{at}.suffix"), problems),
+            FilterDialect::All(filters) => each(filters, &format!("{at}.all"), levels, problems),
+            FilterDialect::Any(filters) => each(filters, &format!("{at}.any"), levels, problems),
+            FilterDialect::Not(filter) => one(filter, &format!("{at}.not"), levels, problems),
+            FilterDialect::Sql(text) => {
                 if let Err(why) = cesql::parse(text) {
                     problems.add(format!("{at}.cesql"), format!("invalid value: {why}"));
                 }
@@ -106,21 +106,21 @@ pub fn refuse_empty(
     filters: &[SubscriptionsApiFilter],
     before: Option<&[SubscriptionsApiFilter]>,
     at: &str,
-    problems: &mut Problems,
+    problems: &mut FieldErrors,
 ) {
     if before != Some(filters) {
         empty_in(filters, at, FILTER_DEPTH_MAX, problems);
     }
 }
 
-fn empty_in(filters: &[SubscriptionsApiFilter], at: &str, levels: usize, problems: &mut Problems) {
+fn empty_in(filters: &[SubscriptionsApiFilter], at: &str, levels: usize, problems: &mut FieldErrors) {
     let Some(levels) = levels.checked_sub(1) else { return };
     for (index, filter) in filters.iter().enumerate() {
         empty(filter, &format!("{at}[{index}]"), levels, problems);
     }
 }
 
-fn empty(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mut Problems) {
+fn empty(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mut FieldErrors) {
     for (dialect, attributes) in
         [("exact", &filter.exact), ("prefix", &filter.prefix), ("suffix", &filter.suffix)]
     {
@@ -154,10 +154,10 @@ fn find_missing(filters: &[SubscriptionsApiFilter], levels: usize, missing: &mut
     let Some(levels) = levels.checked_sub(1) else { return };
     for dialect in filters.iter().flat_map(SubscriptionsApiFilter::dialects) {
         match dialect {
-            Dialect::Exact(_) | Dialect::Prefix(_) | Dialect::Suffix(_) => {}
-            Dialect::All(inner) | Dialect::Any(inner) => find_missing(inner, levels, missing),
-            Dialect::Not(inner) => find_missing(std::slice::from_ref(inner), levels, missing),
-            Dialect::Sql(text) => {
+            FilterDialect::Exact(_) | FilterDialect::Prefix(_) | FilterDialect::Suffix(_) => {}
+            FilterDialect::All(inner) | FilterDialect::Any(inner) => find_missing(inner, levels, missing),
+            FilterDialect::Not(inner) => find_missing(std::slice::from_ref(inner), levels, missing),
+            FilterDialect::Sql(text) => {
                 if let Ok(expression) = cesql::parse(text) {
                     missing.extend(expression.missing_functions());
                 }
@@ -177,7 +177,7 @@ pub fn warnings(trigger: &Value) -> Vec<String> {
     missing_functions(&filters).into_iter().map(told).collect()
 }
 
-pub fn names(attributes: &BTreeMap<String, String>, at: &str, problems: &mut Problems) {
+pub fn names(attributes: &BTreeMap<String, String>, at: &str, problems: &mut FieldErrors) {
     for name in attributes.keys().filter(|name| !is_attribute(name)) {
         problems.add(at, format!("Invalid attribute name: \"{name}\": must match ^[a-z][a-z0-9]*$"));
     }
@@ -191,7 +191,7 @@ mod tests {
 
     fn problems(filters: Value) -> Vec<(String, String)> {
         let filters: Vec<SubscriptionsApiFilter> = serde_json::from_value(filters).unwrap();
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         validate(&filters, "spec.filters", &mut problems);
         problems.list.into_iter().map(|problem| (problem.field, problem.message)).collect()
     }
@@ -234,7 +234,7 @@ mod tests {
             let read = |filters: &Value| -> Vec<SubscriptionsApiFilter> {
                 serde_json::from_value(filters.clone()).unwrap()
             };
-            let mut problems = Problems::default();
+            let mut problems = FieldErrors::default();
             let before = before.map(read);
             refuse_empty(&read(filters), before.as_deref(), "spec.filters", &mut problems);
             problems.list.into_iter().map(|problem| problem.field).collect::<Vec<_>>()

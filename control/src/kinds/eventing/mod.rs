@@ -1,12 +1,12 @@
 //! `eventing.knative.dev`: Broker, Trigger, EventType and EventPolicy, and the rules of what they share.
 
 pub mod broker;
+pub mod delivery_validation;
 pub mod event_policy;
 pub mod event_type;
 pub mod event_type_versions;
 pub mod filters;
-pub mod keeping;
-pub mod rules;
+pub mod stream_options;
 pub mod trigger;
 
 pub const GROUP: &str = "eventing.knative.dev";

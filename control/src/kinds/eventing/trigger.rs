@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::filters::{self, SubscriptionsApiFilter};
-use super::{BROKER_LABEL, DEPENDENCY, GROUP, INJECTION, VERSION, rules};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use super::{BROKER_LABEL, DEPENDENCY, GROUP, INJECTION, VERSION, delivery_validation};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
-use crate::kinds::core::AGE;
+use crate::kinds::core_kinds::AGE;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace,
 };
 use crate::kinds::{READY, REASON, column, kind};
-use crate::strict::Strict;
+use crate::strict_deserializer::StrictDeserializer;
 
 pub const BROKER_READY: &str = "BrokerReady";
 pub const SUBSCRIPTION_READY: &str = "SubscriptionReady";
@@ -44,7 +44,7 @@ const BROKER_CHANGED: &str = "Immutable fields changed (-old +new): broker, spec
 const ORDER_KAFKA: &str = "kafka.eventing.knative.dev/delivery.order";
 const ORDER: &str = "sluicegate.dev/delivery.order";
 /// Which of the Broker's older events a new Trigger gets: `earliest`, or a time.
-const FROM: &str = "sluicegate.dev/from";
+const START_POSITION: &str = "sluicegate.dev/from";
 /// Events of one `partitionkey` one after the other; those without a key are one sequence.
 pub const ORDERED: &str = "ordered";
 pub const UNORDERED: &str = "unordered";
@@ -107,7 +107,7 @@ pub struct TriggerStatus {
     pub auth: Option<AuthStatus>,
 }
 
-impl Resource for Trigger {
+impl ResourceStrategy for Trigger {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -118,8 +118,8 @@ impl Resource for Trigger {
         categories: &["all", "knative", "eventing"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Refuse,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Reject,
+        user_creatable: true,
         columns: &[
             column("Broker", ".spec.broker"),
             column("Subscriber_URI", ".status.subscriberUri"),
@@ -133,7 +133,7 @@ impl Resource for Trigger {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let (_, broker) = self.broker();
         if !broker.is_empty() {
             let broker = broker.to_owned();
@@ -141,13 +141,13 @@ impl Resource for Trigger {
         }
         self.spec.filter.get_or_insert_default();
         let home = namespace(&self.metadata).to_owned();
-        rules::default_destination(&mut self.spec.subscriber, &home);
+        delivery_validation::default_destination(&mut self.spec.subscriber, &home);
         if let Some(delivery) = &mut self.spec.delivery {
-            rules::default_delivery(delivery, &home);
+            delivery_validation::default_delivery(delivery, &home);
         }
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         match &self.spec.broker_ref {
             None if self.spec.broker.is_empty() => problems.add("spec.broker", "missing field(s)"),
             None => {}
@@ -155,7 +155,7 @@ impl Resource for Trigger {
                 problems.add("spec.broker", "expected exactly one, got both: broker, brokerRef");
             }
             Some(reference) => {
-                rules::validate_reference(reference, "spec.brokerRef", problems);
+                delivery_validation::validate_reference(reference, "spec.brokerRef", problems);
                 let (group, _) = reference.api_version.split_once('/').unwrap_or_default();
                 // Whoever may subscribe to another group's Brokers may not to ours.
                 if reference.kind != "Broker" || group != GROUP {
@@ -173,9 +173,9 @@ impl Resource for Trigger {
         filters::validate(&self.spec.filters, "spec.filters", problems);
         let filters = before.map(|before| before.spec.filters.as_slice());
         filters::refuse_empty(&self.spec.filters, filters, "spec.filters", problems);
-        rules::validate_destination(&self.spec.subscriber, "spec.subscriber", problems);
+        delivery_validation::validate_destination(&self.spec.subscriber, "spec.subscriber", problems);
         if let Some(delivery) = &self.spec.delivery {
-            rules::validate_delivery(delivery, "spec.delivery", problems);
+            delivery_validation::validate_delivery(delivery, "spec.delivery", problems);
         }
         self.validate_annotations(problems);
         if before.is_some_and(|before| before.broker() != self.broker()) {
@@ -183,19 +183,24 @@ impl Resource for Trigger {
         }
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let (delivery, features) = (self.spec.delivery.as_ref(), &settings.event_features);
-        rules::allowed_delivery(delivery, "spec.delivery", features, problems);
-        rules::allowed_destination(&self.spec.subscriber, "spec.subscriber", features, problems);
+        delivery_validation::check_delivery_features(delivery, "spec.delivery", features, problems);
+        delivery_validation::check_destination_features(
+            &self.spec.subscriber,
+            "spec.subscriber",
+            features,
+            problems,
+        );
         if let Some(broker) = &self.spec.broker_ref {
-            rules::allowed_link(broker, "spec.brokerRef", features, problems);
+            delivery_validation::check_cross_namespace_link(broker, "spec.brokerRef", features, problems);
         }
     }
 }
 
 /// Where a new Trigger begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum StartPosition {
     Earliest,
     Time(jiff::Timestamp),
 }
@@ -206,21 +211,21 @@ impl Trigger {
     pub fn broker(&self) -> (&str, &str) {
         let home = namespace(&self.metadata);
         match &self.spec.broker_ref {
-            Some(broker) => (broker.other_namespace().unwrap_or(home), &broker.name),
+            Some(broker) => (broker.explicit_namespace().unwrap_or(home), &broker.name),
             None => (home, &self.spec.broker),
         }
     }
 
     /// Where the author wants to begin, if not with the next event.
     #[must_use]
-    pub fn from(&self) -> Option<Result<From, String>> {
-        let text = annotation(&self.metadata, FROM)?;
+    pub fn start_position(&self) -> Option<Result<StartPosition, String>> {
+        let text = annotation(&self.metadata, START_POSITION)?;
         if text == "earliest" {
-            return Some(Ok(From::Earliest));
+            return Some(Ok(StartPosition::Earliest));
         }
         let why =
             || format!("invalid value: {text}: expected earliest, or a time such as 2026-01-02T03:04:05Z");
-        Some(text.parse().map(From::Time).map_err(|_| why()))
+        Some(text.parse().map(StartPosition::Time).map_err(|_| why()))
     }
 
     /// The object that has to be ready first, if the author named one.
@@ -233,7 +238,7 @@ impl Trigger {
             object.as_object_mut().into_iter().for_each(|fields| fields.retain(|field, _| counts(field)));
             object
         });
-        let reference = object.and_then(|object| KReference::deserialize(Strict(&object)));
+        let reference = object.and_then(|object| KReference::deserialize(StrictDeserializer(&object)));
         Some(reference.map_err(|why| why.to_string()))
     }
 
@@ -243,10 +248,10 @@ impl Trigger {
         annotation(&self.metadata, ORDER).or_else(|| annotation(&self.metadata, ORDER_KAFKA))
     }
 
-    fn validate_annotations(&self, problems: &mut Problems) {
+    fn validate_annotations(&self, problems: &mut FieldErrors) {
         let at = |key: &str| format!("metadata.annotations[{key}]");
-        if let Some(Err(why)) = self.from() {
-            problems.add(at(FROM), why);
+        if let Some(Err(why)) = self.start_position() {
+            problems.add(at(START_POSITION), why);
         }
         for (key, allowed) in
             [(ORDER_KAFKA, &[ORDERED, UNORDERED][..]), (ORDER, &[ORDERED, UNORDERED, STRICT])]
@@ -264,8 +269,8 @@ impl Trigger {
                 format!("The provided annotation was not a corev1.ObjectReference: {why}"),
             ),
             Some(Ok(reference)) => {
-                rules::validate_reference(&reference, &at(DEPENDENCY), problems);
-                let other = reference.other_namespace();
+                delivery_validation::validate_reference(&reference, &at(DEPENDENCY), problems);
+                let other = reference.explicit_namespace();
                 if other.is_some_and(|ns| ns != namespace(&self.metadata)) {
                     problems.add(
                         format!("{}.namespace", at(DEPENDENCY)),
@@ -300,13 +305,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind::{Denied, Entry};
+    use crate::kind_registry::{AdmissionError, KindEntry};
 
-    fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
-        (Entry::of::<Trigger>().admit)(
+    fn admit(new: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
+        (KindEntry::of::<Trigger>().admit)(
             new,
             before,
-            &Requester { user: "alice".into(), ..Requester::default() },
+            &RequestContext { user: "alice".into(), ..RequestContext::default() },
         )
     }
 
@@ -345,12 +350,12 @@ mod tests {
         for (new, field) in
             [(both, "spec.broker")].into_iter().chain(strange.map(|new| (new, "spec.brokerRef")))
         {
-            let Err(Denied::Invalid(problems)) = admit(new, None) else { panic!("{field} admitted") };
+            let Err(AdmissionError::Invalid(problems)) = admit(new, None) else { panic!("{field} admitted") };
             assert_eq!(problems[0].field, field);
         }
         let mut moved = stored.clone();
         moved["spec"]["brokerRef"]["name"] = json!("other");
-        assert!(matches!(admit(moved, Some(&stored)), Err(Denied::Invalid(_))));
+        assert!(matches!(admit(moved, Some(&stored)), Err(AdmissionError::Invalid(_))));
     }
 
     /// EV-OBJ-09, EV-OBJ-11, EV-OBJ-58: each refusal names its field.
@@ -368,7 +373,9 @@ mod tests {
             new["spec"]["filter"] = json!({});
             new["spec"]["filters"] = json!([]);
             *new.pointer_mut(pointer).unwrap() = value;
-            let Err(Denied::Invalid(problems)) = admit(new, None) else { panic!("{pointer} admitted") };
+            let Err(AdmissionError::Invalid(problems)) = admit(new, None) else {
+                panic!("{pointer} admitted")
+            };
             assert_eq!(problems[0].field, field);
         }
     }
@@ -377,7 +384,7 @@ mod tests {
     fn a_misspelt_dialect_is_refused() {
         let mut new = trigger();
         new["spec"]["filters"] = json!([{"all": [{"exacts": {"type": "x"}}]}]);
-        let Err(Denied::Malformed(why)) = admit(new, None) else { panic!("admitted") };
+        let Err(AdmissionError::Malformed(why)) = admit(new, None) else { panic!("admitted") };
         assert!(why.contains("exacts"), "{why}");
     }
 
@@ -387,7 +394,9 @@ mod tests {
         let stored = admit(trigger(), None).unwrap();
         let mut moved = stored.clone();
         moved["spec"]["broker"] = json!("other");
-        let Err(Denied::Invalid(problems)) = admit(moved, Some(&stored)) else { panic!("the broker moved") };
+        let Err(AdmissionError::Invalid(problems)) = admit(moved, Some(&stored)) else {
+            panic!("the broker moved")
+        };
         // The words that upstream's conformance suite looks for.
         let told = (problems[0].field.as_str(), problems[0].message.as_str());
         assert_eq!(told, ("spec.broker", "Immutable fields changed (-old +new): broker, spec"));
@@ -408,11 +417,11 @@ mod tests {
             (INJECTION, "enabled"),
             (ORDER, "sorted"),
             (ORDER_KAFKA, "strict"),
-            (FROM, "yesterday"),
+            (START_POSITION, "yesterday"),
         ] {
             let mut new = trigger();
             new["metadata"]["annotations"] = json!({key: value});
-            assert!(matches!(admit(new, None), Err(Denied::Invalid(_))), "{key}={value}");
+            assert!(matches!(admit(new, None), Err(AdmissionError::Invalid(_))), "{key}={value}");
         }
     }
 }

@@ -5,9 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
-use crate::kinds::core::AGE;
-use crate::kinds::eventing::rules;
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kinds::core_kinds::AGE;
+use crate::kinds::eventing::delivery_validation;
 use crate::kinds::messaging::channel::ChannelTemplate;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
@@ -23,7 +23,7 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ParallelSpec {
-    pub branches: Vec<Branch>,
+    pub branches: Vec<ParallelBranch>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel_template: Option<ChannelTemplate>,
     /// For the answers of branches without a `reply` of their own.
@@ -33,7 +33,7 @@ pub struct ParallelSpec {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Branch {
+pub struct ParallelBranch {
     /// Is asked with each event; what it answers, if anything, is what the subscriber gets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<Destination>,
@@ -52,7 +52,7 @@ pub struct ParallelStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ingress_channel_status: Option<FlowChannelStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub branch_statuses: Vec<BranchStatus>,
+    pub branch_statuses: Vec<ParallelBranchStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Addressable>,
     /// All of them, if there are several ways or all are by TLS; the preferred one first.
@@ -68,13 +68,13 @@ pub struct ParallelStatus {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct BranchStatus {
+pub struct ParallelBranchStatus {
     pub filter_subscription_status: FlowSubscriptionStatus,
     pub filter_channel_status: FlowChannelStatus,
     pub subscriber_subscription_status: FlowSubscriptionStatus,
 }
 
-impl Resource for Parallel {
+impl ResourceStrategy for Parallel {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -85,8 +85,8 @@ impl Resource for Parallel {
         categories: &["all", "knative", "flows"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Refuse,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Reject,
+        user_creatable: true,
         columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
     };
 
@@ -94,38 +94,46 @@ impl Resource for Parallel {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, requester: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, requester: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
-        let given = || ChannelTemplate::by_default(&requester.settings, &home);
+        let given = || ChannelTemplate::default_for(&requester.settings, &home);
         self.spec.channel_template.get_or_insert_with(given);
         for branch in &mut self.spec.branches {
-            rules::default_destination(&mut branch.subscriber, &home);
+            delivery_validation::default_destination(&mut branch.subscriber, &home);
             for destination in [&mut branch.filter, &mut branch.reply].into_iter().flatten() {
-                rules::default_destination(destination, &home);
+                delivery_validation::default_destination(destination, &home);
             }
             if let Some(delivery) = &mut branch.delivery {
-                rules::default_delivery(delivery, &home);
+                delivery_validation::default_delivery(delivery, &home);
             }
         }
         if let Some(reply) = &mut self.spec.reply {
-            rules::default_destination(reply, &home);
+            delivery_validation::default_destination(reply, &home);
         }
     }
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         if self.spec.branches.is_empty() {
             problems.add("spec.branches", "missing field(s)");
         }
         for (n, branch) in self.spec.branches.iter().enumerate() {
             let at = format!("spec.branches[{n}]");
-            rules::validate_destination(&branch.subscriber, &format!("{at}.subscriber"), problems);
+            delivery_validation::validate_destination(
+                &branch.subscriber,
+                &format!("{at}.subscriber"),
+                problems,
+            );
             for (destination, field) in [(&branch.filter, "filter"), (&branch.reply, "reply")] {
                 if let Some(destination) = destination {
-                    rules::validate_destination(destination, &format!("{at}.{field}"), problems);
+                    delivery_validation::validate_destination(
+                        destination,
+                        &format!("{at}.{field}"),
+                        problems,
+                    );
                 }
             }
             if let Some(delivery) = &branch.delivery {
-                rules::validate_delivery(delivery, &format!("{at}.delivery"), problems);
+                delivery_validation::validate_delivery(delivery, &format!("{at}.delivery"), problems);
             }
         }
         match &self.spec.channel_template {
@@ -133,21 +141,36 @@ impl Resource for Parallel {
             None => problems.add("spec.channelTemplate", "missing field(s)"),
         }
         if let Some(reply) = &self.spec.reply {
-            rules::validate_destination(reply, "spec.reply", problems);
+            delivery_validation::validate_destination(reply, "spec.reply", problems);
         }
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let features = &settings.event_features;
         for (n, branch) in self.spec.branches.iter().enumerate() {
             let at = format!("spec.branches[{n}]");
-            rules::allowed_destination(&branch.subscriber, &format!("{at}.subscriber"), features, problems);
+            delivery_validation::check_destination_features(
+                &branch.subscriber,
+                &format!("{at}.subscriber"),
+                features,
+                problems,
+            );
             for (destination, field) in [(&branch.filter, "filter"), (&branch.reply, "reply")] {
-                rules::allowed_destination(destination, &format!("{at}.{field}"), features, problems);
+                delivery_validation::check_destination_features(
+                    destination,
+                    &format!("{at}.{field}"),
+                    features,
+                    problems,
+                );
             }
-            rules::allowed_delivery(branch.delivery.as_ref(), &format!("{at}.delivery"), features, problems);
+            delivery_validation::check_delivery_features(
+                branch.delivery.as_ref(),
+                &format!("{at}.delivery"),
+                features,
+                problems,
+            );
         }
-        rules::allowed_destination(&self.spec.reply, "spec.reply", features, problems);
+        delivery_validation::check_destination_features(&self.spec.reply, "spec.reply", features, problems);
     }
 }
 
@@ -156,14 +179,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind::{Denied, Entry};
+    use crate::kind_registry::{AdmissionError, KindEntry};
 
-    fn admit(spec: Value) -> Result<Value, Denied> {
+    fn admit(spec: Value) -> Result<Value, AdmissionError> {
         let object = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec});
-        (Entry::of::<Parallel>().admit)(
+        (KindEntry::of::<Parallel>().admit)(
             object,
             None,
-            &Requester { user: "alice".into(), ..Requester::default() },
+            &RequestContext { user: "alice".into(), ..RequestContext::default() },
         )
     }
 
@@ -178,7 +201,7 @@ mod tests {
             (json!({"branches": [{"subscriber": to, "filter": {}}]}), "spec.branches[0].filter"),
             (json!({"branches": [{"subscriber": to, "reply": {"uri": "/x"}}]}), "spec.branches[0].reply.uri"),
         ] {
-            let Err(Denied::Invalid(problems)) = admit(spec.clone()) else { panic!("{spec}") };
+            let Err(AdmissionError::Invalid(problems)) = admit(spec.clone()) else { panic!("{spec}") };
             assert_eq!(problems[0].field, field);
         }
     }

@@ -5,9 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
-use crate::kinds::core::AGE;
-use crate::kinds::eventing::rules;
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kinds::core_kinds::AGE;
+use crate::kinds::eventing::delivery_validation;
 use crate::kinds::messaging::channel::ChannelTemplate;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
@@ -23,7 +23,7 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SequenceSpec {
-    pub steps: Vec<Step>,
+    pub steps: Vec<SequenceStep>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel_template: Option<ChannelTemplate>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,7 +34,7 @@ pub struct SequenceSpec {
 /// fields without a word.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Step {
+pub struct SequenceStep {
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<KReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub struct Step {
     pub delivery: Option<DeliverySpec>,
 }
 
-impl Step {
+impl SequenceStep {
     #[must_use]
     pub fn destination(&self) -> Destination {
         Destination {
@@ -81,7 +81,7 @@ pub struct SequenceStatus {
     pub policies: Vec<AppliedPolicy>,
 }
 
-impl Resource for Sequence {
+impl ResourceStrategy for Sequence {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -92,8 +92,8 @@ impl Resource for Sequence {
         categories: &["all", "knative", "flows"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Refuse,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Reject,
+        user_creatable: true,
         columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
     };
 
@@ -101,32 +101,32 @@ impl Resource for Sequence {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, requester: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, requester: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
-        let given = || ChannelTemplate::by_default(&requester.settings, &home);
+        let given = || ChannelTemplate::default_for(&requester.settings, &home);
         self.spec.channel_template.get_or_insert_with(given);
         for step in &mut self.spec.steps {
             if let Some(reference) = &mut step.reference {
-                rules::default_reference(reference, &home);
+                delivery_validation::default_reference(reference, &home);
             }
             if let Some(delivery) = &mut step.delivery {
-                rules::default_delivery(delivery, &home);
+                delivery_validation::default_delivery(delivery, &home);
             }
         }
         if let Some(reply) = &mut self.spec.reply {
-            rules::default_destination(reply, &home);
+            delivery_validation::default_destination(reply, &home);
         }
     }
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         if self.spec.steps.is_empty() {
             problems.add("spec.steps", "missing field(s)");
         }
         for (n, step) in self.spec.steps.iter().enumerate() {
             let at = format!("spec.steps[{n}]");
-            rules::validate_destination(&step.destination(), &at, problems);
+            delivery_validation::validate_destination(&step.destination(), &at, problems);
             if let Some(delivery) = &step.delivery {
-                rules::validate_delivery(delivery, &format!("{at}.delivery"), problems);
+                delivery_validation::validate_delivery(delivery, &format!("{at}.delivery"), problems);
             }
         }
         match &self.spec.channel_template {
@@ -134,18 +134,23 @@ impl Resource for Sequence {
             None => problems.add("spec.channelTemplate", "missing field(s)"),
         }
         if let Some(reply) = &self.spec.reply {
-            rules::validate_destination(reply, "spec.reply", problems);
+            delivery_validation::validate_destination(reply, "spec.reply", problems);
         }
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let features = &settings.event_features;
         for (n, step) in self.spec.steps.iter().enumerate() {
             let at = format!("spec.steps[{n}]");
-            rules::allowed_destination(&step.destination(), &at, features, problems);
-            rules::allowed_delivery(step.delivery.as_ref(), &format!("{at}.delivery"), features, problems);
+            delivery_validation::check_destination_features(&step.destination(), &at, features, problems);
+            delivery_validation::check_delivery_features(
+                step.delivery.as_ref(),
+                &format!("{at}.delivery"),
+                features,
+                problems,
+            );
         }
-        rules::allowed_destination(&self.spec.reply, "spec.reply", features, problems);
+        delivery_validation::check_destination_features(&self.spec.reply, "spec.reply", features, problems);
     }
 }
 
@@ -154,14 +159,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind::{Denied, Entry};
+    use crate::kind_registry::{AdmissionError, KindEntry};
 
-    fn admit(spec: Value) -> Result<Value, Denied> {
+    fn admit(spec: Value) -> Result<Value, AdmissionError> {
         let object = json!({"metadata": {"name": "s", "namespace": "ns"}, "spec": spec});
-        (Entry::of::<Sequence>().admit)(
+        (KindEntry::of::<Sequence>().admit)(
             object,
             None,
-            &Requester { user: "alice".into(), ..Requester::default() },
+            &RequestContext { user: "alice".into(), ..RequestContext::default() },
         )
     }
 
@@ -187,10 +192,10 @@ mod tests {
             ),
             (json!({"steps": [{"uri": "http://a/"}], "reply": {}}), "spec.reply"),
         ] {
-            let Err(Denied::Invalid(problems)) = admit(spec.clone()) else { panic!("{spec}") };
+            let Err(AdmissionError::Invalid(problems)) = admit(spec.clone()) else { panic!("{spec}") };
             assert_eq!(problems[0].field, field);
         }
         let unknown = admit(json!({"steps": [{"uri": "http://a/", "url": "http://b/"}]}));
-        assert!(matches!(unknown, Err(Denied::Malformed(_))));
+        assert!(matches!(unknown, Err(AdmissionError::Malformed(_))));
     }
 }

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::subscribable::{SubscriberSpec, SubscriberStatus};
 use super::{API_VERSION, GROUP, MISSING, MUST_NOT, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
-use crate::kinds::core::AGE;
-use crate::kinds::eventing::{keeping, rules};
-use crate::kinds::settings::{ChannelDefault, Settings};
+use crate::kinds::core_kinds::AGE;
+use crate::kinds::eventing::{delivery_validation, stream_options};
+use crate::kinds::settings::{ChannelDefaultTemplate, Settings};
 use crate::kinds::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, group_of,
     namespace,
@@ -88,9 +88,9 @@ impl ChannelTemplate {
 
     /// The template of who gives none, in a namespace where the operator may have said something.
     #[must_use]
-    pub fn by_default(settings: &Settings, namespace: &str) -> Self {
+    pub fn default_for(settings: &Settings, namespace: &str) -> Self {
         match settings.channels.of(namespace) {
-            Some(ChannelDefault { api_version, kind, spec }) => {
+            Some(ChannelDefaultTemplate { api_version, kind, spec }) => {
                 Self { api_version: api_version.clone(), kind: kind.clone(), spec: spec.clone() }
             }
             None => Self::in_memory(),
@@ -105,11 +105,11 @@ impl ChannelTemplate {
 
     /// Whether what it makes are Channels, with backing channels of their own.
     #[must_use]
-    pub fn makes_channels(&self) -> bool {
+    pub fn creates_channels(&self) -> bool {
         group_of(&self.api_version) == GROUP && self.kind == Channel::META.kind
     }
 
-    pub fn validate(&self, at: &str, problems: &mut Problems) {
+    pub fn validate(&self, at: &str, problems: &mut FieldErrors) {
         for (field, value) in [("apiVersion", &self.api_version), ("kind", &self.kind)] {
             if value.is_empty() {
                 problems.add(format!("{at}.{field}"), MISSING);
@@ -118,7 +118,7 @@ impl ChannelTemplate {
     }
 }
 
-impl Resource for Channel {
+impl ResourceStrategy for Channel {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -129,8 +129,8 @@ impl Resource for Channel {
         categories: &["all", "knative", "messaging", "channel"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Refuse,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Reject,
+        user_creatable: true,
         columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
     };
 
@@ -138,41 +138,46 @@ impl Resource for Channel {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &RequestContext) {
         let annotations = self.metadata.annotations.get_or_insert_default();
         annotations.insert(SUBSCRIBABLE.to_owned(), SUBSCRIBABLE_VERSION.to_owned());
         // An update that leaves the template out keeps it: it is immutable anyway.
         if self.spec.channel_template.is_none() {
             let kept = before.and_then(|before| before.spec.channel_template.clone());
-            let given = || ChannelTemplate::by_default(&requester.settings, namespace(&self.metadata));
+            let given = || ChannelTemplate::default_for(&requester.settings, namespace(&self.metadata));
             self.spec.channel_template = Some(kept.unwrap_or_else(given));
         }
         let home = namespace(&self.metadata).to_owned();
         if let Some(delivery) = &mut self.spec.delivery {
-            rules::default_delivery(delivery, &home);
+            delivery_validation::default_delivery(delivery, &home);
         }
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         match &self.spec.channel_template {
             Some(template) => template.validate("spec.channelTemplate", problems),
             None => problems.add("spec.channelTemplate", MISSING),
         }
-        keeping::validate_channel(&self.metadata, problems);
+        stream_options::validate_channel(&self.metadata, problems);
         if !self.spec.subscribers.is_empty() {
             problems.add("spec.subscribers", MUST_NOT);
         }
         if let Some(delivery) = &self.spec.delivery {
-            rules::validate_delivery(delivery, "spec.delivery", problems);
+            delivery_validation::validate_delivery(delivery, "spec.delivery", problems);
         }
         if before.is_some_and(|before| before.spec.channel_template != self.spec.channel_template) {
             problems.add("spec.channelTemplate", SPEC_CHANGED);
         }
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let delivery = self.spec.delivery.as_ref();
-        rules::allowed_delivery(delivery, "spec.delivery", &settings.event_features, problems);
+        delivery_validation::check_delivery_features(
+            delivery,
+            "spec.delivery",
+            &settings.event_features,
+            problems,
+        );
     }
 }
 
@@ -181,13 +186,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind::{Denied, Entry};
+    use crate::kind_registry::{AdmissionError, KindEntry};
 
-    fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
-        (Entry::of::<Channel>().admit)(
+    fn admit(new: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
+        (KindEntry::of::<Channel>().admit)(
             new,
             before,
-            &Requester { user: "alice".into(), ..Requester::default() },
+            &RequestContext { user: "alice".into(), ..RequestContext::default() },
         )
     }
 
@@ -197,7 +202,7 @@ mod tests {
 
     fn refused(new: Value, before: Option<&Value>) -> String {
         match admit(new, before) {
-            Err(Denied::Invalid(problems)) => problems[0].field.clone(),
+            Err(AdmissionError::Invalid(problems)) => problems[0].field.clone(),
             other => panic!("{other:?}"),
         }
     }

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::subscribable::{SubscriberSpec, SubscriberStatus, validate_subscribers};
 use super::{GROUP, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
-use crate::kinds::core::AGE;
-use crate::kinds::eventing::{keeping, rules};
+use crate::kinds::core_kinds::AGE;
+use crate::kinds::eventing::{delivery_validation, stream_options};
 use crate::kinds::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, Status, annotation, namespace,
 };
@@ -51,7 +51,7 @@ pub struct InMemoryChannelSpec {
     pub delivery: Option<DeliverySpec>,
     /// Who writes, while that is judged, if it is nobody of ours.
     #[serde(skip)]
-    pub outsider: Option<String>,
+    pub external_writer: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -73,7 +73,7 @@ pub struct InMemoryChannelStatus {
     pub policies: Vec<AppliedPolicy>,
 }
 
-impl Resource for InMemoryChannel {
+impl ResourceStrategy for InMemoryChannel {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -84,8 +84,8 @@ impl Resource for InMemoryChannel {
         categories: &["all", "knative", "messaging", "channel"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Refuse,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Reject,
+        user_creatable: true,
         columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
     };
 
@@ -93,21 +93,21 @@ impl Resource for InMemoryChannel {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, requester: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, requester: &RequestContext) {
         let annotations = self.metadata.annotations.get_or_insert_default();
         annotations.insert(SUBSCRIBABLE.to_owned(), SUBSCRIBABLE_VERSION.to_owned());
-        self.spec.outsider = (!requester.is_controller()).then(|| requester.user.clone());
+        self.spec.external_writer = (!requester.is_controller()).then(|| requester.user.clone());
         let home = namespace(&self.metadata).to_owned();
         if let Some(delivery) = &mut self.spec.delivery {
-            rules::default_delivery(delivery, &home);
+            delivery_validation::default_delivery(delivery, &home);
         }
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
-        keeping::validate_channel(&self.metadata, problems);
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
+        stream_options::validate_channel(&self.metadata, problems);
         validate_subscribers(&self.spec.subscribers, "spec.subscribers", problems);
         let known = before.map(|before| before.spec.subscribers.as_slice()).unwrap_or_default();
-        if let Some(user) = &self.spec.outsider
+        if let Some(user) = &self.spec.external_writer
             && self.spec.subscribers != known
         {
             problems.add(
@@ -116,7 +116,7 @@ impl Resource for InMemoryChannel {
             );
         }
         if let Some(delivery) = &self.spec.delivery {
-            rules::validate_delivery(delivery, "spec.delivery", problems);
+            delivery_validation::validate_delivery(delivery, "spec.delivery", problems);
         }
         for (key, allowed) in [(SCOPE, ["cluster", "namespace"]), (ASYNC_HANDLER, ["true", "false"])] {
             if let Some(value) = annotation(&self.metadata, key)
@@ -133,13 +133,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind::{Denied, Entry};
+    use crate::kind_registry::{AdmissionError, KindEntry};
 
-    fn admit(new: Value, before: Option<&Value>, internal: bool) -> Result<Value, Denied> {
-        (Entry::of::<InMemoryChannel>().admit)(
+    fn admit(new: Value, before: Option<&Value>, internal: bool) -> Result<Value, AdmissionError> {
+        (KindEntry::of::<InMemoryChannel>().admit)(
             new,
             before,
-            &Requester { user: "alice".into(), internal, ..Requester::default() },
+            &RequestContext { user: "alice".into(), internal, ..RequestContext::default() },
         )
     }
 
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn only_controllers_change_the_subscribers() {
         let subscribed = channel(json!({"subscribers": [{"uid": "1", "replyUri": "http://a/"}]}));
-        assert!(matches!(admit(subscribed.clone(), None, false), Err(Denied::Invalid(_))));
+        assert!(matches!(admit(subscribed.clone(), None, false), Err(AdmissionError::Invalid(_))));
         let stored = admit(subscribed, None, true).unwrap();
         assert_eq!(stored["spec"].as_object().unwrap().len(), 1, "{}", stored["spec"]);
 
@@ -158,7 +158,7 @@ mod tests {
         let mut more = stored.clone();
         more["spec"]["delivery"] = json!({"retry": 1});
         assert!(admit(more, Some(&stored), false).is_ok());
-        let Err(Denied::Invalid(problems)) = admit(channel(json!({})), Some(&stored), false) else {
+        let Err(AdmissionError::Invalid(problems)) = admit(channel(json!({})), Some(&stored), false) else {
             panic!("subscribers taken away by alice")
         };
         assert!(problems[0].message.contains("alice"), "{problems:?}");
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_subscriber_leads_somewhere_and_annotations_are_what_they_may_be() {
         let nowhere = channel(json!({"subscribers": [{"uid": "1"}]}));
-        let Err(Denied::Invalid(problems)) = admit(nowhere, None, true) else { panic!("nowhere") };
+        let Err(AdmissionError::Invalid(problems)) = admit(nowhere, None, true) else { panic!("nowhere") };
         assert_eq!(problems[0].field, "spec.subscribers[0]");
 
         for (key, value, good) in [

@@ -4,8 +4,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kind::Problems;
-use crate::kinds::shared::{AuthStatus, DeliverySpec, Verdict};
+use crate::kind_registry::FieldErrors;
+use crate::kinds::shared::{AuthStatus, ConditionStatus, DeliverySpec};
 
 /// One subscriber of a channel, resolved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -47,7 +47,7 @@ pub struct SubscriberStatus {
     pub generation: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    pub ready: Verdict,
+    pub ready: ConditionStatus,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -60,14 +60,14 @@ impl SubscriberStatus {
             uid: entry.uid.clone(),
             generation: entry.generation,
             observed_generation: entry.generation,
-            ready: if trouble.is_none() { Verdict::True } else { Verdict::False },
+            ready: if trouble.is_none() { ConditionStatus::True } else { ConditionStatus::False },
             message: trouble.unwrap_or_default().to_owned(),
         }
     }
 }
 
 /// Every subscriber leads somewhere.
-pub fn validate_subscribers(subscribers: &[SubscriberSpec], at: &str, problems: &mut Problems) {
+pub fn validate_subscribers(subscribers: &[SubscriberSpec], at: &str, problems: &mut FieldErrors) {
     for (n, subscriber) in subscribers.iter().enumerate() {
         if subscriber.subscriber_uri.is_none() && subscriber.reply_uri.is_none() {
             problems.add(format!("{at}[{n}]"), "expected at least one, got none: replyURI, subscriberURI");

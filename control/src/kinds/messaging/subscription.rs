@@ -5,10 +5,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, MISSING, VERSION};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
-use crate::kinds::core::AGE;
-use crate::kinds::eventing::rules;
+use crate::kinds::core_kinds::AGE;
+use crate::kinds::eventing::delivery_validation;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
     AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, SPEC_CHANGED, Status, namespace,
@@ -71,7 +71,7 @@ pub struct PhysicalSubscription {
     pub delivery: DeliveryStatus,
 }
 
-impl Resource for Subscription {
+impl ResourceStrategy for Subscription {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -82,8 +82,8 @@ impl Resource for Subscription {
         categories: &["all", "knative", "messaging"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Refuse,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Reject,
+        user_creatable: true,
         columns: &[AGE, READY, REASON],
     };
 
@@ -91,26 +91,26 @@ impl Resource for Subscription {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
         for destination in [&mut self.spec.subscriber, &mut self.spec.reply] {
             // `subscriber: {}` says as little as no subscriber.
             destination.take_if(|found| *found == Destination::default());
             if let Some(destination) = destination {
-                rules::default_destination(destination, &home);
+                delivery_validation::default_destination(destination, &home);
             }
         }
         if let Some(delivery) = &mut self.spec.delivery {
-            rules::default_delivery(delivery, &home);
+            delivery_validation::default_delivery(delivery, &home);
         }
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         let spec = &self.spec;
         if spec.channel == KReference::default() {
             problems.add("spec.channel", format!("{MISSING}: the Subscription must reference a channel"));
         } else {
-            rules::validate_grouped(&spec.channel, "spec.channel", problems);
+            delivery_validation::validate_group_reference(&spec.channel, "spec.channel", problems);
         }
         if spec.subscriber.is_none() && spec.reply.is_none() {
             let why = "the Subscription must reference a subscriber or a reply";
@@ -118,27 +118,37 @@ impl Resource for Subscription {
         }
         for (destination, at) in [(&spec.subscriber, "spec.subscriber"), (&spec.reply, "spec.reply")] {
             if let Some(destination) = destination {
-                rules::validate_destination(destination, at, problems);
+                delivery_validation::validate_destination(destination, at, problems);
             }
         }
         if let Some(delivery) = &spec.delivery {
-            rules::validate_delivery(delivery, "spec.delivery", problems);
+            delivery_validation::validate_delivery(delivery, "spec.delivery", problems);
         }
         let home = namespace(&self.metadata);
-        let channel = spec.channel.meant(home);
-        if before.is_some_and(|before| before.spec.channel.meant(home) != channel) {
+        let channel = spec.channel.with_namespace(home);
+        if before.is_some_and(|before| before.spec.channel.with_namespace(home) != channel) {
             problems.add("spec.channel", SPEC_CHANGED);
         }
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let (spec, features) = (&self.spec, &settings.event_features);
-        rules::allowed_delivery(spec.delivery.as_ref(), "spec.delivery", features, problems);
-        rules::allowed_destination(&spec.subscriber, "spec.subscriber", features, problems);
-        rules::allowed_destination(&spec.reply, "spec.reply", features, problems);
-        rules::allowed_reference(&spec.channel, "spec.channel", features, problems);
+        delivery_validation::check_delivery_features(
+            spec.delivery.as_ref(),
+            "spec.delivery",
+            features,
+            problems,
+        );
+        delivery_validation::check_destination_features(
+            &spec.subscriber,
+            "spec.subscriber",
+            features,
+            problems,
+        );
+        delivery_validation::check_destination_features(&spec.reply, "spec.reply", features, problems);
+        delivery_validation::check_reference_features(&spec.channel, "spec.channel", features, problems);
         // AMB-40: a channel is read in its own namespace, unless the operator allows more.
-        rules::allowed_link(&spec.channel, "spec.channel", features, problems);
+        delivery_validation::check_cross_namespace_link(&spec.channel, "spec.channel", features, problems);
     }
 }
 
@@ -147,7 +157,7 @@ impl Subscription {
     #[must_use]
     pub fn channel(&self) -> (&str, &str) {
         let channel = &self.spec.channel;
-        (channel.other_namespace().unwrap_or(namespace(&self.metadata)), &channel.name)
+        (channel.explicit_namespace().unwrap_or(namespace(&self.metadata)), &channel.name)
     }
 }
 
@@ -156,13 +166,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind::{Denied, Entry};
+    use crate::kind_registry::{AdmissionError, KindEntry};
 
-    fn admit(new: Value, before: Option<&Value>) -> Result<Value, Denied> {
-        (Entry::of::<Subscription>().admit)(
+    fn admit(new: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
+        (KindEntry::of::<Subscription>().admit)(
             new,
             before,
-            &Requester { user: "alice".into(), ..Requester::default() },
+            &RequestContext { user: "alice".into(), ..RequestContext::default() },
         )
     }
 
@@ -177,7 +187,9 @@ mod tests {
 
     fn refused(new: Value, before: Option<&Value>) -> Vec<String> {
         match admit(new, before) {
-            Err(Denied::Invalid(problems)) => problems.into_iter().map(|problem| problem.field).collect(),
+            Err(AdmissionError::Invalid(problems)) => {
+                problems.into_iter().map(|problem| problem.field).collect()
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -245,7 +257,7 @@ mod tests {
             json!({"address": ""}),
         ] {
             let said = channel(more.clone());
-            let mut problems = Problems::default();
+            let mut problems = FieldErrors::default();
             let [one, other] = [&bare, &said].map(|object| serde_json::from_value(object.clone()).unwrap());
             Subscription::validate(&one, Some(&other), &mut problems);
             Subscription::validate(&other, Some(&one), &mut problems);
@@ -254,7 +266,7 @@ mod tests {
         let elsewhere = channel(json!({"namespace": "other"}));
         let [one, other]: [Subscription; 2] =
             [bare, elsewhere].map(|object| serde_json::from_value(object).unwrap());
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         one.validate(Some(&other), &mut problems);
         assert_eq!(problems.list[0].field, "spec.channel");
     }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, VERSION};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::{Status, annotation};
 use crate::kinds::{READY, REASON, kind};
@@ -90,7 +90,7 @@ impl Certificate {
     }
 }
 
-impl Resource for Certificate {
+impl ResourceStrategy for Certificate {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -101,8 +101,8 @@ impl Resource for Certificate {
         categories: &["knative-internal", "networking"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: true,
         columns: &[READY, REASON],
     };
 
@@ -110,9 +110,9 @@ impl Resource for Certificate {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         let CertificateSpec { dns_names, domain, secret_name } = &self.spec;
         if dns_names.is_empty() {
             problems.add("spec.dnsNames", MISSING);
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     fn found(spec: Value) -> Vec<String> {
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         Certificate::new("ns", "c", serde_json::from_value(spec).unwrap()).validate(None, &mut problems);
         problems.list.into_iter().map(|problem| problem.field).collect()
     }

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, VERSION};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::{Status, annotation, namespace};
 use crate::kinds::{READY, REASON, kind};
@@ -26,7 +26,7 @@ pub const CLASS_ANNOTATIONS: [&str; 2] =
 
 const MISSING: &str = "missing field(s)";
 /// The whole, of which splits take their percent.
-const WHOLE: i32 = 100;
+const PERCENT_TOTAL: i32 = 100;
 
 kind! {
     /// `networking.internal.knative.dev/v1alpha1` Ingress.
@@ -73,19 +73,19 @@ pub struct IngressRule {
     pub visibility: String,
     /// Where requests go.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub http: Option<HttpRule>,
+    pub http: Option<HttpIngressRule>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct HttpRule {
+pub struct HttpIngressRule {
     /// By path and headers; the longest path first.
-    pub paths: Vec<HttpPath>,
+    pub paths: Vec<HttpIngressPath>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct HttpPath {
+pub struct HttpIngressPath {
     /// The first segments of the request's path; empty takes every path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
@@ -96,7 +96,7 @@ pub struct HttpPath {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, HeaderMatch>,
     /// The backends and their shares.
-    pub splits: Vec<Split>,
+    pub splits: Vec<IngressBackendSplit>,
     /// Headers that the backend sees with these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub append_headers: BTreeMap<String, String>,
@@ -111,7 +111,7 @@ pub struct HeaderMatch {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Split {
+pub struct IngressBackendSplit {
     /// Namespace of the Service: the Ingress's own.
     pub service_namespace: String,
     /// Name of the core Service.
@@ -126,7 +126,7 @@ pub struct Split {
     pub append_headers: BTreeMap<String, String>,
 }
 
-impl Default for Split {
+impl Default for IngressBackendSplit {
     fn default() -> Self {
         Self {
             service_namespace: String::new(),
@@ -197,12 +197,12 @@ impl IngressRule {
     }
 
     #[must_use]
-    pub fn paths(&self) -> &[HttpPath] {
+    pub fn paths(&self) -> &[HttpIngressPath] {
         self.http.as_ref().map(|http| http.paths.as_slice()).unwrap_or_default()
     }
 }
 
-impl Resource for Ingress {
+impl ResourceStrategy for Ingress {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -213,8 +213,8 @@ impl Resource for Ingress {
         categories: &["knative-internal", "networking"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: true,
         columns: &[READY, REASON],
     };
 
@@ -222,7 +222,7 @@ impl Resource for Ingress {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         for rule in &mut self.spec.rules {
             if rule.visibility.is_empty() {
                 "ExternalIP".clone_into(&mut rule.visibility);
@@ -231,13 +231,13 @@ impl Resource for Ingress {
                 if let [only] = path.splits.as_mut_slice()
                     && only.percent == 0
                 {
-                    only.percent = WHOLE;
+                    only.percent = PERCENT_TOTAL;
                 }
             }
         }
     }
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         if self.spec == IngressSpec::default() {
             return problems.add("spec", MISSING);
         }
@@ -262,7 +262,7 @@ impl Resource for Ingress {
     }
 }
 
-fn validate_rule(rule: &IngressRule, home: &str, at: &str, problems: &mut Problems) {
+fn validate_rule(rule: &IngressRule, home: &str, at: &str, problems: &mut FieldErrors) {
     if *rule == IngressRule::default() {
         return problems.add(at, MISSING);
     }
@@ -280,8 +280,8 @@ fn validate_rule(rule: &IngressRule, home: &str, at: &str, problems: &mut Proble
     }
 }
 
-fn validate_path(path: &HttpPath, home: &str, at: &str, problems: &mut Problems) {
-    if *path == HttpPath::default() {
+fn validate_path(path: &HttpIngressPath, home: &str, at: &str, problems: &mut FieldErrors) {
+    if *path == HttpIngressPath::default() {
         return problems.add(at, MISSING);
     }
     if path.splits.is_empty() {
@@ -293,17 +293,17 @@ fn validate_path(path: &HttpPath, home: &str, at: &str, problems: &mut Problems)
         total += i64::from(split.percent);
     }
     // One split alone may leave its percent out.
-    if total != i64::from(WHOLE) && !(path.splits.len() == 1 && total == 0) {
+    if total != i64::from(PERCENT_TOTAL) && !(path.splits.len() == 1 && total == 0) {
         let why = format!("traffic split percentage must total to 100, but was {total}");
         problems.add(format!("{at}.splits"), why);
     }
 }
 
-fn validate_split(split: &Split, home: &str, at: &str, problems: &mut Problems) {
-    if *split == Split::default() {
+fn validate_split(split: &IngressBackendSplit, home: &str, at: &str, problems: &mut FieldErrors) {
+    if *split == IngressBackendSplit::default() {
         return problems.add(at, MISSING);
     }
-    if !(0..=WHOLE).contains(&split.percent) {
+    if !(0..=PERCENT_TOTAL).contains(&split.percent) {
         problems.add(format!("{at}.percent"), format!("invalid value: {}", split.percent));
     }
     if split.service_namespace.is_empty() {
@@ -330,14 +330,14 @@ mod tests {
         Ingress::new("ns", "a", spec)
     }
 
-    fn requester() -> Requester {
-        Requester::default()
+    fn requester() -> RequestContext {
+        RequestContext::default()
     }
 
     fn problems(spec: Value) -> Vec<(String, String)> {
         let mut ingress = ingress(spec);
         ingress.set_defaults(None, &requester());
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         ingress.validate(None, &mut problems);
         problems.list.into_iter().map(|problem| (problem.field, problem.message)).collect()
     }

@@ -5,7 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, VERSION};
-use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{
+    FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, UnknownFieldPolicy,
+};
 use crate::kinds::autoscaling::pod_autoscaler::ScaleTarget;
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::Status;
@@ -46,7 +48,7 @@ pub struct ServerlessServiceStatus {
     pub private_service_name: String,
 }
 
-impl Resource for ServerlessService {
+impl ResourceStrategy for ServerlessService {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -58,11 +60,11 @@ impl Resource for ServerlessService {
         namespaced: true,
         // Whole with each write.
         has_status: false,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: true,
         columns: &[
             column("Mode", ".spec.mode"),
-            Column { format: "integer", ..column("Activators", ".spec.numActivators") },
+            PrinterColumn { format: "integer", ..column("Activators", ".spec.numActivators") },
             column("ServiceName", ".status.serviceName"),
             column("PrivateServiceName", ".status.privateServiceName"),
             READY,
@@ -74,9 +76,9 @@ impl Resource for ServerlessService {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {}
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         self.spec.object_ref.validate("spec.objectRef", problems);
         for (field, value, known) in [
             ("mode", &self.spec.mode, ["Serve", "Proxy"]),

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::autoscaler::{Autoscaler, TARGET_MIN, WINDOW_MAX, WINDOW_MIN};
-use super::{resources, spares, stream_timeouts};
-use crate::kind::{Problems, Requester};
+use super::autoscaler_settings::{AutoscalerSettings, TARGET_MIN, WINDOW_MAX, WINDOW_MIN};
+use super::{resources, spare_instances, stream_timeouts};
+use crate::kind_registry::{FieldErrors, RequestContext};
 use crate::kinds::duration;
 use crate::kinds::names::is_dns1035_label;
 use crate::kinds::networking::{certificate, ingress};
@@ -102,7 +102,7 @@ pub fn set_user(
     meta: &mut ObjectMeta,
     before: Option<&ObjectMeta>,
     spec_changed: bool,
-    requester: &Requester,
+    requester: &RequestContext,
 ) {
     if controller(meta).is_some() {
         return;
@@ -130,7 +130,7 @@ pub fn validate_user(
     meta: &ObjectMeta,
     before: Option<&ObjectMeta>,
     spec_changed: bool,
-    problems: &mut Problems,
+    problems: &mut FieldErrors,
 ) {
     let Some(before) = before else { return };
     if controller(meta).is_some() {
@@ -144,7 +144,7 @@ pub fn validate_user(
 }
 
 /// The name rule of all serving kinds.
-pub fn validate_name(meta: &ObjectMeta, problems: &mut Problems) {
+pub fn validate_name(meta: &ObjectMeta, problems: &mut FieldErrors) {
     if let Some(name) = &meta.name
         && !is_dns1035_label(name)
     {
@@ -153,7 +153,7 @@ pub fn validate_name(meta: &ObjectMeta, problems: &mut Problems) {
 }
 
 /// A label that names an owner must tell the truth.
-pub fn validate_owner_label(meta: &ObjectMeta, key: &str, kind: &str, problems: &mut Problems) {
+pub fn validate_owner_label(meta: &ObjectMeta, key: &str, kind: &str, problems: &mut FieldErrors) {
     let Some(value) = label(meta, key) else { return };
     let owners = meta.owner_references.as_deref().unwrap_or_default();
     if !owners.iter().any(|owner| owner.kind == kind && owner.name == value) {
@@ -162,7 +162,7 @@ pub fn validate_owner_label(meta: &ObjectMeta, key: &str, kind: &str, problems: 
 }
 
 /// X-RTE-05: a slip in it would show to everybody what is for callers inside. What was stored before is left alone.
-pub fn validate_visibility(meta: &ObjectMeta, before: Option<&ObjectMeta>, problems: &mut Problems) {
+pub fn validate_visibility(meta: &ObjectMeta, before: Option<&ObjectMeta>, problems: &mut FieldErrors) {
     let Some(value) = label(meta, VISIBILITY).filter(|value| *value != CLUSTER_LOCAL) else { return };
     if before.is_none_or(|before| label(before, VISIBILITY) != Some(value)) {
         problems.add(format!("metadata.labels.{VISIBILITY}"), format!("invalid value: {value}"));
@@ -170,7 +170,7 @@ pub fn validate_visibility(meta: &ObjectMeta, before: Option<&ObjectMeta>, probl
 }
 
 /// Autoscaling annotations sit on the template, where the Revision finds them.
-pub fn refuse_autoscaling(meta: &ObjectMeta, problems: &mut Problems) {
+pub fn reject_autoscaling(meta: &ObjectMeta, problems: &mut FieldErrors) {
     for key in
         meta.annotations.iter().flatten().map(|(key, _)| key).filter(|key| key.starts_with(AUTOSCALING))
     {
@@ -185,7 +185,7 @@ pub fn refuse_autoscaling(meta: &ObjectMeta, problems: &mut Problems) {
 }
 
 /// Of what is said to the network a template may say only what upstream knows; a slip would be passed over in silence.
-pub fn refuse_unknown_networking(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
+pub fn reject_unknown_networking(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     let known = [&NO_TLS[..], &HTTP_PROTOCOL, &ingress::CLASS_ANNOTATIONS, &certificate::CLASS_ANNOTATIONS];
     for (key, _) in meta.annotations.iter().flatten() {
         if key.starts_with(NETWORKING) && !known.iter().any(|keys| keys.contains(&key.as_str())) {
@@ -195,39 +195,43 @@ pub fn refuse_unknown_networking(meta: &ObjectMeta, at: &str, problems: &mut Pro
 }
 
 /// What the operator's scaling rules out.
-pub fn validate_by(meta: &ObjectMeta, at: &str, config: &Autoscaler, problems: &mut Problems) {
+pub fn validate_autoscaler_limits(
+    meta: &ObjectMeta,
+    at: &str,
+    config: &AutoscalerSettings,
+    problems: &mut FieldErrors,
+) {
     let count = |key: &str| autoscaling(meta, key).and_then(|text| text.parse::<u32>().ok());
     if count("initial-scale") == Some(0) && !config.zero_initial_scale {
         let why =
             "initial-scale=0 is not allowed by cluster: see allow-zero-initial-scale in config-autoscaler";
-        problems.add(place(at, "initial-scale"), why);
+        problems.add(field_path(at, "initial-scale"), why);
     }
     let limit = config.max_scale_limit;
     if let Some(max) = count("max-scale").filter(|max| limit != 0 && !(1..=limit).contains(max)) {
-        problems.add(place(at, "max-scale"), format!("expected 1 <= {max} <= {limit}"));
+        problems.add(field_path(at, "max-scale"), format!("expected 1 <= {max} <= {limit}"));
     }
 }
 
-pub fn validate_rollout_duration(meta: &ObjectMeta, problems: &mut Problems) {
+pub fn validate_rollout_duration(meta: &ObjectMeta, problems: &mut FieldErrors) {
     validate_whole_seconds(meta, ROLLOUT_DURATION, "metadata.annotations", problems);
 }
 
 /// Everything that a template's annotations may say to the autoscaler, with upstream's messages.
-pub fn validate_template(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
+pub fn validate_template(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     let at = format!("{at}.annotations");
     validate_whole_seconds(meta, PROGRESS_DEADLINE, &at, problems);
     stream_timeouts::validate(meta, &at, problems);
-    spares::validate(meta, &at, problems);
+    spare_instances::validate(meta, &at, problems);
     resources::validate_sidecar(meta, &at, problems);
-    validate_words(meta, &at, problems);
+    validate_enums(meta, &at, problems);
     validate_scales(meta, &at, problems);
     if let Some(text) = autoscaling(meta, "target") {
         match text.parse::<f64>() {
             Ok(target) if target >= TARGET_MIN && target.is_finite() => {}
-            Ok(_) => {
-                problems.add(place(&at, "target"), format!("target {text} should be at least {TARGET_MIN}"))
-            }
-            Err(_) => problems.add(place(&at, "target"), format!("invalid value: {text}")),
+            Ok(_) => problems
+                .add(field_path(&at, "target"), format!("target {text} should be at least {TARGET_MIN}")),
+            Err(_) => problems.add(field_path(&at, "target"), format!("invalid value: {text}")),
         }
     }
     for (key, min, max) in [
@@ -238,14 +242,14 @@ pub fn validate_template(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
         let Some(text) = autoscaling(meta, key) else { continue };
         match text.parse::<f64>() {
             Ok(number) if (min..=max).contains(&number) => {}
-            Ok(_) => problems.add(place(&at, key), format!("expected {min} <= {text} <= {max}")),
-            Err(_) => problems.add(place(&at, key), format!("invalid value: {text}")),
+            Ok(_) => problems.add(field_path(&at, key), format!("expected {min} <= {text} <= {max}")),
+            Err(_) => problems.add(field_path(&at, key), format!("invalid value: {text}")),
         }
     }
     if let Some(text) = autoscaling(meta, "target-burst-capacity")
         && !text.parse::<f64>().is_ok_and(|number| number >= 0.0 || (number + 1.0).abs() < f64::EPSILON)
     {
-        problems.add(place(&at, "target-burst-capacity"), format!("invalid value: {text}"));
+        problems.add(field_path(&at, "target-burst-capacity"), format!("invalid value: {text}"));
     }
     for (key, min, is_whole) in [
         ("window", WINDOW_MIN, true),
@@ -256,30 +260,30 @@ pub fn validate_template(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
         match duration::parse_go(text) {
             // Only a sign makes a length of time that Go would take and we do not.
             None if text.strip_prefix('-').and_then(duration::parse_go).is_none() => {
-                problems.add(place(&at, key), format!("invalid value: {text}"));
+                problems.add(field_path(&at, key), format!("invalid value: {text}"));
             }
             Some(span) if (min..=WINDOW_MAX).contains(&span) => {
                 if is_whole && span.subsec_nanos() != 0 {
-                    problems.add(place(&at, key), "must be specified with at most second precision");
+                    problems.add(field_path(&at, key), "must be specified with at most second precision");
                 }
             }
             _ => {
                 let min = min.as_secs();
-                problems.add(place(&at, key), format!("expected {min}s <= {text} <= 1h0m0s"));
+                problems.add(field_path(&at, key), format!("expected {min}s <= {text} <= 1h0m0s"));
             }
         }
     }
 }
 
-fn place(at: &str, key: &str) -> String {
+fn field_path(at: &str, key: &str) -> String {
     format!("{at}[{AUTOSCALING}{key}]")
 }
 
 /// The annotations that take one of a few words.
-fn validate_words(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
+fn validate_enums(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     let class = autoscaling(meta, "class").unwrap_or(KPA);
     if class.ends_with(".autoscaling.knative.dev") && class != KPA && class != HPA {
-        problems.add(place(at, "class"), format!("invalid value: {class}"));
+        problems.add(field_path(at, "class"), format!("invalid value: {class}"));
     }
     // Another class's metrics and algorithms are its own.
     if class != KPA {
@@ -290,12 +294,12 @@ fn validate_words(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
         ("metric-aggregation-algorithm", ["linear", "weighted-exponential"]),
     ] {
         if let Some(word) = autoscaling(meta, key).filter(|word| !words.contains(word)) {
-            problems.add(place(at, key), format!("invalid value: {word}"));
+            problems.add(field_path(at, key), format!("invalid value: {word}"));
         }
     }
 }
 
-fn validate_scales(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
+fn validate_scales(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     let min = validate_scale(meta, "min-scale", at, problems);
     let max = validate_scale(meta, "max-scale", at, problems);
     validate_scale(meta, "initial-scale", at, problems);
@@ -304,24 +308,24 @@ fn validate_scales(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
     if let (Some(min), Some(max)) = (min, limit)
         && min > max
     {
-        problems.add(place(at, "max-scale"), format!("maxScale={max} is less than minScale={min}"));
+        problems.add(field_path(at, "max-scale"), format!("maxScale={max} is less than minScale={min}"));
     }
     let Some(activation) = activation else { return };
     if activation < ACTIVATION_MIN {
         problems.add(
-            place(at, "activation-scale"),
+            field_path(at, "activation-scale"),
             format!("expected {ACTIVATION_MIN} <= {activation} <= {}", i32::MAX),
         );
     }
     if let Some(max) = limit.filter(|max| activation > *max) {
         problems.add(
-            place(at, "activation-scale"),
+            field_path(at, "activation-scale"),
             format!("activation-scale={activation} is greater than max-scale={max}"),
         );
     }
 }
 
-fn validate_scale(meta: &ObjectMeta, key: &str, at: &str, problems: &mut Problems) -> Option<u32> {
+fn validate_scale(meta: &ObjectMeta, key: &str, at: &str, problems: &mut FieldErrors) -> Option<u32> {
     let text = autoscaling(meta, key)?;
     match text.parse::<i32>() {
         Ok(scale) if scale >= 0 => Some(scale.unsigned_abs()),
@@ -337,7 +341,7 @@ fn validate_scale(meta: &ObjectMeta, key: &str, at: &str, problems: &mut Problem
     }
 }
 
-fn validate_whole_seconds(meta: &ObjectMeta, key: &str, at: &str, problems: &mut Problems) {
+fn validate_whole_seconds(meta: &ObjectMeta, key: &str, at: &str, problems: &mut FieldErrors) {
     if let Some(text) = annotation(meta, key)
         && duration::parse_go(text).is_none_or(|value| value.subsec_nanos() != 0)
     {
@@ -372,7 +376,7 @@ mod tests {
         let annotations =
             pairs.iter().map(|(key, value)| (format!("{AUTOSCALING}{key}"), (*value).to_owned())).collect();
         let meta = ObjectMeta { annotations: Some(annotations), ..ObjectMeta::default() };
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         validate_template(&meta, "metadata", &mut problems);
         let prefix = format!("metadata.annotations[{AUTOSCALING}");
         let short = |field: String| field.trim_start_matches(&prefix).trim_end_matches(']').to_owned();
@@ -409,8 +413,8 @@ mod tests {
         ] {
             let annotations = Some([(key.to_owned(), "x".to_owned())].into());
             let meta = ObjectMeta { annotations, ..ObjectMeta::default() };
-            let mut problems = Problems::default();
-            refuse_unknown_networking(&meta, "spec.template.metadata", &mut problems);
+            let mut problems = FieldErrors::default();
+            reject_unknown_networking(&meta, "spec.template.metadata", &mut problems);
             let told: Vec<_> = problems.list.iter().map(|p| format!("{}: {}", p.field, p.message)).collect();
             let wanted = format!("spec.template.metadata.annotations: invalid key name \"{key}\"");
             assert_eq!(told, if is_known { vec![] } else { vec![wanted] });

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::template::RevisionTemplate;
 use super::{GROUP, VERSION, annotations};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::Status;
-use crate::kinds::sources::binding::Runs;
-use crate::kinds::sources::bound;
+use crate::kinds::sources::sink_binding::BindableKind;
+use crate::kinds::sources::sink_binding_env;
 use crate::kinds::{READY, REASON, column, kind};
 
 /// Ready is set directly: it says what the newest Revision says.
@@ -42,7 +42,7 @@ pub struct ConfigurationStatus {
     pub latest_created_revision_name: Option<String>,
 }
 
-impl Resource for Configuration {
+impl ResourceStrategy for Configuration {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -53,8 +53,8 @@ impl Resource for Configuration {
         categories: &["all", "knative", "serving"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: true,
         columns: &[
             column("LatestCreated", ".status.latestCreatedRevisionName"),
             column("LatestReady", ".status.latestReadyRevisionName"),
@@ -67,15 +67,20 @@ impl Resource for Configuration {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &RequestContext) {
         self.spec.template.set_defaults(&requester.settings);
         let was = before.map(|before| &before.spec.template);
-        bound::bind(&requester.bindings, (Runs::Configuration, &self.metadata), &mut self.spec.template, was);
+        sink_binding_env::apply_bindings(
+            &requester.bindings,
+            (BindableKind::Configuration, &self.metadata),
+            &mut self.spec.template,
+            was,
+        );
         let changed = before.is_some_and(|b| b.spec != self.spec);
         annotations::set_user(&mut self.metadata, before.map(|b| &b.metadata), changed, requester);
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         annotations::validate_name(&self.metadata, problems);
         annotations::validate_owner_label(&self.metadata, annotations::SERVICE, "Service", problems);
         let changed = before.is_some_and(|b| b.spec != self.spec);
@@ -83,8 +88,8 @@ impl Resource for Configuration {
         self.spec.template.validate(&self.metadata, before.map(|b| &b.spec.template), problems);
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
-        self.spec.template.validate_by(settings, problems);
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
+        self.spec.template.validate_settings(settings, problems);
     }
 }
 
@@ -99,7 +104,7 @@ mod tests {
             "spec": {"template": {"spec": {"containers": [{"image": "a", "name": "x"}]}}}
         }))
         .unwrap();
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         configuration.validate(None, &mut problems);
         assert_eq!(problems.list.len(), 1);
 
@@ -109,7 +114,7 @@ mod tests {
                 name: "a".into(),
                 ..Default::default()
             }]);
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         configuration.validate(None, &mut problems);
         assert!(problems.list.is_empty());
     }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, annotations};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::names::is_dns_subdomain;
 use crate::kinds::shared::{Addressable, KReference, Status, name, namespace};
@@ -58,7 +58,7 @@ pub struct DomainMappingStatus {
     pub address: Option<Addressable>,
 }
 
-impl Resource for DomainMapping {
+impl ResourceStrategy for DomainMapping {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: "v1beta1",
@@ -69,8 +69,8 @@ impl Resource for DomainMapping {
         categories: &["all", "knative", "serving"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: true,
         columns: &[column("URL", ".status.url"), READY, REASON],
     };
 
@@ -78,7 +78,7 @@ impl Resource for DomainMapping {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
         let named = self.spec.reference.namespace.get_or_insert_default();
         if named.is_empty() {
@@ -88,7 +88,7 @@ impl Resource for DomainMapping {
         annotations::set_user(&mut self.metadata, before.map(|b| &b.metadata), changed, requester);
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         let domain = name(&self.metadata);
         if self.metadata.generate_name.as_ref().is_some_and(|prefix| !prefix.is_empty()) {
             problems.add("metadata.generateName", "must not set the field(s)");
@@ -136,8 +136,8 @@ mod tests {
 
     fn found(object: Value) -> Vec<String> {
         let mut mapping: DomainMapping = serde_json::from_value(object).unwrap();
-        mapping.set_defaults(None, &Requester::default());
-        let mut problems = Problems::default();
+        mapping.set_defaults(None, &RequestContext::default());
+        let mut problems = FieldErrors::default();
         mapping.validate(None, &mut problems);
         problems.list.into_iter().map(|p| p.field).collect()
     }

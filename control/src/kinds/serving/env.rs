@@ -4,12 +4,12 @@ use k8s_openapi::api::core::v1::EnvVar;
 
 use super::pod::{FORBIDDEN, MISSING, exactly_one};
 use super::template::RevisionSpec;
-use crate::kind::Problems;
-use crate::kinds::settings::Features;
+use crate::kind_registry::FieldErrors;
+use crate::kinds::settings::ServingFeatures;
 
 const ENV_RESERVED: [&str; 4] = ["PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION"];
 
-pub(super) fn validate(env: &EnvVar, serves: bool, at: &str, problems: &mut Problems) {
+pub(super) fn validate(env: &EnvVar, serves: bool, at: &str, problems: &mut FieldErrors) {
     if env.name.is_empty() {
         problems.add(format!("{at}.name"), MISSING);
     }
@@ -38,7 +38,7 @@ pub(super) fn validate(env: &EnvVar, serves: bool, at: &str, problems: &mut Prob
     }
 }
 
-fn needs_key(key: &str, name: &str, at: &str, problems: &mut Problems) {
+fn needs_key(key: &str, name: &str, at: &str, problems: &mut FieldErrors) {
     for (field, value) in [("key", key), ("name", name)] {
         if value.is_empty() {
             problems.add(format!("{at}.{field}"), MISSING);
@@ -47,7 +47,12 @@ fn needs_key(key: &str, name: &str, at: &str, problems: &mut Problems) {
 }
 
 /// What only a feature of the operator's allows.
-pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, problems: &mut Problems) {
+pub(super) fn validate_by(
+    spec: &RevisionSpec,
+    at: &str,
+    features: &ServingFeatures,
+    problems: &mut FieldErrors,
+) {
     if features.is_allowed("kubernetes.podspec-fieldref") {
         return;
     }
@@ -71,7 +76,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::settings::Setting;
+    use crate::kinds::settings::ConfigMapSetting;
 
     /// Upstream's `kubernetes.podspec-fieldref`: off until the operator turns it on.
     #[test]
@@ -83,8 +88,8 @@ mod tests {
         .unwrap();
         let found = |word: &str| {
             let data = [("kubernetes.podspec-fieldref".to_owned(), word.to_owned())].into();
-            let mut problems = Problems::default();
-            let features = Features::parse(&data, &mut problems);
+            let mut problems = FieldErrors::default();
+            let features = ServingFeatures::parse(&data, &mut problems);
             validate_by(&spec, "spec", &features, &mut problems);
             problems.list.into_iter().map(|p| p.field).collect::<Vec<_>>()
         };

@@ -1,13 +1,12 @@
 //! `serving.knative.dev/v1`: Service, Configuration, Revision, Route and what they are made of.
 
 pub mod annotations;
-pub mod autoscaler;
+pub mod autoscaler_settings;
+pub mod cluster_domain_claim;
 pub mod configuration;
-pub mod domain_claim;
 pub mod domain_mapping;
 mod env;
-pub mod gc;
-pub mod manners;
+pub mod gc_settings;
 mod pod;
 pub mod resources;
 pub mod revision;
@@ -15,10 +14,11 @@ pub mod route;
 mod schemas;
 mod security;
 pub mod service;
-pub mod spares;
+pub mod spare_instances;
 pub mod stream_timeouts;
 pub mod template;
 pub mod traffic;
+pub mod traffic_policy;
 pub mod volumes;
 
 pub const GROUP: &str = "serving.knative.dev";

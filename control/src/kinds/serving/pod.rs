@@ -7,11 +7,11 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::template::RevisionSpec;
 use super::{env, resources, security, volumes};
-use crate::kind::Problems;
+use crate::kind_registry::FieldErrors;
 use crate::kinds::names::{
-    NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference, wrong_with_label,
+    NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference, label_error,
 };
-use crate::kinds::settings::Features;
+use crate::kinds::settings::ServingFeatures;
 
 /// Ports that upstream's own sidecar takes; a manifest that runs here should run there.
 const PORTS_RESERVED: [i32; 6] = [8008, 8012, 8013, 8022, 9090, 9091];
@@ -22,7 +22,7 @@ const NAMES_RESERVED: [&str; 1] = ["queue-proxy"];
 pub(super) const MISSING: &str = "missing field(s)";
 pub(super) const FORBIDDEN: &str = "must not set the field(s)";
 
-pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
+pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut FieldErrors) {
     if spec.containers.is_empty() {
         problems.add(format!("{at}.containers"), MISSING);
     }
@@ -73,7 +73,7 @@ pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
 }
 
 /// SRV-CON-11, AMB-10: of all containers exactly one serves.
-fn validate_port_count(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
+fn validate_port_count(spec: &RevisionSpec, at: &str, problems: &mut FieldErrors) {
     let count: usize = spec.containers.iter().map(|c| c.ports.as_ref().map_or(0, Vec::len)).sum();
     if count > 1 {
         problems.add(
@@ -85,12 +85,12 @@ fn validate_port_count(spec: &RevisionSpec, at: &str, problems: &mut Problems) {
     }
 }
 
-fn validate_container(container: &Container, serves: bool, at: &str, problems: &mut Problems) {
+fn validate_container(container: &Container, serves: bool, at: &str, problems: &mut FieldErrors) {
     if NAMES_RESERVED.contains(&container.name.as_str()) {
         problems.add(format!("{at}.name"), format!("\"{}\" is a reserved container name", container.name));
     } else if !is_dns1123_label(&container.name) {
         // Upstream leaves this one to the Pod, and so the words are Kubernetes'.
-        let why = wrong_with_label(&container.name);
+        let why = label_error(&container.name);
         problems.add(format!("{at}.name"), format!("Invalid value: {:?}: {why}", container.name));
     }
     match container.image.as_deref().unwrap_or_default() {
@@ -149,7 +149,12 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
 }
 
 /// SRV-CON-11, and what of several containers the operator's features allow.
-pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, problems: &mut Problems) {
+pub(super) fn validate_by(
+    spec: &RevisionSpec,
+    at: &str,
+    features: &ServingFeatures,
+    problems: &mut FieldErrors,
+) {
     let count = spec.containers.len();
     if count > 1 && !features.is_enabled("multi-container") {
         let why = format!("multi-container is off, but found {count} containers");
@@ -161,7 +166,7 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, pr
         problems.add(format!("{at}.initContainers"), format!("{FORBIDDEN}: {why}"));
     }
     if !features.is_allowed("kubernetes.podspec-volumes-emptydir") {
-        volumes::refuse_empty_dirs(&spec.volumes, at, problems);
+        volumes::reject_empty_dirs(&spec.volumes, at, problems);
     }
     let are_probed = features.is_enabled("multi-container-probing");
     for (index, container) in spec.containers.iter().enumerate() {
@@ -189,7 +194,7 @@ fn probes(container: &Container) -> [(&'static str, Option<&Probe>); 3] {
     ]
 }
 
-fn validate_ports(container: &Container, at: &str, problems: &mut Problems) {
+fn validate_ports(container: &Container, at: &str, problems: &mut FieldErrors) {
     for (index, port) in container.ports.iter().flatten().enumerate() {
         let at = format!("{at}.ports[{index}]");
         if !(0..=PORT_MAX).contains(&port.container_port) {
@@ -224,13 +229,13 @@ fn validate_ports(container: &Container, at: &str, problems: &mut Problems) {
     }
 }
 
-fn validate_probe(probe: &Probe, readiness: bool, at: &str, problems: &mut Problems) {
+fn validate_probe(probe: &Probe, readiness: bool, at: &str, problems: &mut FieldErrors) {
     let handlers =
         [probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.exec.is_some(), probe.grpc.is_some()];
     exactly_one(handlers.iter().filter(|set| **set).count(), at, "exec, grpc, httpGet, tcpSocket", problems);
 
     let period = probe.period_seconds.unwrap_or(0);
-    let floor = |value: Option<i32>, min: i32, field: &str, problems: &mut Problems| {
+    let floor = |value: Option<i32>, min: i32, field: &str, problems: &mut FieldErrors| {
         if let Some(value) = value
             && value < min
         {
@@ -263,7 +268,7 @@ fn validate_probe(probe: &Probe, readiness: bool, at: &str, problems: &mut Probl
 }
 
 /// A probe that names a port names the container's. One without a name is called `http`, as upstream calls it.
-fn validate_probe_port(probe: &Probe, container: &Container, at: &str, problems: &mut Problems) {
+fn validate_probe_port(probe: &Probe, container: &Container, at: &str, problems: &mut FieldErrors) {
     let port = container.ports.iter().flatten().next().and_then(|port| port.name.as_deref());
     let own = port.filter(|name| !name.is_empty()).unwrap_or("http");
     let named = [
@@ -281,7 +286,7 @@ fn validate_probe_port(probe: &Probe, container: &Container, at: &str, problems:
     }
 }
 
-pub(super) fn exactly_one(set: usize, at: &str, fields: &str, problems: &mut Problems) {
+pub(super) fn exactly_one(set: usize, at: &str, fields: &str, problems: &mut FieldErrors) {
     match set {
         1 => {}
         0 => problems.add(at, format!("expected exactly one, got neither: {fields}")),
@@ -294,7 +299,7 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::settings::Setting;
+    use crate::kinds::settings::ConfigMapSetting;
 
     /// What is wrong with a spec of one good container that `patch` was laid over.
     fn found(patch: Value) -> Vec<String> {
@@ -307,7 +312,7 @@ pub(super) mod tests {
 
     pub(in super::super) fn found_in(spec: Value) -> Vec<String> {
         let spec: RevisionSpec = serde_json::from_value(spec).unwrap();
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         validate(&spec, "spec", &mut problems);
         problems.list.into_iter().map(|p| format!("{}: {}", p.field, p.message)).collect()
     }
@@ -472,8 +477,8 @@ pub(super) mod tests {
         );
         let found = |word: &str| {
             let data = [("kubernetes.podspec-init-containers".to_owned(), word.to_owned())].into();
-            let mut problems = Problems::default();
-            let features = Features::parse(&data, &mut problems);
+            let mut problems = FieldErrors::default();
+            let features = ServingFeatures::parse(&data, &mut problems);
             validate_by(&serde_json::from_value(good.clone()).unwrap(), "spec", &features, &mut problems);
             problems.list.into_iter().map(|p| format!("{}: {}", p.field, p.message)).collect::<Vec<_>>()
         };

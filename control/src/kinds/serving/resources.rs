@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::pod::FORBIDDEN;
-use crate::kind::Problems;
+use crate::kind_registry::FieldErrors;
 use crate::kinds::quantity;
 use crate::kinds::shared::annotation;
 
@@ -18,7 +18,7 @@ const SIDECAR: &str = "queue.sidecar.serving.knative.dev/";
 const PERCENTAGE: [&str; 2] = ["resource-percentage", "resourcePercentage"];
 const PERCENTAGE_BOUNDS: (f64, f64) = (0.1, 100.0);
 
-pub(super) fn validate(container: &Container, at: &str, problems: &mut Problems) {
+pub(super) fn validate(container: &Container, at: &str, problems: &mut FieldErrors) {
     let Some(resources) = &container.resources else { return };
     let at = format!("{at}.resources");
     if resources.claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
@@ -37,7 +37,7 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut Problems)
 }
 
 /// A manifest that runs here should run where there is a sidecar.
-pub(super) fn validate_sidecar(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
+pub(super) fn validate_sidecar(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     for what in ["cpu", "memory", "ephemeral-storage"] {
         for side in ["request", "limit"] {
             let key = format!("{SIDECAR}{what}-resource-{side}");
@@ -104,7 +104,7 @@ mod tests {
         let found = |name: &str, value: &str| {
             let annotations = [(format!("{SIDECAR}{name}"), value.to_owned())].into();
             let meta = ObjectMeta { annotations: Some(annotations), ..ObjectMeta::default() };
-            let mut problems = Problems::default();
+            let mut problems = FieldErrors::default();
             validate_sidecar(&meta, "a", &mut problems);
             problems.list.into_iter().map(|p| format!("{}: {}", p.field, p.message)).collect::<Vec<_>>()
         };

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::template::RevisionSpec;
 use super::{GROUP, VERSION, annotations};
-use crate::kind::{Column, KindMeta, Problems, Requester, Resource, UnknownFields};
+use crate::kind_registry::{
+    FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, UnknownFieldPolicy,
+};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::{SPEC_CHANGED, Status};
 use crate::kinds::{READY, REASON, column, kind};
@@ -53,7 +55,7 @@ pub struct ContainerStatus {
     pub image_digest: String,
 }
 
-impl Resource for Revision {
+impl ResourceStrategy for Revision {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -64,26 +66,26 @@ impl Resource for Revision {
         categories: &["all", "knative", "serving"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: false,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: false,
         columns: &[
             column("Config Name", r".metadata.labels['serving\.knative\.dev/configuration']"),
             column("Generation", r".metadata.labels['serving\.knative\.dev/configurationGeneration']"),
             READY,
             REASON,
-            Column {
+            PrinterColumn {
                 name: "Actual Replicas",
                 path: ".status.actualReplicas",
                 format: "integer",
                 priority: 0,
-                client: None,
+                custom: None,
             },
-            Column {
+            PrinterColumn {
                 name: "Desired Replicas",
                 path: ".status.desiredReplicas",
                 format: "integer",
                 priority: 0,
-                client: None,
+                custom: None,
             },
         ],
     };
@@ -92,13 +94,13 @@ impl Resource for Revision {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &RequestContext) {
         if before.is_none() {
-            self.spec.set_defaults_by(&requester.settings);
+            self.spec.set_feature_defaults(&requester.settings);
         }
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         annotations::validate_name(&self.metadata, problems);
         annotations::validate_template(&self.metadata, "metadata", problems);
         annotations::validate_owner_label(
@@ -122,13 +124,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind::{Denied, Entry};
+    use crate::kind_registry::{AdmissionError, KindEntry};
 
     /// SRV-API-10, SRV-API-11, SRV-REV-02: labels may change, the spec may not.
     #[test]
     fn only_the_metadata_of_a_revision_changes() {
-        let admit = Entry::of::<Revision>().admit;
-        let requester = Requester { user: "alice".into(), ..Requester::default() };
+        let admit = KindEntry::of::<Revision>().admit;
+        let requester = RequestContext { user: "alice".into(), ..RequestContext::default() };
         let new = json!({"metadata": {"name": "a-1"}, "spec": {"containers": [{"image": "a"}]}});
         let stored = admit(new, None, &requester).unwrap();
 
@@ -141,7 +143,7 @@ mod tests {
         {
             let mut changed = stored.clone();
             *changed.pointer_mut(pointer).unwrap() = value;
-            let Err(Denied::Invalid(problems)) = admit(changed, Some(&stored), &requester) else {
+            let Err(AdmissionError::Invalid(problems)) = admit(changed, Some(&stored), &requester) else {
                 panic!("{pointer} was changed")
             };
             assert!(problems[0].message.contains("Immutable fields changed"));

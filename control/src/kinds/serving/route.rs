@@ -4,9 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::traffic::{self, TrafficTarget, Within};
-use super::{GROUP, VERSION, annotations, manners};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use super::traffic::{self, TrafficParent, TrafficTarget};
+use super::{GROUP, VERSION, annotations, traffic_policy};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::{Addressable, Status};
 use crate::kinds::{READY, REASON, column, kind};
@@ -46,7 +46,7 @@ pub struct RouteStatus {
     pub traffic: Vec<TrafficTarget>,
 }
 
-impl Resource for Route {
+impl ResourceStrategy for Route {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -57,8 +57,8 @@ impl Resource for Route {
         categories: &["all", "knative", "serving"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: true,
         columns: &[column("URL", ".status.url"), READY, REASON],
     };
 
@@ -66,7 +66,7 @@ impl Resource for Route {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &RequestContext) {
         for target in &mut self.spec.traffic {
             target.set_defaults();
         }
@@ -74,15 +74,15 @@ impl Resource for Route {
         annotations::set_user(&mut self.metadata, before.map(|b| &b.metadata), changed, requester);
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         annotations::validate_name(&self.metadata, problems);
         annotations::validate_owner_label(&self.metadata, annotations::SERVICE, "Service", problems);
         annotations::validate_rollout_duration(&self.metadata, problems);
         annotations::validate_visibility(&self.metadata, before.map(|b| &b.metadata), problems);
         let changed = before.is_some_and(|b| b.spec != self.spec);
         annotations::validate_user(&self.metadata, before.map(|b| &b.metadata), changed, problems);
-        traffic::validate(&self.spec.traffic, Within::Route, problems);
-        manners::validate(&self.metadata, &self.spec.traffic, problems);
+        traffic::validate(&self.spec.traffic, TrafficParent::Route, problems);
+        traffic_policy::validate(&self.metadata, &self.spec.traffic, problems);
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
             route
         };
         let found = |now: &Route, before: Option<&Route>| {
-            let mut problems = Problems::default();
+            let mut problems = FieldErrors::default();
             now.validate(before, &mut problems);
             problems.list.into_iter().filter(|problem| problem.field.contains("labels")).count()
         };
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_route_without_targets_is_refused() {
         let route = Route::new("default", "a", RouteSpec::default());
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         route.validate(None, &mut problems);
         assert_eq!(problems.list[0].message, "Traffic targets sum to 0, want 100");
     }

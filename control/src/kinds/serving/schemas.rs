@@ -6,7 +6,7 @@ use schemars::generate::SchemaGenerator;
 use schemars::{JsonSchema, Schema, json_schema};
 use serde_json::Value;
 
-use crate::schema::keep_properties;
+use crate::schema::retain_properties;
 
 /// What of `metadata` goes from a template to its Revision.
 const METADATA: [&str; 5] = ["annotations", "finalizers", "labels", "name", "namespace"];
@@ -23,7 +23,7 @@ const INNER_FORBIDDEN: [(&str, &str); 3] = [
 const VOLUME: [&str; 5] = ["name", "configMap", "emptyDir", "projected", "secret"];
 
 pub(super) fn metadata(generator: &mut SchemaGenerator) -> Schema {
-    kept::<ObjectMeta>(generator, &METADATA)
+    pruned_schema::<ObjectMeta>(generator, &METADATA)
 }
 
 pub(super) fn containers(generator: &mut SchemaGenerator) -> Schema {
@@ -31,7 +31,7 @@ pub(super) fn containers(generator: &mut SchemaGenerator) -> Schema {
     let names: Vec<&str> =
         whole["properties"].as_object().into_iter().flat_map(|p| p.keys()).map(String::as_str).collect();
     let allowed: Vec<&str> = names.into_iter().filter(|name| !CONTAINER_FORBIDDEN.contains(name)).collect();
-    let mut items = kept::<Container>(generator, &allowed).to_value();
+    let mut items = pruned_schema::<Container>(generator, &allowed).to_value();
     for (at, name) in INNER_FORBIDDEN {
         if let Some(fields) = items.pointer_mut(at).and_then(Value::as_object_mut) {
             fields.remove(name);
@@ -41,14 +41,14 @@ pub(super) fn containers(generator: &mut SchemaGenerator) -> Schema {
 }
 
 pub(super) fn volumes(generator: &mut SchemaGenerator) -> Schema {
-    let items = kept::<Volume>(generator, &VOLUME);
+    let items = pruned_schema::<Volume>(generator, &VOLUME);
     json_schema!({ "type": "array", "items": items })
 }
 
 /// A revision defaults what Kubernetes asks for (a container's name), so nothing is required.
-fn kept<T: JsonSchema>(generator: &mut SchemaGenerator, names: &[&str]) -> Schema {
+fn pruned_schema<T: JsonSchema>(generator: &mut SchemaGenerator, names: &[&str]) -> Schema {
     let mut schema = T::json_schema(generator).to_value();
-    keep_properties(&mut schema, names);
+    retain_properties(&mut schema, names);
     Schema::try_from(schema).unwrap_or_default()
 }
 

@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::{Capabilities, Container, SecurityContext};
 
 use super::pod::FORBIDDEN;
 use super::template::RevisionSpec;
-use crate::kind::Problems;
-use crate::kinds::settings::{Features, Flag, SECURE_DEFAULTS};
+use crate::kind_registry::FieldErrors;
+use crate::kinds::settings::{FeatureFlag, SECURE_DEFAULTS, ServingFeatures};
 
 /// A user id has 31 bits (Kubernetes' bound).
 const ID_MAX: i64 = 2_147_483_647;
@@ -16,9 +16,9 @@ const PORT_UNPRIVILEGED: i32 = 1024;
 const SECCOMP: &str = "RuntimeDefault";
 
 /// What the operator wants of those who say nothing of it (upstream's `secure-pod-defaults`).
-pub(super) fn set_defaults(containers: &mut [Container], features: &Features) {
+pub(super) fn set_defaults(containers: &mut [Container], features: &ServingFeatures) {
     let wanted = features.flag(SECURE_DEFAULTS);
-    if wanted == Flag::Disabled {
+    if wanted == FeatureFlag::Disabled {
         return;
     }
     for container in containers {
@@ -34,13 +34,13 @@ pub(super) fn set_defaults(containers: &mut [Container], features: &Features) {
             drop: Some(vec!["ALL".to_owned()]),
             add: has_low_port.then(|| vec![CAPABILITY.to_owned()]),
         });
-        if wanted == Flag::Enabled {
+        if wanted == FeatureFlag::Enabled {
             context.run_as_non_root.get_or_insert(true);
         }
     }
 }
 
-pub(super) fn validate(container: &Container, at: &str, problems: &mut Problems) {
+pub(super) fn validate(container: &Container, at: &str, problems: &mut FieldErrors) {
     let Some(context) = &container.security_context else { return };
     let at = format!("{at}.securityContext");
     for (field, id) in [("runAsUser", context.run_as_user), ("runAsGroup", context.run_as_group)] {
@@ -50,13 +50,18 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut Problems)
             problems.add(format!("{at}.{field}"), format!("expected 0 <= {id} <= {ID_MAX}"));
         }
     }
-    for field in not_the_developers(context) {
+    for field in forbidden_fields(context) {
         problems.add(format!("{at}.{field}"), FORBIDDEN);
     }
 }
 
 /// What only a feature of the operator's allows.
-pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, problems: &mut Problems) {
+pub(super) fn validate_by(
+    spec: &RevisionSpec,
+    at: &str,
+    features: &ServingFeatures,
+    problems: &mut FieldErrors,
+) {
     if features.is_allowed("kubernetes.containerspec-addcapabilities") {
         return;
     }
@@ -71,7 +76,7 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &Features, pr
 }
 
 /// The fields that are set and may not be.
-fn not_the_developers(context: &SecurityContext) -> impl Iterator<Item = &'static str> {
+fn forbidden_fields(context: &SecurityContext) -> impl Iterator<Item = &'static str> {
     [
         ("privileged", context.privileged == Some(true)),
         ("procMount", context.proc_mount.is_some()),
@@ -88,11 +93,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::settings::Setting;
+    use crate::kinds::settings::ConfigMapSetting;
 
     fn found(context: &Value) -> Vec<String> {
         let container = json!({"name": "a", "image": "a", "securityContext": context});
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         validate(&serde_json::from_value(container).unwrap(), "c", &mut problems);
         problems.list.into_iter().map(|p| p.field).collect()
     }
@@ -128,7 +133,7 @@ mod tests {
     fn secure_defaults_are_for_those_who_say_nothing() {
         let filled = |word: &str, container: Value| {
             let data = [(SECURE_DEFAULTS.to_owned(), word.to_owned())].into();
-            let features = Features::parse(&data, &mut Problems::default());
+            let features = ServingFeatures::parse(&data, &mut FieldErrors::default());
             let mut container = serde_json::from_value(container).unwrap();
             set_defaults(std::slice::from_mut(&mut container), &features);
             serde_json::to_value(container.security_context).unwrap()
@@ -158,8 +163,8 @@ mod tests {
             let data = [("kubernetes.containerspec-addcapabilities".to_owned(), word.to_owned())].into();
             let spec = json!({"containers": [{"name": "a", "image": "a",
                 "securityContext": {"capabilities": {"add": [name]}}}]});
-            let mut problems = Problems::default();
-            let features = Features::parse(&data, &mut problems);
+            let mut problems = FieldErrors::default();
+            let features = ServingFeatures::parse(&data, &mut problems);
             validate_by(&serde_json::from_value(spec).unwrap(), "spec", &features, &mut problems);
             let found: Vec<_> = problems.list.into_iter().map(|problem| problem.field).collect();
             let wanted = ["spec.containers[0].securityContext.capabilities.add".to_owned()];

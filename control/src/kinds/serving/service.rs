@@ -5,14 +5,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::template::RevisionTemplate;
-use super::traffic::{self, TrafficTarget, Within};
-use super::{GROUP, VERSION, annotations, manners};
-use crate::kind::{KindMeta, Problems, Requester, Resource, UnknownFields};
+use super::traffic::{self, TrafficParent, TrafficTarget};
+use super::{GROUP, VERSION, annotations, traffic_policy};
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Addressable, Status};
-use crate::kinds::sources::binding::Runs;
-use crate::kinds::sources::bound;
+use crate::kinds::sources::sink_binding::BindableKind;
+use crate::kinds::sources::sink_binding_env;
 use crate::kinds::{READY, REASON, column, kind};
 
 pub const CONFIGURATIONS_READY: &str = "ConfigurationsReady";
@@ -56,7 +56,7 @@ pub struct ServiceStatus {
     pub traffic: Vec<TrafficTarget>,
 }
 
-impl Resource for Service {
+impl ResourceStrategy for Service {
     const META: KindMeta = KindMeta {
         group: GROUP,
         version: VERSION,
@@ -67,8 +67,8 @@ impl Resource for Service {
         categories: &["all", "knative", "serving"],
         namespaced: true,
         has_status: true,
-        unknown_fields: UnknownFields::Prune,
-        developers_create: true,
+        unknown_fields: UnknownFieldPolicy::Prune,
+        user_creatable: true,
         columns: &[
             column("URL", ".status.url"),
             column("LatestCreated", ".status.latestCreatedRevisionName"),
@@ -82,12 +82,17 @@ impl Resource for Service {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, before: Option<&Self>, requester: &Requester) {
+    fn set_defaults(&mut self, before: Option<&Self>, requester: &RequestContext) {
         // Defaults change no value that is there, so a template that keeps its own name stays equal to
         // the stored one however bare the manifest is.
         self.spec.template.set_defaults(&requester.settings);
         let was = before.map(|before| &before.spec.template);
-        bound::bind(&requester.bindings, (Runs::Service, &self.metadata), &mut self.spec.template, was);
+        sink_binding_env::apply_bindings(
+            &requester.bindings,
+            (BindableKind::Service, &self.metadata),
+            &mut self.spec.template,
+            was,
+        );
         if self.spec.traffic.is_empty() {
             self.spec.traffic.push(TrafficTarget::all_to_latest());
         }
@@ -98,20 +103,20 @@ impl Resource for Service {
         annotations::set_user(&mut self.metadata, before.map(|b| &b.metadata), changed, requester);
     }
 
-    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         annotations::validate_name(&self.metadata, problems);
-        annotations::refuse_autoscaling(&self.metadata, problems);
+        annotations::reject_autoscaling(&self.metadata, problems);
         annotations::validate_rollout_duration(&self.metadata, problems);
         annotations::validate_visibility(&self.metadata, before.map(|b| &b.metadata), problems);
         let changed = before.is_some_and(|b| b.spec != self.spec);
         annotations::validate_user(&self.metadata, before.map(|b| &b.metadata), changed, problems);
         self.spec.template.validate(&self.metadata, before.map(|b| &b.spec.template), problems);
-        traffic::validate(&self.spec.traffic, Within::Service, problems);
-        manners::validate(&self.metadata, &self.spec.traffic, problems);
+        traffic::validate(&self.spec.traffic, TrafficParent::Service, problems);
+        traffic_policy::validate(&self.metadata, &self.spec.traffic, problems);
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
-        self.spec.template.validate_by(settings, problems);
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
+        self.spec.template.validate_settings(settings, problems);
     }
 }
 
@@ -120,10 +125,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind::{Denied, Entry};
+    use crate::kind_registry::{AdmissionError, KindEntry};
 
-    fn alice() -> Requester {
-        Requester { user: "alice".into(), ..Requester::default() }
+    fn alice() -> RequestContext {
+        RequestContext { user: "alice".into(), ..RequestContext::default() }
     }
 
     fn hello(image: &str) -> Value {
@@ -134,8 +139,12 @@ mod tests {
         })
     }
 
-    fn admit(new: Value, before: Option<&Value>, user: &str) -> Result<Value, Denied> {
-        (Entry::of::<Service>().admit)(new, before, &Requester { user: user.into(), ..Requester::default() })
+    fn admit(new: Value, before: Option<&Value>, user: &str) -> Result<Value, AdmissionError> {
+        (KindEntry::of::<Service>().admit)(
+            new,
+            before,
+            &RequestContext { user: user.into(), ..RequestContext::default() },
+        )
     }
 
     /// SRV-SVC-12, SRV-SVC-13, SRV-EXT-05: an image is enough; all traffic goes to the latest.
@@ -175,7 +184,7 @@ mod tests {
 
         let mut forged = hello("a");
         forged["metadata"]["annotations"] = json!({"serving.knative.dev/creator": "mallory"});
-        assert!(matches!(admit(forged, Some(&stored), "bob"), Err(Denied::Invalid(_))));
+        assert!(matches!(admit(forged, Some(&stored), "bob"), Err(AdmissionError::Invalid(_))));
     }
 
     /// SRV-SVC-11: a template without containers is refused.
@@ -183,7 +192,9 @@ mod tests {
     fn a_service_without_containers_is_refused() {
         let mut service = hello("a");
         service["spec"] = json!({});
-        let Err(Denied::Invalid(problems)) = admit(service, None, "alice") else { panic!("admitted") };
+        let Err(AdmissionError::Invalid(problems)) = admit(service, None, "alice") else {
+            panic!("admitted")
+        };
         assert_eq!(problems[0].field, "spec.template.spec.containers");
     }
 
@@ -196,7 +207,7 @@ mod tests {
         assert_eq!(admit(service.clone(), Some(&stored), "alice").unwrap(), stored);
 
         service["spec"]["template"]["spec"]["containers"][0]["image"] = json!("b");
-        let Err(Denied::Invalid(problems)) = admit(service, Some(&stored), "alice") else {
+        let Err(AdmissionError::Invalid(problems)) = admit(service, Some(&stored), "alice") else {
             panic!("admitted")
         };
         assert!(problems[0].message.contains("without a name change"));
@@ -211,7 +222,7 @@ mod tests {
             .annotations
             .get_or_insert_default()
             .insert("autoscaling.knative.dev/min-scale".into(), "1".into());
-        let mut problems = Problems::default();
+        let mut problems = FieldErrors::default();
         service.validate(None, &mut problems);
         assert!(problems.list[0].message.contains("spec.template.metadata.annotations"));
     }
@@ -220,7 +231,9 @@ mod tests {
     fn a_value_of_the_wrong_type_is_named() {
         let mut service = hello("a");
         service["spec"]["traffic"] = json!("all");
-        let Err(Denied::Mistyped(wrong)) = admit(service, None, "alice") else { panic!("admitted") };
+        let Err(AdmissionError::WrongTypes(wrong)) = admit(service, None, "alice") else {
+            panic!("admitted")
+        };
         assert_eq!(wrong[0].field, "spec.traffic");
     }
 }

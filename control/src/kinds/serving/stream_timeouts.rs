@@ -1,9 +1,9 @@
 //! Annotations of a template that say how long nothing may pass on the streams of its instances.
 
-use dataplane::table::Timeouts;
+use dataplane::table::RequestTimeouts;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::kind::Problems;
+use crate::kind_registry::FieldErrors;
 use crate::kinds::duration;
 use crate::kinds::shared::annotation;
 
@@ -14,16 +14,16 @@ const STREAM_IDLE_TIMEOUT: &str = "sluicegate.dev/stream-idle-timeout";
 
 /// What the annotations say; the limits that the spec has are none.
 #[must_use]
-pub fn stream_timeouts(meta: &ObjectMeta) -> Timeouts {
+pub fn stream_timeouts(meta: &ObjectMeta) -> RequestTimeouts {
     let wait = |key| annotation(meta, key).and_then(duration::parse_go);
-    Timeouts {
+    RequestTimeouts {
         request_body: wait(REQUEST_BODY_TIMEOUT),
         stream_idle: wait(STREAM_IDLE_TIMEOUT),
-        ..Timeouts::NONE
+        ..RequestTimeouts::NONE
     }
 }
 
-pub(super) fn validate(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
+pub(super) fn validate(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     for key in [REQUEST_BODY_TIMEOUT, STREAM_IDLE_TIMEOUT] {
         if let Some(text) = annotation(meta, key)
             && duration::parse_go(text).is_none()
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn timeout_that_is_no_duration_is_refused() {
         for (value, good) in [("5m", true), ("0", true), ("5", false), ("-1s", false), ("", false)] {
-            let mut problems = Problems::default();
+            let mut problems = FieldErrors::default();
             validate(&annotated(value), "metadata.annotations", &mut problems);
             assert_eq!(problems.told().is_empty(), good, "{value:?}");
         }
@@ -59,6 +59,6 @@ mod tests {
         let timeouts = stream_timeouts(&annotated("90s"));
         let ninety = Some(Duration::from_secs(90));
         assert_eq!((timeouts.request_body, timeouts.stream_idle), (ninety, ninety));
-        assert_eq!(stream_timeouts(&ObjectMeta::default()), Timeouts::NONE);
+        assert_eq!(stream_timeouts(&ObjectMeta::default()), RequestTimeouts::NONE);
     }
 }

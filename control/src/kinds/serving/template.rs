@@ -11,9 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{annotations, env, pod, schemas, security, volumes};
-use crate::kind::Problems;
+use crate::kind_registry::FieldErrors;
 use crate::kinds::names::is_dns1035_label;
-use crate::kinds::settings::{Defaults, Settings};
+use crate::kinds::settings::{RevisionDefaults, Settings};
 
 /// Longest answer by default, in seconds (AMB-11).
 pub const TIMEOUT_SECONDS_DEFAULT: i64 = 300;
@@ -73,33 +73,33 @@ pub struct RevisionSpec {
 impl RevisionTemplate {
     /// The name that its author gave (BYO), if any.
     #[must_use]
-    pub fn own_name(&self) -> Option<&str> {
+    pub fn explicit_name(&self) -> Option<&str> {
         self.metadata.name.as_deref().filter(|name| !name.is_empty())
     }
 
     pub fn set_defaults(&mut self, settings: &Settings) {
-        self.spec.set_defaults_by(settings);
+        self.spec.set_feature_defaults(settings);
     }
 
     /// What the operator's settings rule out.
-    pub fn validate_by(&self, settings: &Settings, problems: &mut Problems) {
-        self.spec.validate_by("spec.template.spec", &settings.defaults, problems);
+    pub fn validate_settings(&self, settings: &Settings, problems: &mut FieldErrors) {
+        self.spec.validate_settings("spec.template.spec", &settings.defaults, problems);
         env::validate_by(&self.spec, "spec.template.spec", &settings.features, problems);
         pod::validate_by(&self.spec, "spec.template.spec", &settings.features, problems);
         security::validate_by(&self.spec, "spec.template.spec", &settings.features, problems);
         let at = "spec.template.metadata.annotations";
-        annotations::validate_by(&self.metadata, at, &settings.autoscaler, problems);
+        annotations::validate_autoscaler_limits(&self.metadata, at, &settings.autoscaler, problems);
     }
 
     /// Rules of a template below `parent`; `before` is the stored one on update.
-    pub fn validate(&self, parent: &ObjectMeta, before: Option<&Self>, problems: &mut Problems) {
+    pub fn validate(&self, parent: &ObjectMeta, before: Option<&Self>, problems: &mut FieldErrors) {
         let at = "spec.template";
         self.spec.validate(&format!("{at}.spec"), problems);
         annotations::validate_template(&self.metadata, &format!("{at}.metadata"), problems);
-        annotations::refuse_unknown_networking(&self.metadata, &format!("{at}.metadata"), problems);
+        annotations::reject_unknown_networking(&self.metadata, &format!("{at}.metadata"), problems);
         self.validate_own_name(parent, &format!("{at}.metadata.name"), problems);
-        if let (Some(name), Some(before)) = (self.own_name(), before)
-            && before.own_name() == Some(name)
+        if let (Some(name), Some(before)) = (self.explicit_name(), before)
+            && before.explicit_name() == Some(name)
             && before != self
         {
             problems.add(
@@ -111,8 +111,8 @@ impl RevisionTemplate {
         }
     }
 
-    fn validate_own_name(&self, parent: &ObjectMeta, at: &str, problems: &mut Problems) {
-        let Some(name) = self.own_name() else { return };
+    fn validate_own_name(&self, parent: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
+        let Some(name) = self.explicit_name() else { return };
         if !is_dns1035_label(name) {
             problems.add(at, format!("not a DNS 1035 label: \"{name}\""));
         }
@@ -146,7 +146,7 @@ impl RevisionSpec {
 
     /// The name of the container's port says what it speaks.
     #[must_use]
-    pub fn speaks_h2c(&self) -> bool {
+    pub fn uses_h2c(&self) -> bool {
         let is_h2c = |port: &ContainerPort| port.name.as_deref() == Some("h2c");
         self.containers.iter().flat_map(|container| container.ports.iter().flatten()).any(is_h2c)
     }
@@ -157,7 +157,7 @@ impl RevisionSpec {
     }
 
     /// Fills what its author left out, as `config-defaults` says.
-    pub fn set_defaults(&mut self, defaults: &Defaults) {
+    pub fn set_defaults(&mut self, defaults: &RevisionDefaults) {
         let timeout = *self.timeout_seconds.get_or_insert(0);
         let timeout = if timeout == 0 { defaults.timeout_seconds } else { timeout };
         self.timeout_seconds = Some(timeout);
@@ -189,7 +189,7 @@ impl RevisionSpec {
     }
 
     /// ... and what the operator's features add to them.
-    pub fn set_defaults_by(&mut self, settings: &Settings) {
+    pub fn set_feature_defaults(&mut self, settings: &Settings) {
         self.set_defaults(&settings.defaults);
         for containers in [&mut self.containers, &mut self.init_containers] {
             security::set_defaults(containers, &settings.features);
@@ -197,7 +197,7 @@ impl RevisionSpec {
     }
 
     /// The operator's limits.
-    pub fn validate_by(&self, at: &str, defaults: &Defaults, problems: &mut Problems) {
+    pub fn validate_settings(&self, at: &str, defaults: &RevisionDefaults, problems: &mut FieldErrors) {
         let concurrency_min = i64::from(!defaults.allow_container_concurrency_zero);
         for (field, value, min, max) in [
             ("timeoutSeconds", self.timeout_seconds, 0, defaults.timeout_seconds_max),
@@ -216,9 +216,9 @@ impl RevisionSpec {
         }
     }
 
-    pub fn validate(&self, at: &str, problems: &mut Problems) {
+    pub fn validate(&self, at: &str, problems: &mut FieldErrors) {
         pod::validate(self, at, problems);
-        let bounded = |value: Option<i64>, max: i64, field: &str, problems: &mut Problems| {
+        let bounded = |value: Option<i64>, max: i64, field: &str, problems: &mut FieldErrors| {
             if let Some(value) = value
                 && !(0..=max).contains(&value)
             {
@@ -235,7 +235,7 @@ impl RevisionSpec {
 ///
 /// The field is always there, because typed clients send it empty when they mean nothing by it: without it, what they
 /// apply again would be a change and a new Revision.
-fn default_resources(container: &mut Container, defaults: &Defaults) {
+fn default_resources(container: &mut Container, defaults: &RevisionDefaults) {
     let resources = container.resources.get_or_insert_default();
     for (asked, given) in
         [(&mut resources.requests, &defaults.requests), (&mut resources.limits, &defaults.limits)]
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn an_image_alone_is_a_whole_spec() {
         let mut spec = spec(serde_json::json!({"containers": [{"image": "hello"}]}));
-        spec.set_defaults(&Defaults::default());
+        spec.set_defaults(&RevisionDefaults::default());
         assert_eq!(spec.timeout_seconds, Some(300));
         assert_eq!(spec.response_start_timeout_seconds, None);
         assert_eq!(spec.container_concurrency, Some(0));
@@ -313,9 +313,9 @@ mod tests {
             "containers": [{"image": "a", "ports": [{"containerPort": 8080}], "readinessProbe": {"periodSeconds": 1}},
                            {"image": "b"}]
         }));
-        once.set_defaults(&Defaults::default());
+        once.set_defaults(&RevisionDefaults::default());
         let mut twice = once.clone();
-        twice.set_defaults(&Defaults::default());
+        twice.set_defaults(&RevisionDefaults::default());
         assert_eq!(once, twice);
         assert_eq!(once.response_start_timeout_seconds, Some(300));
         assert_eq!(once.containers[1].name, "user-container-1");
@@ -331,7 +331,7 @@ mod tests {
             "initContainers": [{"image": "b", "name": "", "resources": {}}],
         }));
         for spec in [&mut bare, &mut typed] {
-            spec.set_defaults(&Defaults::default());
+            spec.set_defaults(&RevisionDefaults::default());
         }
         assert_eq!(bare, typed);
         assert_eq!(serde_json::json!(bare)["containers"][0]["resources"], serde_json::json!({}));
@@ -340,7 +340,7 @@ mod tests {
     /// SRV-REV-03: the operator's defaults fill what is left out, and change nothing that is there.
     #[test]
     fn the_operators_defaults_fill_the_gaps_only() {
-        let defaults = Defaults {
+        let defaults = RevisionDefaults {
             timeout_seconds: 100,
             idle_timeout_seconds: 30,
             response_start_timeout_seconds: 100,
@@ -349,7 +349,7 @@ mod tests {
             requests: [("cpu".to_owned(), Quantity("100m".into()))].into(),
             limits: [("memory".to_owned(), Quantity("64Mi".into()))].into(),
             enable_service_links: None,
-            ..Defaults::default()
+            ..RevisionDefaults::default()
         };
         let mut bare = spec(serde_json::json!({"containers": [{"image": "a"}]}));
         bare.set_defaults(&defaults);
@@ -373,17 +373,17 @@ mod tests {
     /// The operator's limits, as (limits, value of containerConcurrency, refused).
     #[test]
     fn the_operators_limits_hold() {
-        let strict = Defaults {
+        let strict = RevisionDefaults {
             allow_container_concurrency_zero: false,
             container_concurrency_max: 5,
             timeout_seconds_max: 10,
-            ..Defaults::default()
+            ..RevisionDefaults::default()
         };
         for (concurrency, timeout, refused) in [(1, 10, 0), (5, 0, 0), (0, 10, 1), (6, 10, 1), (6, 11, 2)] {
             let json = serde_json::json!({
                 "containers": [], "containerConcurrency": concurrency, "timeoutSeconds": timeout});
-            let mut problems = Problems::default();
-            spec(json).validate_by("spec", &strict, &mut problems);
+            let mut problems = FieldErrors::default();
+            spec(json).validate_settings("spec", &strict, &mut problems);
             assert_eq!(problems.list.len(), refused, "{concurrency} {timeout}");
         }
     }
@@ -392,7 +392,7 @@ mod tests {
     fn unnamed_containers_get_distinct_names() {
         let mut spec = spec(serde_json::json!({"containers": [
             {"image": "a"}, {"image": "b", "name": "user-container-0"}, {"image": "c"}]}));
-        spec.set_defaults(&Defaults::default());
+        spec.set_defaults(&RevisionDefaults::default());
         let names: Vec<_> = spec.containers.iter().map(|c| c.name.as_str()).collect();
         assert_eq!(names, ["user-container-1", "user-container-0", "user-container-2"]);
     }
@@ -406,7 +406,7 @@ mod tests {
             spec: spec(serde_json::json!({"containers": [{"image": image, "name": "x"}]})),
         };
         let found = |now: &RevisionTemplate, before: Option<&RevisionTemplate>| {
-            let mut problems = Problems::default();
+            let mut problems = FieldErrors::default();
             now.validate(&parent, before, &mut problems);
             problems.list.into_iter().map(|p| p.message).collect::<Vec<_>>()
         };
@@ -430,10 +430,10 @@ mod tests {
         ] {
             let mut json = base.clone();
             json[field] = value.into();
-            let mut problems = Problems::default();
+            let mut problems = FieldErrors::default();
             let spec = spec(json);
             spec.validate("spec", &mut problems);
-            spec.validate_by("spec", &Defaults::default(), &mut problems);
+            spec.validate_settings("spec", &RevisionDefaults::default(), &mut problems);
             assert_eq!(problems.list.len(), 1, "{field} {value}");
             assert_eq!(problems.list[0].field, format!("spec.{field}"));
         }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kind::Problems;
+use crate::kind_registry::FieldErrors;
 use crate::kinds::names::is_dns1035_label;
 
 /// All of the traffic.
@@ -66,13 +66,13 @@ impl TrafficTarget {
 
 /// Where a target list stands: a Service fills in its own Configuration, a Route has to name one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Within {
+pub enum TrafficParent {
     Service,
     Route,
 }
 
 /// All rules of one list, at `spec.traffic`.
-pub fn validate(targets: &[TrafficTarget], within: Within, problems: &mut Problems) {
+pub fn validate(targets: &[TrafficTarget], within: TrafficParent, problems: &mut FieldErrors) {
     let mut tags: HashMap<&str, usize> = HashMap::new();
     let mut sum = 0_i64;
     for (index, target) in targets.iter().enumerate() {
@@ -93,18 +93,18 @@ pub fn validate(targets: &[TrafficTarget], within: Within, problems: &mut Proble
     }
 }
 
-fn validate_target(target: &TrafficTarget, within: Within, at: &str, problems: &mut Problems) {
+fn validate_target(target: &TrafficTarget, within: TrafficParent, at: &str, problems: &mut FieldErrors) {
     match (target.revision(), target.configuration(), within) {
-        (_, Some(_), Within::Service) => {
+        (_, Some(_), TrafficParent::Service) => {
             problems.add(format!("{at}.configurationName"), "must not set the field(s)");
         }
-        (Some(_), Some(_), Within::Route) => {
+        (Some(_), Some(_), TrafficParent::Route) => {
             problems.add(
                 format!("{at}.revisionName"),
                 "expected exactly one, got both: configurationName, revisionName",
             );
         }
-        (None, None, Within::Route) => problems.add(
+        (None, None, TrafficParent::Route) => problems.add(
             format!("{at}.revisionName"),
             "expected exactly one, got neither: configurationName, revisionName",
         ),
@@ -138,8 +138,8 @@ mod tests {
         TrafficTarget { percent: Some(percent), ..TrafficTarget::default() }
     }
 
-    fn found(targets: &[TrafficTarget], within: Within) -> Vec<String> {
-        let mut problems = Problems::default();
+    fn found(targets: &[TrafficTarget], within: TrafficParent) -> Vec<String> {
+        let mut problems = FieldErrors::default();
         validate(targets, within, &mut problems);
         problems.list.into_iter().map(|p| format!("{}: {}", p.field, p.message)).collect()
     }
@@ -160,28 +160,28 @@ mod tests {
     #[test]
     fn percentages_that_do_not_sum_to_100_are_refused_with_their_sum() {
         assert_eq!(
-            found(&[target(50), target(49)], Within::Service),
+            found(&[target(50), target(49)], TrafficParent::Service),
             ["spec.traffic: Traffic targets sum to 99, want 100"]
         );
         assert_eq!(
-            found(&[target(0)], Within::Service),
+            found(&[target(0)], TrafficParent::Service),
             ["spec.traffic: Traffic targets sum to 0, want 100"]
         );
-        assert_eq!(found(&[], Within::Route), ["spec.traffic: Traffic targets sum to 0, want 100"]);
-        assert!(found(&[target(50), target(50)], Within::Service).is_empty());
+        assert_eq!(found(&[], TrafficParent::Route), ["spec.traffic: Traffic targets sum to 0, want 100"]);
+        assert!(found(&[target(50), target(50)], TrafficParent::Service).is_empty());
     }
 
     /// SRV-TT-05: -1 and 101 are refused, whatever the sum.
     #[test]
     fn each_percentage_stays_between_0_and_100() {
         assert_eq!(
-            found(&[target(101), target(-1)], Within::Service),
+            found(&[target(101), target(-1)], TrafficParent::Service),
             [
                 "spec.traffic[0].percent: expected 0 <= 101 <= 100",
                 "spec.traffic[1].percent: expected 0 <= -1 <= 100"
             ]
         );
-        let huge = found(&[target(i64::MAX), target(i64::MAX)], Within::Service);
+        let huge = found(&[target(i64::MAX), target(i64::MAX)], TrafficParent::Service);
         assert_eq!(huge.len(), 3, "{huge:?}");
     }
 
@@ -192,12 +192,12 @@ mod tests {
         let configuration = TrafficTarget { configuration_name: Some("c".into()), ..target(100) };
         let both = TrafficTarget { configuration_name: Some("c".into()), ..revision.clone() };
 
-        assert!(found(std::slice::from_ref(&revision), Within::Route).is_empty());
-        assert!(found(std::slice::from_ref(&configuration), Within::Route).is_empty());
-        assert!(found(&[both], Within::Route)[0].contains("got both"));
-        assert!(found(&[target(100)], Within::Route)[0].contains("got neither"));
+        assert!(found(std::slice::from_ref(&revision), TrafficParent::Route).is_empty());
+        assert!(found(std::slice::from_ref(&configuration), TrafficParent::Route).is_empty());
+        assert!(found(&[both], TrafficParent::Route)[0].contains("got both"));
+        assert!(found(&[target(100)], TrafficParent::Route)[0].contains("got neither"));
         assert_eq!(
-            found(&[configuration], Within::Service),
+            found(&[configuration], TrafficParent::Service),
             ["spec.traffic[0].configurationName: must not set the field(s)"]
         );
     }
@@ -209,11 +209,11 @@ mod tests {
             TrafficTarget { revision_name: Some("r".into()), latest_revision: Some(true), ..target(100) };
         let floating = TrafficTarget { latest_revision: Some(false), ..target(100) };
         assert_eq!(
-            found(&[pinned], Within::Service),
+            found(&[pinned], TrafficParent::Service),
             ["spec.traffic[0].latestRevision: invalid value: true"]
         );
         assert_eq!(
-            found(&[floating], Within::Service),
+            found(&[floating], TrafficParent::Service),
             ["spec.traffic[0].latestRevision: invalid value: false"]
         );
     }
@@ -222,13 +222,16 @@ mod tests {
     #[test]
     fn tags_are_unique_labels_and_urls_are_not_taken() {
         let tagged = |tag: &str, percent| TrafficTarget { tag: Some(tag.into()), ..target(percent) };
-        assert!(found(&[tagged("blue", 50), tagged("green", 50)], Within::Service).is_empty());
+        assert!(found(&[tagged("blue", 50), tagged("green", 50)], TrafficParent::Service).is_empty());
         assert!(
-            found(&[tagged("blue", 50), tagged("blue", 50)], Within::Service)[0]
+            found(&[tagged("blue", 50), tagged("blue", 50)], TrafficParent::Service)[0]
                 .contains("Multiple definitions")
         );
-        assert!(found(&[tagged("Blue.1", 100)], Within::Service)[0].contains("invalid value: Blue.1"));
+        assert!(found(&[tagged("Blue.1", 100)], TrafficParent::Service)[0].contains("invalid value: Blue.1"));
         let with_url = TrafficTarget { url: Some("http://x".into()), ..target(100) };
-        assert_eq!(found(&[with_url], Within::Service), ["spec.traffic[0].url: must not set the field(s)"]);
+        assert_eq!(
+            found(&[with_url], TrafficParent::Service),
+            ["spec.traffic[0].url: must not set the field(s)"]
+        );
     }
 }

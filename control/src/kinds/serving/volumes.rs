@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, KeyToPath, ProjectedVolumeSource, Volume};
 
 use super::pod::{FORBIDDEN, MISSING, exactly_one};
-use crate::kind::Problems;
+use crate::kind_registry::FieldErrors;
 use crate::kinds::names::is_dns1123_label;
 use crate::kinds::quantity;
 
@@ -14,7 +14,7 @@ pub(super) const PATHS_RESERVED: [&str; 3] = ["/", "/dev", "/dev/log"];
 pub const MEMORY: &str = "Memory";
 
 /// The volumes' names.
-pub(super) fn validate<'a>(volumes: &'a [Volume], at: &str, problems: &mut Problems) -> HashSet<&'a str> {
+pub(super) fn validate<'a>(volumes: &'a [Volume], at: &str, problems: &mut FieldErrors) -> HashSet<&'a str> {
     let mut names = HashSet::new();
     for (index, volume) in volumes.iter().enumerate() {
         let at = format!("{at}.volumes[{index}]");
@@ -53,7 +53,7 @@ pub(super) fn validate<'a>(volumes: &'a [Volume], at: &str, problems: &mut Probl
 }
 
 /// SRV-VOL-18: each source is one thing.
-fn validate_projected(volume: &ProjectedVolumeSource, at: &str, problems: &mut Problems) {
+fn validate_projected(volume: &ProjectedVolumeSource, at: &str, problems: &mut FieldErrors) {
     for (index, source) in volume.sources.iter().flatten().enumerate() {
         let at = format!("{at}.sources[{index}]");
         let kinds = [
@@ -81,7 +81,7 @@ fn validate_projected(volume: &ProjectedVolumeSource, at: &str, problems: &mut P
 }
 
 /// SRV-VOL-19, SRV-VOL-21: which key, and into which file.
-fn validate_items(items: Option<&[KeyToPath]>, at: &str, problems: &mut Problems) {
+fn validate_items(items: Option<&[KeyToPath]>, at: &str, problems: &mut FieldErrors) {
     for (index, item) in items.into_iter().flatten().enumerate() {
         for (field, text) in [("key", &item.key), ("path", &item.path)] {
             if text.is_empty() {
@@ -92,13 +92,13 @@ fn validate_items(items: Option<&[KeyToPath]>, at: &str, problems: &mut Problems
 }
 
 /// Where the operator does not want them.
-pub(super) fn refuse_empty_dirs(volumes: &[Volume], at: &str, problems: &mut Problems) {
+pub(super) fn reject_empty_dirs(volumes: &[Volume], at: &str, problems: &mut FieldErrors) {
     for (index, _) in volumes.iter().enumerate().filter(|(_, volume)| volume.empty_dir.is_some()) {
         problems.add(format!("{at}.volumes[{index}].emptyDir"), FORBIDDEN);
     }
 }
 
-fn validate_empty_dir(volume: &EmptyDirVolumeSource, at: &str, problems: &mut Problems) {
+fn validate_empty_dir(volume: &EmptyDirVolumeSource, at: &str, problems: &mut FieldErrors) {
     let medium = volume.medium.as_deref().unwrap_or_default();
     if !medium.is_empty() && medium != MEMORY {
         problems.add(format!("{at}.medium"), format!("invalid value: {medium}"));
@@ -114,7 +114,7 @@ pub(super) fn validate_mounts<'a>(
     volumes: &HashSet<&str>,
     mounted: &mut HashSet<&'a str>,
     at: &str,
-    problems: &mut Problems,
+    problems: &mut FieldErrors,
 ) {
     let mut paths = HashSet::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {

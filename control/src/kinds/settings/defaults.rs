@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::{Data, Reader, SERVING, Setting};
-use crate::kind::Problems;
+use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
+use crate::kind_registry::FieldErrors;
 use crate::kinds::names::is_dns1123_label;
 
 /// Upper bound of times and counts in the map; they are added and multiplied later.
-const WHOLE_MAX: i64 = i32::MAX as i64;
+const INTEGER_MAX: i64 = i32::MAX as i64;
 const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// All keys with upstream's defaults.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Defaults {
+pub struct RevisionDefaults {
     pub timeout_seconds: i64,
     /// The longest timeout that may be asked for.
     pub timeout_seconds_max: i64,
@@ -35,7 +35,7 @@ pub struct Defaults {
     pub enable_service_links: Option<bool>,
 }
 
-impl Default for Defaults {
+impl Default for RevisionDefaults {
     fn default() -> Self {
         Self {
             timeout_seconds: 300,
@@ -54,7 +54,7 @@ impl Default for Defaults {
     }
 }
 
-impl Setting for Defaults {
+impl ConfigMapSetting for RevisionDefaults {
     const NAMESPACE: &'static str = SERVING;
     const NAME: &'static str = "config-defaults";
     const EXAMPLE: &'static str = "\
@@ -72,26 +72,26 @@ allow-container-concurrency-zero: \"true\"
 enable-service-links: \"false\"
 ";
 
-    fn parse(data: &Data, problems: &mut Problems) -> Self {
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut config = Self::default();
-        let mut read = Reader::of(data, problems);
-        let some = 1..=WHOLE_MAX;
-        read.whole("max-revision-timeout-seconds", some.clone(), &mut config.timeout_seconds_max);
-        read.whole("revision-timeout-seconds", some.clone(), &mut config.timeout_seconds);
+        let mut read = ConfigMapReader::of(data, problems);
+        let some = 1..=INTEGER_MAX;
+        read.integer("max-revision-timeout-seconds", some.clone(), &mut config.timeout_seconds_max);
+        read.integer("revision-timeout-seconds", some.clone(), &mut config.timeout_seconds);
         if config.timeout_seconds > config.timeout_seconds_max {
-            read.wrong("revision-timeout-seconds", "it is above max-revision-timeout-seconds");
+            read.error("revision-timeout-seconds", "it is above max-revision-timeout-seconds");
             config.timeout_seconds = config.timeout_seconds_max;
         }
         let short = 0..=config.timeout_seconds;
         if config.response_start_timeout_seconds > config.timeout_seconds {
             config.response_start_timeout_seconds = config.timeout_seconds;
         }
-        read.whole(
+        read.integer(
             "revision-response-start-timeout-seconds",
             short.clone(),
             &mut config.response_start_timeout_seconds,
         );
-        read.whole("revision-idle-timeout-seconds", short, &mut config.idle_timeout_seconds);
+        read.integer("revision-idle-timeout-seconds", short, &mut config.idle_timeout_seconds);
         for resource in RESOURCES {
             quantity(&mut read, &format!("revision-{resource}-request"), resource, &mut config.requests);
             quantity(&mut read, &format!("revision-{resource}-limit"), resource, &mut config.limits);
@@ -99,21 +99,26 @@ enable-service-links: \"false\"
         let label = "a DNS label (templates have no fields here)";
         read.text("container-name-template", is_dns1123_label, label, &mut config.container_name);
         read.text("init-container-name-template", is_dns1123_label, label, &mut config.init_container_name);
-        read.whole("container-concurrency-max-limit", some, &mut config.container_concurrency_max);
+        read.integer("container-concurrency-max-limit", some, &mut config.container_concurrency_max);
         let up_to_the_limit = 0..=config.container_concurrency_max;
-        read.whole("container-concurrency", up_to_the_limit, &mut config.container_concurrency);
+        read.integer("container-concurrency", up_to_the_limit, &mut config.container_concurrency);
         read.flag("allow-container-concurrency-zero", &mut config.allow_container_concurrency_zero);
         if !config.allow_container_concurrency_zero && config.container_concurrency == 0 {
-            read.wrong("container-concurrency", "0 is ruled out by allow-container-concurrency-zero");
+            read.error("container-concurrency", "0 is ruled out by allow-container-concurrency-zero");
             config.container_concurrency = config.container_concurrency_max;
         }
         let links = [("true", Some(true)), ("false", Some(false)), ("default", None)];
-        read.word("enable-service-links", &links, &mut config.enable_service_links);
+        read.one_of("enable-service-links", &links, &mut config.enable_service_links);
         config
     }
 }
 
-fn quantity(read: &mut Reader<'_>, key: &str, resource: &str, into: &mut BTreeMap<String, Quantity>) {
+fn quantity(
+    read: &mut ConfigMapReader<'_>,
+    key: &str,
+    resource: &str,
+    into: &mut BTreeMap<String, Quantity>,
+) {
     let mut text = String::new();
     read.text(key, is_quantity, "a quantity such as 100m or 128Mi", &mut text);
     if !text.is_empty() {
@@ -136,10 +141,10 @@ fn is_quantity(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(pairs: &[(&str, &str)]) -> (Defaults, Vec<String>) {
+    fn parse(pairs: &[(&str, &str)]) -> (RevisionDefaults, Vec<String>) {
         let data = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let mut problems = Problems::default();
-        let config = Defaults::parse(&data, &mut problems);
+        let mut problems = FieldErrors::default();
+        let config = RevisionDefaults::parse(&data, &mut problems);
         (config, problems.list.into_iter().map(|p| p.field).collect())
     }
 

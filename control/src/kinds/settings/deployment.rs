@@ -2,26 +2,26 @@
 
 use std::time::Duration;
 
-use super::{Data, Reader, SERVING, Setting};
-use crate::kind::Problems;
+use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
+use crate::kind_registry::FieldErrors;
 
 /// A start that takes longer than a day is not waited for.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// The keys that mean something where instances are processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deployment {
+pub struct DeploymentSettings {
     /// A Revision that is not ready after this has failed.
     pub progress_deadline: Duration,
 }
 
-impl Default for Deployment {
+impl Default for DeploymentSettings {
     fn default() -> Self {
         Self { progress_deadline: Duration::from_secs(600) }
     }
 }
 
-impl Setting for Deployment {
+impl ConfigMapSetting for DeploymentSettings {
     const NAMESPACE: &'static str = SERVING;
     const NAME: &'static str = "config-deployment";
     const EXAMPLE: &'static str = "\
@@ -30,10 +30,14 @@ impl Setting for Deployment {
 progress-deadline: \"600s\"
 ";
 
-    fn parse(data: &Data, problems: &mut Problems) -> Self {
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut config = Self::default();
         let bounds = Duration::from_secs(1)..=DEADLINE_MAX;
-        Reader::of(data, problems).duration("progress-deadline", bounds, &mut config.progress_deadline);
+        ConfigMapReader::of(data, problems).duration(
+            "progress-deadline",
+            bounds,
+            &mut config.progress_deadline,
+        );
         config
     }
 }

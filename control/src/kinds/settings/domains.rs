@@ -4,26 +4,26 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Data, SERVING, Setting};
-use crate::kind::Problems;
+use super::{ConfigMapData, ConfigMapSetting, SERVING};
+use crate::kind_registry::FieldErrors;
 use crate::kinds::names::is_dns_subdomain;
 
 /// Domains with the labels that a Route must have to be in them (X-RTE-01).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Domains {
+pub struct DomainSettings {
     /// By name.
     list: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Choice {
+struct DomainSelector {
     selector: BTreeMap<String, String>,
     /// Upstream's `type: wildcard`, which is the only one.
     r#type: Option<String>,
 }
 
-impl Setting for Domains {
+impl ConfigMapSetting for DomainSettings {
     const NAMESPACE: &'static str = SERVING;
     const NAME: &'static str = "config-domain";
     const EXAMPLE: &'static str = "\
@@ -35,7 +35,7 @@ example.org: |
 example.com: \"\"
 ";
 
-    fn parse(data: &Data, problems: &mut Problems) -> Self {
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut list = BTreeMap::new();
         for (domain, text) in data.iter().filter(|(key, _)| *key != "_example") {
             let mut wrong = |why: &str| {
@@ -46,7 +46,7 @@ example.com: \"\"
                 continue;
             }
             // An empty text is YAML's null.
-            match serde_norway::from_str::<Option<Choice>>(text) {
+            match serde_norway::from_str::<Option<DomainSelector>>(text) {
                 Ok(choice) => drop(list.insert(domain.clone(), choice.unwrap_or_default().selector)),
                 Err(_) => wrong("nothing, or `selector:` with labels, is needed"),
             }
@@ -55,7 +55,7 @@ example.com: \"\"
     }
 }
 
-impl Domains {
+impl DomainSettings {
     /// All that are not the cluster's own.
     pub fn public(&self) -> impl Iterator<Item = &str> {
         self.list.keys().map(String::as_str).filter(|domain| !domain.ends_with("cluster.local"))
@@ -85,8 +85,8 @@ mod tests {
     /// X-RTE-01
     #[test]
     fn the_most_specific_domain_wins_and_then_the_first() {
-        let mut problems = Problems::default();
-        let domains = Domains::parse(
+        let mut problems = FieldErrors::default();
+        let domains = DomainSettings::parse(
             &map(&[
                 ("z.example", ""),
                 ("b.example", "selector: {app: prod}"),
@@ -100,17 +100,17 @@ mod tests {
         assert_eq!(domains.of(&map(&[])), Some("z.example"));
         assert_eq!(domains.of(&map(&[("app", "prod")])), Some("a.example"));
         assert_eq!(domains.of(&map(&[("app", "prod"), ("tier", "one")])), Some("c.example"));
-        assert_eq!(Domains::default().of(&map(&[])), None);
+        assert_eq!(DomainSettings::default().of(&map(&[])), None);
     }
 
     #[test]
     fn what_is_no_domain_or_no_selector_is_named() {
         for (key, value) in [("not a domain", ""), ("a.example", "selector: ["), ("a.example", "labels: {}")]
         {
-            let mut problems = Problems::default();
-            let domains = Domains::parse(&map(&[(key, value)]), &mut problems);
+            let mut problems = FieldErrors::default();
+            let domains = DomainSettings::parse(&map(&[(key, value)]), &mut problems);
             assert_eq!(problems.list[0].field, format!("data[{key}]"));
-            assert_eq!(domains, Domains::default());
+            assert_eq!(domains, DomainSettings::default());
         }
     }
 }

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Data, EVENTING, Setting};
-use crate::kind::Problems;
-use crate::kinds::eventing::rules::validate_delivery;
+use super::{ConfigMapData, ConfigMapSetting, EVENTING};
+use crate::kind_registry::FieldErrors;
+use crate::kinds::eventing::delivery_validation::validate_delivery;
 use crate::kinds::shared::{DeliverySpec, KReference};
 
 const BROKERS: &str = "default-br-config";
@@ -18,19 +18,19 @@ const CHANNELS: &str = "default-ch-config";
 /// What holds for all namespaces, and instead of it for single ones.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default, bound = "T: DeserializeOwned")]
-struct Scoped<T> {
+struct ScopedDefaults<T> {
     cluster_default: Option<T>,
     namespace_defaults: BTreeMap<String, T>,
 }
 
-impl<T> Default for Scoped<T> {
+impl<T> Default for ScopedDefaults<T> {
     fn default() -> Self {
         Self { cluster_default: None, namespace_defaults: BTreeMap::new() }
     }
 }
 
-impl<T> Scoped<T> {
-    fn of(&self, namespace: &str) -> Option<&T> {
+impl<T> ScopedDefaults<T> {
+    fn get(&self, namespace: &str) -> Option<&T> {
         self.namespace_defaults.get(namespace).or(self.cluster_default.as_ref())
     }
 
@@ -42,7 +42,7 @@ impl<T> Scoped<T> {
 /// What Brokers of a namespace, or of all, are filled with.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct BrokerDefault {
+struct BrokerClassDefaults {
     /// Of Brokers that give none.
     broker_class: Option<String>,
     /// For the class above.
@@ -66,7 +66,7 @@ pub struct BrokerDefaultConfig {
     pub delivery: Option<DeliverySpec>,
 }
 
-impl BrokerDefault {
+impl BrokerClassDefaults {
     fn configs(&self) -> impl Iterator<Item = &BrokerDefaultConfig> {
         self.broker_classes.values().chain([&self.config])
     }
@@ -96,21 +96,21 @@ impl BrokerDefaultConfig {
 /// What a Channel without a template is made of.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct ChannelDefault {
+pub struct ChannelDefaultTemplate {
     pub api_version: String,
     pub kind: String,
     pub spec: Option<Value>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct BrokerDefaults(Scoped<BrokerDefault>);
+pub struct BrokerDefaults(ScopedDefaults<BrokerClassDefaults>);
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct ChannelDefaults(Scoped<ChannelDefault>);
+pub struct ChannelDefaults(ScopedDefaults<ChannelDefaultTemplate>);
 
 impl BrokerDefaults {
     /// The namespace's default before that of all.
-    fn each(&self, namespace: &str) -> impl Iterator<Item = &BrokerDefault> {
+    fn each(&self, namespace: &str) -> impl Iterator<Item = &BrokerClassDefaults> {
         self.0.namespace_defaults.get(namespace).into_iter().chain(&self.0.cluster_default)
     }
 
@@ -130,7 +130,7 @@ impl BrokerDefaults {
 
     /// Whether a Broker may be configured by an object of another namespace.
     #[must_use]
-    pub fn may_look_elsewhere(&self, namespace: &str) -> bool {
+    pub fn allows_config_in_other_namespace(&self, namespace: &str) -> bool {
         self.each(namespace).all(|default| !default.disallow_different_namespace_config)
     }
 }
@@ -138,23 +138,27 @@ impl BrokerDefaults {
 impl ChannelDefaults {
     /// `None`: nothing is configured for that namespace.
     #[must_use]
-    pub fn of(&self, namespace: &str) -> Option<&ChannelDefault> {
-        self.0.of(namespace)
+    pub fn of(&self, namespace: &str) -> Option<&ChannelDefaultTemplate> {
+        self.0.get(namespace)
     }
 }
 
-fn read<T: DeserializeOwned>(data: &Data, key: &str, problems: &mut Problems) -> Scoped<T> {
-    let Some(text) = data.get(key) else { return Scoped::default() };
-    match serde_norway::from_str::<Option<Scoped<T>>>(text) {
+fn read<T: DeserializeOwned>(
+    data: &ConfigMapData,
+    key: &str,
+    problems: &mut FieldErrors,
+) -> ScopedDefaults<T> {
+    let Some(text) = data.get(key) else { return ScopedDefaults::default() };
+    match serde_norway::from_str::<Option<ScopedDefaults<T>>>(text) {
         Ok(read) => read.unwrap_or_default(),
         Err(why) => {
             problems.add(format!("data[{key}]"), format!("invalid value: {why}"));
-            Scoped::default()
+            ScopedDefaults::default()
         }
     }
 }
 
-impl Setting for BrokerDefaults {
+impl ConfigMapSetting for BrokerDefaults {
     const NAMESPACE: &'static str = EVENTING;
     const NAME: &'static str = "config-br-defaults";
     const EXAMPLE: &'static str = "\
@@ -166,10 +170,10 @@ impl Setting for BrokerDefaults {
 #       delivery: { retry: 3 }
 ";
 
-    fn parse(data: &Data, problems: &mut Problems) -> Self {
-        let config: Scoped<BrokerDefault> = read(data, BROKERS, problems);
-        let mut wrong = Problems::default();
-        for one in config.all().flat_map(BrokerDefault::configs) {
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
+        let config: ScopedDefaults<BrokerClassDefaults> = read(data, BROKERS, problems);
+        let mut wrong = FieldErrors::default();
+        for one in config.all().flat_map(BrokerClassDefaults::configs) {
             if let Some(delivery) = &one.delivery {
                 validate_delivery(delivery, &format!("data[{BROKERS}].delivery"), &mut wrong);
             }
@@ -186,7 +190,7 @@ impl Setting for BrokerDefaults {
     }
 }
 
-impl Setting for ChannelDefaults {
+impl ConfigMapSetting for ChannelDefaults {
     const NAMESPACE: &'static str = EVENTING;
     const NAME: &'static str = "default-ch-webhook";
     const EXAMPLE: &'static str = "\
@@ -196,8 +200,8 @@ impl Setting for ChannelDefaults {
 #     kind: InMemoryChannel
 ";
 
-    fn parse(data: &Data, problems: &mut Problems) -> Self {
-        let config: Scoped<ChannelDefault> = read(data, CHANNELS, problems);
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
+        let config: ScopedDefaults<ChannelDefaultTemplate> = read(data, CHANNELS, problems);
         if config.all().any(|one| one.api_version.is_empty() || one.kind.is_empty()) {
             problems.add(format!("data[{CHANNELS}]"), "apiVersion and kind are needed");
             return Self::default();
@@ -210,9 +214,9 @@ impl Setting for ChannelDefaults {
 mod tests {
     use super::*;
 
-    fn parse<S: Setting>(key: &str, value: &str) -> (S, Vec<String>) {
-        let mut problems = Problems::default();
-        let setting = S::parse(&Data::from([(key.to_owned(), value.to_owned())]), &mut problems);
+    fn parse<S: ConfigMapSetting>(key: &str, value: &str) -> (S, Vec<String>) {
+        let mut problems = FieldErrors::default();
+        let setting = S::parse(&ConfigMapData::from([(key.to_owned(), value.to_owned())]), &mut problems);
         (setting, problems.list.into_iter().map(|problem| problem.field).collect())
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Data, EVENTING, Setting};
-use crate::kind::Problems;
+use super::{ConfigMapData, ConfigMapSetting, EVENTING};
+use crate::kind_registry::FieldErrors;
 use crate::kinds::duration;
 
 const SWITCH: &[&str] = &["disabled", "enabled"];
@@ -38,12 +38,12 @@ const FLAGS: [(&str, &[&str]); 11] = [
 const TIMEOUT: &str = "requestreply-default-timeout";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventFeatures {
+pub struct EventingFeatures {
     /// Those that are not as upstream has them.
     changed: BTreeMap<&'static str, &'static str>,
 }
 
-impl EventFeatures {
+impl EventingFeatures {
     /// The word that holds for the flag `name`; `disabled` for one that nobody knows.
     #[must_use]
     pub fn flag(&self, name: &str) -> &'static str {
@@ -69,7 +69,7 @@ impl EventFeatures {
     }
 }
 
-impl Setting for EventFeatures {
+impl ConfigMapSetting for EventingFeatures {
     const NAMESPACE: &'static str = EVENTING;
     const NAME: &'static str = "config-features";
     const EXAMPLE: &'static str = "\
@@ -86,7 +86,7 @@ new-apiserversource-filters: \"disabled\"
 requestreply-default-timeout: \"PT30S\"
 ";
 
-    fn parse(data: &Data, problems: &mut Problems) -> Self {
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut changed = BTreeMap::new();
         for (name, words) in FLAGS {
             let Some(text) = data.get(name) else { continue };
@@ -118,9 +118,11 @@ mod tests {
     #[test]
     fn each_flag_takes_its_own_words() {
         let parse = |name: &str, word: &str| {
-            let mut problems = Problems::default();
-            let features =
-                EventFeatures::parse(&Data::from([(name.to_owned(), word.to_owned())]), &mut problems);
+            let mut problems = FieldErrors::default();
+            let features = EventingFeatures::parse(
+                &ConfigMapData::from([(name.to_owned(), word.to_owned())]),
+                &mut problems,
+            );
             (features, problems.list.len())
         };
         assert!(parse("eventtype-auto-create", "enabled").0.is_enabled("eventtype-auto-create"));
@@ -128,8 +130,8 @@ mod tests {
         for (name, word) in
             [("eventtype-auto-create", "strict"), ("default-authorization-mode", "enabled"), (TIMEOUT, "30s")]
         {
-            assert_eq!(parse(name, word), (EventFeatures::default(), 1), "{name}={word}");
+            assert_eq!(parse(name, word), (EventingFeatures::default(), 1), "{name}={word}");
         }
-        assert!(EventFeatures::default().is_enabled("delivery-timeout"));
+        assert!(EventingFeatures::default().is_enabled("delivery-timeout"));
     }
 }

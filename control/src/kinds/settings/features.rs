@@ -2,66 +2,72 @@
 
 use std::collections::BTreeMap;
 
-use super::{Data, Reader, SERVING, Setting};
-use crate::kind::Problems;
+use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
+use crate::kind_registry::FieldErrors;
 
 /// How far something may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flag {
+pub enum FeatureFlag {
     Disabled,
     /// By those who ask for it.
     Allowed,
     Enabled,
 }
 
-const WORDS: [(&str, Flag); 3] =
-    [("enabled", Flag::Enabled), ("allowed", Flag::Allowed), ("disabled", Flag::Disabled)];
+const VALUES: [(&str, FeatureFlag); 3] = [
+    ("enabled", FeatureFlag::Enabled),
+    ("allowed", FeatureFlag::Allowed),
+    ("disabled", FeatureFlag::Disabled),
+];
 
 /// The one flag with a word of its own for what is between.
 pub const SECURE_DEFAULTS: &str = "secure-pod-defaults";
-const SECURE_WORDS: [(&str, Flag); 3] =
-    [("enabled", Flag::Enabled), ("allowrootbounded", Flag::Allowed), ("disabled", Flag::Disabled)];
+const SECURE_VALUES: [(&str, FeatureFlag); 3] = [
+    ("enabled", FeatureFlag::Enabled),
+    ("allowrootbounded", FeatureFlag::Allowed),
+    ("disabled", FeatureFlag::Disabled),
+];
 
 /// Upstream's flags and defaults.
-const FLAGS: [(&str, Flag); 34] = [
-    ("autodetect-http2", Flag::Disabled),
-    ("kubernetes.containerspec-addcapabilities", Flag::Disabled),
-    ("kubernetes.podspec-affinity", Flag::Disabled),
-    ("kubernetes.podspec-dnsconfig", Flag::Disabled),
-    ("kubernetes.podspec-dnspolicy", Flag::Disabled),
-    ("kubernetes.podspec-dryrun", Flag::Allowed),
-    ("kubernetes.podspec-fieldref", Flag::Disabled),
-    ("kubernetes.podspec-hostaliases", Flag::Disabled),
-    ("kubernetes.podspec-hostipc", Flag::Disabled),
-    ("kubernetes.podspec-hostnetwork", Flag::Disabled),
-    ("kubernetes.podspec-hostpid", Flag::Disabled),
-    ("kubernetes.podspec-init-containers", Flag::Disabled),
-    ("kubernetes.podspec-nodeselector", Flag::Disabled),
-    ("kubernetes.podspec-persistent-volume-claim", Flag::Disabled),
-    ("kubernetes.podspec-persistent-volume-write", Flag::Disabled),
-    ("kubernetes.podspec-priorityclassname", Flag::Disabled),
-    ("kubernetes.podspec-runtimeclassname", Flag::Disabled),
-    ("kubernetes.podspec-schedulername", Flag::Disabled),
-    ("kubernetes.podspec-securitycontext", Flag::Disabled),
-    ("kubernetes.podspec-shareprocessnamespace", Flag::Disabled),
-    ("kubernetes.podspec-tolerations", Flag::Disabled),
-    ("kubernetes.podspec-topologyspreadconstraints", Flag::Disabled),
-    ("kubernetes.podspec-volumes-csi", Flag::Disabled),
-    ("kubernetes.podspec-volumes-emptydir", Flag::Enabled),
-    ("kubernetes.podspec-volumes-hostpath", Flag::Disabled),
-    ("kubernetes.podspec-volumes-image", Flag::Disabled),
-    ("kubernetes.podspec-volumes-mount-propagation", Flag::Disabled),
-    ("multi-container", Flag::Enabled),
-    ("multi-container-probing", Flag::Disabled),
-    ("queueproxy.mount-podinfo", Flag::Disabled),
-    ("queueproxy.resource-defaults", Flag::Disabled),
-    ("responsive-revision-gc", Flag::Enabled),
-    (SECURE_DEFAULTS, Flag::Disabled),
-    ("tag-header-based-routing", Flag::Disabled),
+const FLAGS: [(&str, FeatureFlag); 34] = [
+    ("autodetect-http2", FeatureFlag::Disabled),
+    ("kubernetes.containerspec-addcapabilities", FeatureFlag::Disabled),
+    ("kubernetes.podspec-affinity", FeatureFlag::Disabled),
+    ("kubernetes.podspec-dnsconfig", FeatureFlag::Disabled),
+    ("kubernetes.podspec-dnspolicy", FeatureFlag::Disabled),
+    ("kubernetes.podspec-dryrun", FeatureFlag::Allowed),
+    ("kubernetes.podspec-fieldref", FeatureFlag::Disabled),
+    ("kubernetes.podspec-hostaliases", FeatureFlag::Disabled),
+    ("kubernetes.podspec-hostipc", FeatureFlag::Disabled),
+    ("kubernetes.podspec-hostnetwork", FeatureFlag::Disabled),
+    ("kubernetes.podspec-hostpid", FeatureFlag::Disabled),
+    ("kubernetes.podspec-init-containers", FeatureFlag::Disabled),
+    ("kubernetes.podspec-nodeselector", FeatureFlag::Disabled),
+    ("kubernetes.podspec-persistent-volume-claim", FeatureFlag::Disabled),
+    ("kubernetes.podspec-persistent-volume-write", FeatureFlag::Disabled),
+    ("kubernetes.podspec-priorityclassname", FeatureFlag::Disabled),
+    ("kubernetes.podspec-runtimeclassname", FeatureFlag::Disabled),
+    ("kubernetes.podspec-schedulername", FeatureFlag::Disabled),
+    ("kubernetes.podspec-securitycontext", FeatureFlag::Disabled),
+    ("kubernetes.podspec-shareprocessnamespace", FeatureFlag::Disabled),
+    ("kubernetes.podspec-tolerations", FeatureFlag::Disabled),
+    ("kubernetes.podspec-topologyspreadconstraints", FeatureFlag::Disabled),
+    ("kubernetes.podspec-volumes-csi", FeatureFlag::Disabled),
+    ("kubernetes.podspec-volumes-emptydir", FeatureFlag::Enabled),
+    ("kubernetes.podspec-volumes-hostpath", FeatureFlag::Disabled),
+    ("kubernetes.podspec-volumes-image", FeatureFlag::Disabled),
+    ("kubernetes.podspec-volumes-mount-propagation", FeatureFlag::Disabled),
+    ("multi-container", FeatureFlag::Enabled),
+    ("multi-container-probing", FeatureFlag::Disabled),
+    ("queueproxy.mount-podinfo", FeatureFlag::Disabled),
+    ("queueproxy.resource-defaults", FeatureFlag::Disabled),
+    ("responsive-revision-gc", FeatureFlag::Enabled),
+    (SECURE_DEFAULTS, FeatureFlag::Disabled),
+    ("tag-header-based-routing", FeatureFlag::Disabled),
 ];
 
 /// Those that are heeded. The others are about Pods of a cluster, and about what runs beside them there.
-const HEEDED: [&str; 9] = [
+const SUPPORTED: [&str; 9] = [
     "autodetect-http2",
     "kubernetes.containerspec-addcapabilities",
     "kubernetes.podspec-fieldref",
@@ -74,37 +80,37 @@ const HEEDED: [&str; 9] = [
 ];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Features {
+pub struct ServingFeatures {
     /// Those that are not as upstream has them.
-    changed: BTreeMap<&'static str, Flag>,
+    changed: BTreeMap<&'static str, FeatureFlag>,
 }
 
-impl Features {
+impl ServingFeatures {
     /// What holds for the flag `name`; `Disabled` for one that nobody knows.
     #[must_use]
-    pub fn flag(&self, name: &str) -> Flag {
+    pub fn flag(&self, name: &str) -> FeatureFlag {
         let default = || FLAGS.iter().find(|(flag, _)| *flag == name).map(|(_, default)| *default);
-        self.changed.get(name).copied().or_else(default).unwrap_or(Flag::Disabled)
+        self.changed.get(name).copied().or_else(default).unwrap_or(FeatureFlag::Disabled)
     }
 
     #[must_use]
     pub fn is_enabled(&self, name: &str) -> bool {
-        self.flag(name) == Flag::Enabled
+        self.flag(name) == FeatureFlag::Enabled
     }
 
     /// Whether one who asks for it gets it.
     #[must_use]
     pub fn is_allowed(&self, name: &str) -> bool {
-        self.flag(name) != Flag::Disabled
+        self.flag(name) != FeatureFlag::Disabled
     }
 
     /// Those that somebody set, and that change nothing here.
-    pub fn idle(&self) -> impl Iterator<Item = &'static str> {
-        self.changed.keys().copied().filter(|name| !HEEDED.contains(name))
+    pub fn unsupported(&self) -> impl Iterator<Item = &'static str> {
+        self.changed.keys().copied().filter(|name| !SUPPORTED.contains(name))
     }
 }
 
-impl Setting for Features {
+impl ConfigMapSetting for ServingFeatures {
     const NAMESPACE: &'static str = SERVING;
     const NAME: &'static str = "config-features";
     const EXAMPLE: &'static str = "\
@@ -125,12 +131,12 @@ secure-pod-defaults: \"disabled\"
 kubernetes.containerspec-addcapabilities: \"disabled\"
 ";
 
-    fn parse(data: &Data, problems: &mut Problems) -> Self {
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut changed = BTreeMap::new();
-        let mut read = Reader::of(data, problems);
+        let mut read = ConfigMapReader::of(data, problems);
         for (name, default) in FLAGS {
             let mut flag = default;
-            read.word(name, if name == SECURE_DEFAULTS { &SECURE_WORDS } else { &WORDS }, &mut flag);
+            read.one_of(name, if name == SECURE_DEFAULTS { &SECURE_VALUES } else { &VALUES }, &mut flag);
             if flag != default {
                 changed.insert(name, flag);
             }
@@ -145,21 +151,24 @@ mod tests {
 
     #[test]
     fn a_flag_is_as_upstream_has_it_until_the_map_says_otherwise() {
-        let data = Data::from([
+        let data = ConfigMapData::from([
             ("tag-header-based-routing".to_owned(), "Enabled".to_owned()),
             ("multi-container".to_owned(), "perhaps".to_owned()),
         ]);
-        let mut problems = Problems::default();
-        let features = Features::parse(&data, &mut problems);
+        let mut problems = FieldErrors::default();
+        let features = ServingFeatures::parse(&data, &mut problems);
         assert!(features.is_enabled("tag-header-based-routing"));
         assert!(features.is_enabled("multi-container") && features.is_allowed("kubernetes.podspec-dryrun"));
-        assert!(HEEDED.iter().all(|name| FLAGS.iter().any(|(flag, _)| flag == name)));
-        assert_eq!(features.idle().count(), 0);
-        let idle = Data::from([("kubernetes.podspec-affinity".to_owned(), "enabled".to_owned())]);
-        let idle = Features::parse(&idle, &mut Problems::default());
-        assert_eq!(idle.idle().collect::<Vec<_>>(), ["kubernetes.podspec-affinity"]);
-        let secure = Data::from([(SECURE_DEFAULTS.to_owned(), "AllowRootBounded".to_owned())]);
-        assert_eq!(Features::parse(&secure, &mut Problems::default()).flag(SECURE_DEFAULTS), Flag::Allowed);
+        assert!(SUPPORTED.iter().all(|name| FLAGS.iter().any(|(flag, _)| flag == name)));
+        assert_eq!(features.unsupported().count(), 0);
+        let idle = ConfigMapData::from([("kubernetes.podspec-affinity".to_owned(), "enabled".to_owned())]);
+        let idle = ServingFeatures::parse(&idle, &mut FieldErrors::default());
+        assert_eq!(idle.unsupported().collect::<Vec<_>>(), ["kubernetes.podspec-affinity"]);
+        let secure = ConfigMapData::from([(SECURE_DEFAULTS.to_owned(), "AllowRootBounded".to_owned())]);
+        assert_eq!(
+            ServingFeatures::parse(&secure, &mut FieldErrors::default()).flag(SECURE_DEFAULTS),
+            FeatureFlag::Allowed
+        );
         assert!(!features.is_allowed("autodetect-http2") && !features.is_allowed("no-such-flag"));
         let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
         assert_eq!(fields, ["data[multi-container]"]);

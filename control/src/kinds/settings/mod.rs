@@ -1,46 +1,46 @@
 //! The operator's ConfigMaps: one typed struct each, read whenever something changes, refused with the
 //! key named when a value makes no sense.
 //!
-//! [`Settings`] is all of them as of one moment. Admission gets them with the [`Requester`](crate::kind::Requester),
+//! [`Settings`] is all of them as of one moment. Admission gets them with the [`Requester`](crate::kind_registry::Requester),
 //! controllers from their world; a change takes effect at the next look, without a restart. A new map is a
 //! type that implements [`Setting`] and a line in [`Settings`].
 
-mod bare;
+mod config_map_reader;
 mod defaults;
 mod deployment;
 mod domains;
 mod event_defaults;
 mod event_features;
 mod features;
-mod mappings;
+mod kreference_mapping;
 mod network;
 mod observability;
-mod reader;
 mod sugar;
 mod template;
+mod unused_maps;
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::serving::autoscaler::Autoscaler;
-use super::serving::gc::Gc;
+use super::serving::autoscaler_settings::AutoscalerSettings;
+use super::serving::gc_settings::RevisionGcSettings;
 use super::shared::{name, namespace};
-use crate::kind::Problems;
+use crate::kind_registry::FieldErrors;
 
-pub use defaults::Defaults;
-pub use deployment::Deployment;
-pub use domains::Domains;
-pub use event_defaults::{BrokerDefaultConfig, BrokerDefaults, ChannelDefault, ChannelDefaults};
+pub use config_map_reader::ConfigMapReader;
+pub use defaults::RevisionDefaults;
+pub use deployment::DeploymentSettings;
+pub use domains::DomainSettings;
+pub use event_defaults::{BrokerDefaultConfig, BrokerDefaults, ChannelDefaultTemplate, ChannelDefaults};
 pub use event_features::{
-    ALLOW_ALL, ALLOW_SAME_NAMESPACE, CROSS_NAMESPACE, EventFeatures, REFERENCE_BY_GROUP, REFERENCE_MAPPING,
+    ALLOW_ALL, ALLOW_SAME_NAMESPACE, CROSS_NAMESPACE, EventingFeatures, REFERENCE_BY_GROUP, REFERENCE_MAPPING,
 };
-pub use features::{Features, Flag, SECURE_DEFAULTS};
-pub use mappings::Mappings;
-pub use network::{HttpProtocol, Network};
-pub use observability::Observability;
-pub use reader::Reader;
-pub use sugar::Sugar;
+pub use features::{FeatureFlag, SECURE_DEFAULTS, ServingFeatures};
+pub use kreference_mapping::KReferenceMapping;
+pub use network::{HttpProtocol, NetworkSettings};
+pub use observability::ObservabilitySettings;
+pub use sugar::SugarSettings;
 
 /// Where the maps of Serving are, as upstream has it.
 pub const SERVING: &str = "knative-serving";
@@ -48,30 +48,30 @@ pub const SERVING: &str = "knative-serving";
 pub const EVENTING: &str = "knative-eventing";
 
 /// What a ConfigMap holds.
-pub type Data = BTreeMap<String, String>;
+pub type ConfigMapData = BTreeMap<String, String>;
 
 /// One ConfigMap with its meaning.
-pub trait Setting: Default {
+pub trait ConfigMapSetting: Default {
     const NAMESPACE: &'static str;
     const NAME: &'static str;
     /// What a fresh map shows its reader under `_example`; a key counts only outside of it.
     const EXAMPLE: &'static str;
 
     /// Reads `data` over the defaults. What is wrong goes to `problems`, and its key keeps the default.
-    fn parse(data: &Data, problems: &mut Problems) -> Self;
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self;
 }
 
 /// A ConfigMap that exists from the start.
 #[derive(Debug, Clone, Copy)]
-pub struct Row {
+pub struct ConfigMapEntry {
     pub namespace: &'static str,
     pub name: &'static str,
     pub example: &'static str,
-    check: fn(&Data, &mut Problems),
+    check: fn(&ConfigMapData, &mut FieldErrors),
 }
 
-impl Row {
-    const fn of<S: Setting>() -> Self {
+impl ConfigMapEntry {
+    const fn of<S: ConfigMapSetting>() -> Self {
         Self {
             namespace: S::NAMESPACE,
             name: S::NAME,
@@ -81,7 +81,7 @@ impl Row {
     }
 
     /// A map that upstream's tools expect to find and that nothing here reads.
-    const fn bare(namespace: &'static str, name: &'static str, example: &'static str) -> Self {
+    const fn unused(namespace: &'static str, name: &'static str, example: &'static str) -> Self {
         Self { namespace, name, example, check: |_, _| {} }
     }
 }
@@ -94,15 +94,15 @@ macro_rules! settings {
             $($(#[$doc])* pub $field: $type,)*
         }
 
-        const READ: &[Row] = &[$(Row::of::<$type>()),*];
+        const READ: &[ConfigMapEntry] = &[$(ConfigMapEntry::of::<$type>()),*];
 
         impl Settings {
             /// Reads all maps that `find` (by namespace and name) has. Admission lets no bad value in; one that
             /// came another way keeps its default.
-            pub fn read(find: impl Fn(&'static str, &'static str) -> Option<Data>) -> Self {
+            pub fn read(find: impl Fn(&'static str, &'static str) -> Option<ConfigMapData>) -> Self {
                 Self {
                     $($field: find(<$type>::NAMESPACE, <$type>::NAME)
-                        .map(|data| <$type>::parse(&data, &mut Problems::default()))
+                        .map(|data| <$type>::parse(&data, &mut FieldErrors::default()))
                         .unwrap_or_default(),)*
                 }
             }
@@ -112,41 +112,41 @@ macro_rules! settings {
 
 settings! {
     /// How Revisions are scaled that say nothing themselves.
-    autoscaler: Autoscaler,
+    autoscaler: AutoscalerSettings,
     /// How long Revisions are kept that no Route sends to.
-    gc: Gc,
+    gc: RevisionGcSettings,
     /// What a template gets that its author left out, and the limits of what may be asked for.
-    defaults: Defaults,
+    defaults: RevisionDefaults,
     /// What Serving lets developers do.
-    features: Features,
+    features: ServingFeatures,
     /// Names, schemes and rollouts.
-    network: Network,
+    network: NetworkSettings,
     /// Which domain a Route's hosts are in.
-    domains: Domains,
+    domains: DomainSettings,
     /// How long a start may take.
-    deployment: Deployment,
+    deployment: DeploymentSettings,
     /// What Eventing lets developers do.
-    event_features: EventFeatures,
+    event_features: EventingFeatures,
     /// What a Broker is filled with.
     brokers: BrokerDefaults,
     /// What a Channel is made of.
     channels: ChannelDefaults,
     /// Where Brokers are made that somebody only names.
-    sugar: Sugar,
+    sugar: SugarSettings,
     /// Where events go that are sent to what has no address.
-    mappings: Mappings,
+    mappings: KReferenceMapping,
     /// Where logs are found.
-    observability: Observability,
+    observability: ObservabilitySettings,
 }
 
 /// Every map that exists from the start.
-pub fn rows() -> impl Iterator<Item = &'static Row> {
-    READ.iter().chain(bare::ROWS)
+pub fn config_maps() -> impl Iterator<Item = &'static ConfigMapEntry> {
+    READ.iter().chain(unused_maps::ROWS)
 }
 
 /// A ConfigMap of the operator's must be readable; any other is its owner's business.
-pub fn validate(meta: &ObjectMeta, data: Option<&Data>, problems: &mut Problems) {
-    let row = rows().find(|row| row.namespace == namespace(meta) && row.name == name(meta));
+pub fn validate(meta: &ObjectMeta, data: Option<&ConfigMapData>, problems: &mut FieldErrors) {
+    let row = config_maps().find(|row| row.namespace == namespace(meta) && row.name == name(meta));
     if let (Some(row), Some(data)) = (row, data) {
         (row.check)(data, problems);
     }
@@ -156,29 +156,29 @@ pub fn validate(meta: &ObjectMeta, data: Option<&Data>, problems: &mut Problems)
 mod tests {
     use super::*;
 
-    fn data(yaml: &str) -> Data {
-        serde_norway::from_str::<Option<Data>>(yaml).unwrap().unwrap_or_default()
+    fn data(yaml: &str) -> ConfigMapData {
+        serde_norway::from_str::<Option<ConfigMapData>>(yaml).unwrap().unwrap_or_default()
     }
 
     /// Whoever copies a line of an example says what holds anyway.
     #[test]
     fn every_example_can_be_read_and_says_the_defaults() {
-        for row in rows() {
-            let mut problems = Problems::default();
+        for row in config_maps() {
+            let mut problems = FieldErrors::default();
             (row.check)(&data(row.example), &mut problems);
             assert_eq!(problems.list, [], "{}", row.name);
         }
         let told = Settings::read(|namespace, name| {
-            let row = rows().find(|row| row.namespace == namespace && row.name == name)?;
+            let row = config_maps().find(|row| row.namespace == namespace && row.name == name)?;
             // Its keys are domains, of which there are none by default.
-            (name != Domains::NAME).then(|| data(row.example))
+            (name != DomainSettings::NAME).then(|| data(row.example))
         });
         assert_eq!(told, Settings::default());
     }
 
     #[test]
     fn no_map_stands_twice() {
-        let mut names: Vec<_> = rows().map(|row| (row.namespace, row.name)).collect();
+        let mut names: Vec<_> = config_maps().map(|row| (row.namespace, row.name)).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
@@ -191,7 +191,7 @@ mod tests {
         let bad = data("max-non-active-revisions: many");
         for (namespace, wrong) in [("default", 0), (SERVING, 1)] {
             meta.namespace = Some(namespace.into());
-            let mut problems = Problems::default();
+            let mut problems = FieldErrors::default();
             validate(&meta, Some(&bad), &mut problems);
             assert_eq!(problems.list.len(), wrong, "{namespace}");
         }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::sugar::{Selector, read_selector};
-use super::template::{Word, fill, render};
-use super::{Data, Reader, SERVING, Setting};
-use crate::kind::Problems;
+use super::sugar::{ObjectSelector, read_selector};
+use super::template::{TemplateVariable, fill, render};
+use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
+use crate::kind_registry::FieldErrors;
 use crate::kinds::names::is_dns_subdomain;
 use crate::kinds::networking::certificate::CLASS;
 use crate::kinds::shared::{annotation, label, name, namespace};
@@ -29,26 +29,26 @@ pub enum HttpProtocol {
 
 /// Where TLS is made without anybody's doing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TlsFor {
+pub struct AutoTls {
     /// Hosts that everybody reaches get a certificate.
-    pub external_domains: bool,
+    pub external_domain_tls: bool,
     /// So do names inside.
-    pub local_domains: bool,
+    pub cluster_local_domain_tls: bool,
     /// Ingresses reach their backends by it.
-    pub backends: bool,
+    pub system_internal_tls: bool,
 }
 
 /// The keys that mean something here, with upstream's defaults.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Network {
+pub struct NetworkSettings {
     /// Whose Ingresses are made, for those who read them.
     pub ingress_class: String,
     domain_template: String,
     tag_template: String,
     pub http_protocol: HttpProtocol,
-    pub tls_for: TlsFor,
+    pub auto_tls: AutoTls,
     /// Namespaces that have one certificate for all their names; `None`: none.
-    pub wildcards_for: Option<Selector>,
+    pub namespace_wildcard_selector: Option<ObjectSelector>,
     /// Who provides certificates.
     pub certificate_class: String,
     /// Of URLs in statuses.
@@ -59,15 +59,15 @@ pub struct Network {
     pub autocreate_cluster_domain_claims: bool,
 }
 
-impl Default for Network {
+impl Default for NetworkSettings {
     fn default() -> Self {
         Self {
             ingress_class: INGRESS_CLASS.into(),
             domain_template: "{{.Name}}.{{.Namespace}}.{{.Domain}}".into(),
             tag_template: "{{.Tag}}-{{.Name}}".into(),
             http_protocol: HttpProtocol::Enabled,
-            tls_for: TlsFor::default(),
-            wildcards_for: None,
+            auto_tls: AutoTls::default(),
+            namespace_wildcard_selector: None,
             certificate_class: CLASS.into(),
             default_external_scheme: "http".into(),
             rollout_duration: Duration::ZERO,
@@ -76,7 +76,7 @@ impl Default for Network {
     }
 }
 
-impl Network {
+impl NetworkSettings {
     /// The host of a Route that bears `meta`, or of one of its tags, in `domain` (X-RTE-02, X-RTE-03). A label or
     /// annotation that it does not have is an empty text.
     #[must_use]
@@ -84,11 +84,11 @@ impl Network {
         let own = name(meta);
         let own = tag.map_or_else(|| own.to_owned(), |tag| self.tagged(tag, own));
         let found = render(&self.domain_template, |word| match word {
-            Word::Field("Name") => Some(&own),
-            Word::Field("Namespace") => Some(namespace(meta)),
-            Word::Field("Domain") => Some(domain),
-            Word::Of("Labels", key) => Some(label(meta, key).unwrap_or_default()),
-            Word::Of("Annotations", key) => Some(annotation(meta, key).unwrap_or_default()),
+            TemplateVariable::Field("Name") => Some(&own),
+            TemplateVariable::Field("Namespace") => Some(namespace(meta)),
+            TemplateVariable::Field("Domain") => Some(domain),
+            TemplateVariable::MapEntry("Labels", key) => Some(label(meta, key).unwrap_or_default()),
+            TemplateVariable::MapEntry("Annotations", key) => Some(annotation(meta, key).unwrap_or_default()),
             _ => None,
         });
         // Refused by `parse` if it did not render.
@@ -102,7 +102,7 @@ impl Network {
     }
 }
 
-impl Setting for Network {
+impl ConfigMapSetting for NetworkSettings {
     const NAMESPACE: &'static str = SERVING;
     const NAME: &'static str = "config-network";
     const EXAMPLE: &'static str = "\
@@ -125,17 +125,17 @@ rollout-duration: \"0\"
 autocreate-cluster-domain-claims: \"false\"
 ";
 
-    fn parse(data: &Data, problems: &mut Problems) -> Self {
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut config = Self::default();
-        let mut read = Reader::of(data, problems);
+        let mut read = ConfigMapReader::of(data, problems);
         read.text("ingress-class", is_dns_subdomain, "a class's name", &mut config.ingress_class);
         let names_a_host = |template: &str| {
             let found = render(template, |word| match word {
-                Word::Field("Name") => Some("n"),
-                Word::Field("Namespace") => Some("ns"),
-                Word::Field("Domain") => Some("example.com"),
+                TemplateVariable::Field("Name") => Some("n"),
+                TemplateVariable::Field("Namespace") => Some("ns"),
+                TemplateVariable::Field("Domain") => Some("example.com"),
                 // Whoever has it not has no host, and is told so.
-                Word::Of("Labels" | "Annotations", _) => Some("l"),
+                TemplateVariable::MapEntry("Labels" | "Annotations", _) => Some("l"),
                 _ => None,
             });
             found.is_some_and(|host| is_dns_subdomain(&host) && host != "n")
@@ -156,18 +156,18 @@ autocreate-cluster-domain-claims: \"false\"
             ("", HttpProtocol::Enabled),
         ];
         for key in ["httpProtocol", "http-protocol"] {
-            read.word(key, &protocols, &mut config.http_protocol);
+            read.one_of(key, &protocols, &mut config.http_protocol);
         }
         // The newer name counts for more.
         for key in ["autoTLS", "auto-tls", "external-domain-tls"] {
-            read.switch(key, &mut config.tls_for.external_domains);
+            read.enabled_or_disabled(key, &mut config.auto_tls.external_domain_tls);
         }
-        read.switch("cluster-local-domain-tls", &mut config.tls_for.local_domains);
-        read.flag("internal-encryption", &mut config.tls_for.backends);
+        read.enabled_or_disabled("cluster-local-domain-tls", &mut config.auto_tls.cluster_local_domain_tls);
+        read.flag("internal-encryption", &mut config.auto_tls.system_internal_tls);
         // Unlike the others, it says nothing against the older key.
         let mut backends = false;
-        read.switch("system-internal-tls", &mut backends);
-        config.tls_for.backends |= backends;
+        read.enabled_or_disabled("system-internal-tls", &mut backends);
+        config.auto_tls.system_internal_tls |= backends;
         for key in ["certificate.class", "certificate-class"] {
             read.text(key, is_dns_subdomain, "a class's name", &mut config.certificate_class);
         }
@@ -176,10 +176,11 @@ autocreate-cluster-domain-claims: \"false\"
             read.text(key, is_scheme, "http or https", &mut config.default_external_scheme);
         }
         let mut seconds = 0;
-        read.whole("rollout-duration", 0..=ROLLOUT_SECONDS_MAX, &mut seconds);
+        read.integer("rollout-duration", 0..=ROLLOUT_SECONDS_MAX, &mut seconds);
         config.rollout_duration = Duration::from_secs(seconds.unsigned_abs());
         read.flag("autocreate-cluster-domain-claims", &mut config.autocreate_cluster_domain_claims);
-        config.wildcards_for = read_selector(data, "namespace-wildcard-cert-selector", read.problems);
+        config.namespace_wildcard_selector =
+            read_selector(data, "namespace-wildcard-cert-selector", read.problems);
         config
     }
 }
@@ -188,9 +189,10 @@ autocreate-cluster-domain-claims: \"false\"
 mod tests {
     use super::*;
 
-    fn parse(key: &str, value: &str) -> (Network, usize) {
-        let mut problems = Problems::default();
-        let network = Network::parse(&Data::from([(key.to_owned(), value.to_owned())]), &mut problems);
+    fn parse(key: &str, value: &str) -> (NetworkSettings, usize) {
+        let mut problems = FieldErrors::default();
+        let network =
+            NetworkSettings::parse(&ConfigMapData::from([(key.to_owned(), value.to_owned())]), &mut problems);
         (network, problems.list.len())
     }
 
@@ -202,7 +204,7 @@ mod tests {
     /// X-RTE-02, X-RTE-03
     #[test]
     fn hosts_are_made_by_the_templates() {
-        let (plain, meta) = (Network::default(), app());
+        let (plain, meta) = (NetworkSettings::default(), app());
         assert_eq!(plain.host(None, &meta, "example.com"), "app.ns.example.com");
         assert_eq!(plain.host(Some("blue"), &meta, "example.com"), "blue-app.ns.example.com");
         let (flat, _) = parse("domain-template", "{{.Name}}-{{ .Namespace }}.{{.Domain}}");
@@ -248,7 +250,10 @@ mod tests {
         }
         let both = [("http-protocol", "Enabled"), ("httpProtocol", "Redirected")];
         let data = both.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        assert_eq!(Network::parse(&data, &mut Problems::default()).http_protocol, HttpProtocol::Enabled);
+        assert_eq!(
+            NetworkSettings::parse(&data, &mut FieldErrors::default()).http_protocol,
+            HttpProtocol::Enabled
+        );
     }
 
     /// X-RTE-07: under all the names that it has had.
@@ -257,12 +262,12 @@ mod tests {
         for key in ["autoTLS", "auto-tls", "external-domain-tls"] {
             for (value, on) in [("Enabled", true), ("enabled", true), ("Disabled", false), ("", false)] {
                 let (network, problems) = parse(key, value);
-                assert_eq!((network.tls_for.external_domains, problems), (on, 0), "{key}={value}");
+                assert_eq!((network.auto_tls.external_domain_tls, problems), (on, 0), "{key}={value}");
             }
         }
         let both = [("auto-tls", "Enabled"), ("external-domain-tls", "Disabled")];
         let data = both.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        assert!(!Network::parse(&data, &mut Problems::default()).tls_for.external_domains);
+        assert!(!NetworkSettings::parse(&data, &mut FieldErrors::default()).auto_tls.external_domain_tls);
     }
 
     /// X-RTE-07
@@ -270,7 +275,11 @@ mod tests {
     fn tls_for_names_inside_is_switched_on() {
         for (value, on) in [("Enabled", true), ("enabled", true), ("Disabled", false), ("", false)] {
             let (network, problems) = parse("cluster-local-domain-tls", value);
-            let TlsFor { local_domains, external_domains, backends } = network.tls_for;
+            let AutoTls {
+                cluster_local_domain_tls: local_domains,
+                external_domain_tls: external_domains,
+                system_internal_tls: backends,
+            } = network.auto_tls;
             assert_eq!(
                 (local_domains, external_domains, backends, problems),
                 (on, false, false, 0),
@@ -287,11 +296,11 @@ mod tests {
             ("system-internal-tls", "disabled", false),
             ("internal-encryption", "true", true),
         ] {
-            assert_eq!(parse(key, value).0.tls_for.backends, on, "{key}={value}");
+            assert_eq!(parse(key, value).0.auto_tls.system_internal_tls, on, "{key}={value}");
         }
         let both = [("internal-encryption", "true"), ("system-internal-tls", "Disabled")];
         let data = both.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        assert!(Network::parse(&data, &mut Problems::default()).tls_for.backends);
+        assert!(NetworkSettings::parse(&data, &mut FieldErrors::default()).auto_tls.system_internal_tls);
     }
 
     #[test]
@@ -317,7 +326,7 @@ mod tests {
             ("rollout-duration", "10s"),
             ("autocreate-cluster-domain-claims", "yes"),
         ] {
-            assert_eq!(parse(key, value), (Network::default(), 1), "{key}={value}");
+            assert_eq!(parse(key, value), (NetworkSettings::default(), 1), "{key}={value}");
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use dataplane::access::RequestLog;
-use dataplane::access::template::Template;
+use dataplane::access_log::RequestLog;
+use dataplane::access_log::template::LogTemplate;
 
-use super::{Data, Reader, SERVING, Setting};
-use crate::kind::Problems;
+use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
+use crate::kind_registry::FieldErrors;
 
 const URL: &str = "logging.revision-url-template";
 const UID: &str = "${REVISION_UID}";
@@ -26,13 +26,13 @@ const LINE_DEFAULT: &str = concat!(
 );
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Observability {
+pub struct ObservabilitySettings {
     log_url: String,
     /// The lines that requests of Revisions are to have, if any (X-OBS-04).
     pub request_log: Option<Arc<RequestLog>>,
 }
 
-impl Setting for Observability {
+impl ConfigMapSetting for ObservabilitySettings {
     const NAMESPACE: &'static str = SERVING;
     const NAME: &'static str = "config-observability";
     const EXAMPLE: &'static str = "\
@@ -52,7 +52,7 @@ logging.enable-probe-request-log: \"false\"
 # logging.request-log-template: \"{{.Request.Method}} {{.Request.RequestURI}} {{.Response.Code}} {{.Response.Latency}}\"
 ";
 
-    fn parse(data: &Data, problems: &mut Problems) -> Self {
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut config = Self::default();
         let is_url = |text: &str| {
             let url = text.replace(UID, "uid");
@@ -60,16 +60,16 @@ logging.enable-probe-request-log: \"false\"
                 || url.parse::<http::Uri>().is_ok_and(|url| url.scheme().is_some() && url.host().is_some())
         };
         let what = "a URL in which ${REVISION_UID} may stand";
-        let mut reader = Reader::of(data, problems);
+        let mut reader = ConfigMapReader::of(data, problems);
         reader.text(URL, is_url, what, &mut config.log_url);
         let (mut has_lines, mut with_probes) = (false, false);
         reader.flag(LINES, &mut has_lines);
         reader.flag(PROBES, &mut with_probes);
         let line = data.get(LINE).map_or(LINE_DEFAULT, |line| line.trim());
-        match Template::parse(line) {
-            Err(why) => reader.wrong(LINE, &format!("{why}; docs/admin.md has what a line can say")),
+        match LogTemplate::parse(line) {
+            Err(why) => reader.error(LINE, &format!("{why}; docs/admin.md has what a line can say")),
             Ok(_) if has_lines && line.is_empty() => {
-                reader.wrong(LINE, &format!("{LINES} is true, so a line is needed"));
+                reader.error(LINE, &format!("{LINES} is true, so a line is needed"));
             }
             Ok(template) if has_lines => {
                 config.request_log = Some(Arc::new(RequestLog { template, with_probes }));
@@ -80,7 +80,7 @@ logging.enable-probe-request-log: \"false\"
     }
 }
 
-impl Observability {
+impl ObservabilitySettings {
     /// Where what a Revision's instances write is found, if the operator says so (X-OBS-05).
     #[must_use]
     pub fn log_url(&self, uid: &str) -> Option<String> {
@@ -92,10 +92,10 @@ impl Observability {
 mod tests {
     use super::*;
 
-    fn parse(data: &[(&str, &str)]) -> (Observability, Vec<String>) {
-        let mut problems = Problems::default();
+    fn parse(data: &[(&str, &str)]) -> (ObservabilitySettings, Vec<String>) {
+        let mut problems = FieldErrors::default();
         let data = data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let config = Observability::parse(&data, &mut problems);
+        let config = ObservabilitySettings::parse(&data, &mut problems);
         (
             config,
             problems.list.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect(),

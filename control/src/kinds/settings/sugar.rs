@@ -2,35 +2,39 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
-use super::{Data, EVENTING, Setting};
-use crate::kind::Problems;
+use super::{ConfigMapData, ConfigMapSetting, EVENTING};
+use crate::kind_registry::FieldErrors;
 use crate::kinds::selector;
 
 const NAMESPACES: &str = "namespace-selector";
 const TRIGGERS: &str = "trigger-selector";
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Sugar {
+pub struct SugarSettings {
     /// Namespaces that get a Broker `default`; `None`: none.
-    pub namespaces: Option<Selector>,
+    pub namespaces: Option<ObjectSelector>,
     /// Triggers whose Broker is made if it is not there; `None`: none.
-    pub triggers: Option<Selector>,
+    pub triggers: Option<ObjectSelector>,
 }
 
 /// Says of which objects something holds.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Selector(LabelSelector);
+pub struct ObjectSelector(LabelSelector);
 
-impl Selector {
+impl ObjectSelector {
     #[must_use]
-    pub fn takes(&self, meta: &ObjectMeta) -> bool {
+    pub fn matches(&self, meta: &ObjectMeta) -> bool {
         let labels = self.0.match_labels.clone().unwrap_or_default();
-        selector::takes(&labels, self.0.match_expressions.as_deref().unwrap_or_default(), meta)
+        selector::matches(&labels, self.0.match_expressions.as_deref().unwrap_or_default(), meta)
     }
 }
 
 /// Empty: of none; `{}`: of all.
-pub(super) fn read_selector(data: &Data, key: &str, problems: &mut Problems) -> Option<Selector> {
+pub(super) fn read_selector(
+    data: &ConfigMapData,
+    key: &str,
+    problems: &mut FieldErrors,
+) -> Option<ObjectSelector> {
     let text = data.get(key)?;
     let mut unknown = Vec::new();
     let yaml = serde_norway::Deserializer::from_str(text);
@@ -44,12 +48,12 @@ pub(super) fn read_selector(data: &Data, key: &str, problems: &mut Problems) -> 
             None
         }
         Ok(read) => {
-            let mut wrong = Problems::default();
+            let mut wrong = FieldErrors::default();
             let read = read?;
             selector::validate(read.match_expressions.as_deref().unwrap_or_default(), &at, &mut wrong);
             let is_whole = wrong.list.is_empty();
             problems.list.append(&mut wrong.list);
-            is_whole.then_some(Selector(read))
+            is_whole.then_some(ObjectSelector(read))
         }
         Err(why) => {
             problems.add(at, format!("invalid value: {why}: a label selector is needed"));
@@ -58,7 +62,7 @@ pub(super) fn read_selector(data: &Data, key: &str, problems: &mut Problems) -> 
     }
 }
 
-impl Setting for Sugar {
+impl ConfigMapSetting for SugarSettings {
     const NAMESPACE: &'static str = EVENTING;
     const NAME: &'static str = "config-sugar";
     const EXAMPLE: &'static str = "\
@@ -68,7 +72,7 @@ namespace-selector: \"\"
 trigger-selector: \"\"
 ";
 
-    fn parse(data: &Data, problems: &mut Problems) -> Self {
+    fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         Self {
             namespaces: read_selector(data, NAMESPACES, problems),
             triggers: read_selector(data, TRIGGERS, problems),
@@ -80,9 +84,12 @@ trigger-selector: \"\"
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> (Option<Selector>, usize) {
-        let mut problems = Problems::default();
-        let sugar = Sugar::parse(&Data::from([(TRIGGERS.to_owned(), text.to_owned())]), &mut problems);
+    fn of(text: &str) -> (Option<ObjectSelector>, usize) {
+        let mut problems = FieldErrors::default();
+        let sugar = SugarSettings::parse(
+            &ConfigMapData::from([(TRIGGERS.to_owned(), text.to_owned())]),
+            &mut problems,
+        );
         assert_eq!(sugar.namespaces, None);
         (sugar.triggers, problems.list.len())
     }
@@ -97,13 +104,13 @@ mod tests {
     fn nothing_selects_none_and_an_empty_selector_all() {
         assert_eq!((of(""), of("  \n")), ((None, 0), (None, 0)));
         let (all, _) = of("{}");
-        assert!(all.unwrap().takes(&ObjectMeta::default()));
+        assert!(all.unwrap().matches(&ObjectMeta::default()));
         let (some, _) =
             of("matchLabels:\n  a: b\nmatchExpressions:\n- {key: c, operator: NotIn, values: [d]}\n");
         let some = some.unwrap();
-        assert!(some.takes(&labelled(&[("a", "b"), ("c", "e")])));
-        assert!(!some.takes(&labelled(&[("a", "b"), ("c", "d")])));
-        assert!(!some.takes(&labelled(&[("a", "x")])));
+        assert!(some.matches(&labelled(&[("a", "b"), ("c", "e")])));
+        assert!(!some.matches(&labelled(&[("a", "b"), ("c", "d")])));
+        assert!(!some.matches(&labelled(&[("a", "x")])));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::ping::OIDC_IDENTITY_CREATED;
 use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus};
-use crate::kind::{KindMeta, Problems, Requester, Resource};
-use crate::kinds::eventing::rules;
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy};
+use crate::kinds::eventing::delivery_validation;
 use crate::kinds::kind;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, namespace};
@@ -31,10 +31,10 @@ pub struct ApiServerSourceSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ce_overrides: Option<CloudEventOverrides>,
     /// The kinds whose objects are watched.
-    pub resources: Vec<WatchedKind>,
+    pub resources: Vec<ApiVersionKindSelector>,
     /// Only objects that such an object owns.
     #[serde(rename = "owner", skip_serializing_if = "Option::is_none")]
-    pub owner: Option<OwnerKind>,
+    pub owner: Option<ApiVersionKind>,
     /// `Reference` or `Resource`: whether an event names the object or has it.
     pub mode: String,
     /// As whom the objects are read.
@@ -49,7 +49,7 @@ pub struct ApiServerSourceSpec {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct WatchedKind {
+pub struct ApiVersionKindSelector {
     pub api_version: String,
     pub kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ pub struct WatchedKind {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct OwnerKind {
+pub struct ApiVersionKind {
     pub api_version: String,
     pub kind: String,
 }
@@ -70,7 +70,7 @@ source! {
     }
 }
 
-impl Resource for ApiServerSource {
+impl ResourceStrategy for ApiServerSource {
     const META: KindMeta = KindMeta {
         kind: "ApiServerSource",
         plural: "apiserversources",
@@ -82,9 +82,9 @@ impl Resource for ApiServerSource {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
-        rules::default_destination(&mut self.spec.sink, &home);
+        delivery_validation::default_destination(&mut self.spec.sink, &home);
         for (field, default) in [(&mut self.spec.mode, "Reference"), (&mut self.spec.account, "default")] {
             if field.is_empty() {
                 *field = default.to_owned();
@@ -92,7 +92,7 @@ impl Resource for ApiServerSource {
         }
     }
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         let spec = &self.spec;
         super::validate(&spec.sink, spec.ce_overrides.as_ref(), problems);
         if !["Reference", "Resource"].contains(&spec.mode.as_str()) {
@@ -121,7 +121,7 @@ impl Resource for ApiServerSource {
         }
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         super::validate_by(&self.spec.sink, settings, problems);
     }
 }

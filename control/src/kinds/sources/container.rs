@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{CloudEventOverrides, MISSING, SOURCE, SourceStatus, is_empty_list};
-use crate::kind::{KindMeta, Problems, Requester, Resource};
-use crate::kinds::eventing::rules;
+use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy};
+use crate::kinds::eventing::delivery_validation;
 use crate::kinds::kind;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, name, namespace};
@@ -35,7 +35,7 @@ pub struct ContainerSourceSpec {
 
 source! { ContainerSource { conditions: [BINDING_READY, ADAPTER_READY], not_run: Some((ADAPTER_READY, NOT_RUN)) } }
 
-impl Resource for ContainerSource {
+impl ResourceStrategy for ContainerSource {
     const META: KindMeta = KindMeta {
         kind: "ContainerSource",
         plural: "containersources",
@@ -47,9 +47,9 @@ impl Resource for ContainerSource {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
-        rules::default_destination(&mut self.spec.sink, &home);
+        delivery_validation::default_destination(&mut self.spec.sink, &home);
         let source = name(&self.metadata).to_owned();
         let containers = self.spec.template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
         for (nth, container) in containers.into_iter().flatten().filter_map(Value::as_object_mut).enumerate()
@@ -60,7 +60,7 @@ impl Resource for ContainerSource {
         }
     }
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         super::validate(&self.spec.sink, self.spec.ce_overrides.as_ref(), problems);
         let containers = &self.spec.template["spec"]["containers"];
         if is_empty_list(containers) {
@@ -73,7 +73,7 @@ impl Resource for ContainerSource {
         }
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         super::validate_by(&self.spec.sink, settings, problems);
     }
 }
@@ -94,7 +94,7 @@ mod tests {
             "spec": { "template": { "spec": { "containers": containers } } },
         }))
         .unwrap();
-        source.set_defaults(None, &Requester::default());
+        source.set_defaults(None, &RequestContext::default());
         let named = source.spec.template["spec"]["containers"].as_array().unwrap();
         let names: Vec<_> = named.iter().map(|container| container["name"].as_str().unwrap()).collect();
         assert_eq!(names, ["heartbeats-0", "own", "heartbeats-2"]);

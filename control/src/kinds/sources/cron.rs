@@ -20,33 +20,33 @@ const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 const DAYS_AHEAD: usize = 8 * 366 + 1;
 
 /// A field: what it counts from and to, and names of its numbers.
-struct Field {
+struct CronField {
     name: &'static str,
     first: u32,
     last: u32,
     names: &'static [&'static str],
 }
 
-const FIELDS: [Field; 6] = [
-    Field { name: "second", first: 0, last: 59, names: &[] },
-    Field { name: "minute", first: 0, last: 59, names: &[] },
-    Field { name: "hour", first: 0, last: 23, names: &[] },
-    Field { name: "day of the month", first: 1, last: 31, names: &[] },
-    Field { name: "month", first: 1, last: 12, names: &MONTHS },
+const FIELDS: [CronField; 6] = [
+    CronField { name: "second", first: 0, last: 59, names: &[] },
+    CronField { name: "minute", first: 0, last: 59, names: &[] },
+    CronField { name: "hour", first: 0, last: 23, names: &[] },
+    CronField { name: "day of the month", first: 1, last: 31, names: &[] },
+    CronField { name: "month", first: 1, last: 12, names: &MONTHS },
     // 7 is Sunday, too.
-    Field { name: "day of the week", first: 0, last: 7, names: &DAYS },
+    CronField { name: "day of the week", first: 0, last: 7, names: &DAYS },
 ];
 
 /// When something is to happen, again and again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Schedule {
+pub struct CronSchedule {
     /// One bit for each number, by field.
     fields: [u64; 6],
     /// Both days are narrowed down: then one of them is enough, as in every crontab.
-    either_day: bool,
+    match_either_day: bool,
 }
 
-impl Schedule {
+impl CronSchedule {
     /// # Errors
     /// What is wrong with the text.
     pub fn parse(text: &str) -> Result<Self, String> {
@@ -70,7 +70,7 @@ impl Schedule {
         fields[5] |= (fields[5] >> 7) & 1;
         let open = |part: &str| part.starts_with(['*', '?']);
         let either_day = !open(parts[3]) && !open(parts[5]);
-        Ok(Self { fields, either_day })
+        Ok(Self { fields, match_either_day: either_day })
     }
 
     /// The first time behind `after`, by the clock of `zone`; `None` if there is none.
@@ -78,7 +78,7 @@ impl Schedule {
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let mut day = after.to_zoned(zone.clone());
         for _ in 0..DAYS_AHEAD {
-            if self.has_day(&day)
+            if self.day_matches(&day)
                 && let Some(found) = self.next_in(&day, after)
             {
                 return Some(found);
@@ -88,15 +88,15 @@ impl Schedule {
         None
     }
 
-    fn has(&self, field: usize, number: i8) -> bool {
+    fn field_matches(&self, field: usize, number: i8) -> bool {
         u32::try_from(number).is_ok_and(|number| self.fields[field] & (1 << number) != 0)
     }
 
-    fn has_day(&self, day: &Zoned) -> bool {
+    fn day_matches(&self, day: &Zoned) -> bool {
         let (of_month, of_week) =
-            (self.has(3, day.day()), self.has(5, day.weekday().to_sunday_zero_offset()));
-        let day_fits = if self.either_day { of_month || of_week } else { of_month && of_week };
-        self.has(4, day.month()) && day_fits
+            (self.field_matches(3, day.day()), self.field_matches(5, day.weekday().to_sunday_zero_offset()));
+        let day_fits = if self.match_either_day { of_month || of_week } else { of_month && of_week };
+        self.field_matches(4, day.month()) && day_fits
     }
 
     /// The first time of this day behind `after`. A time that a clock skips that day does not come, and one that it shows
@@ -109,9 +109,9 @@ impl Schedule {
     /// The same, where the clock's times are meant so if it shows them twice.
     fn next_of(&self, day: &Zoned, after: Timestamp, meaning: Disambiguation) -> Option<Timestamp> {
         // The day that is looked at first has begun.
-        for hour in (day.hour()..24).filter(|hour| self.has(2, *hour)) {
-            for minute in (0..60).filter(|minute| self.has(1, *minute)) {
-                for second in (0..60).filter(|second| self.has(0, *second)) {
+        for hour in (day.hour()..24).filter(|hour| self.field_matches(2, *hour)) {
+            for minute in (0..60).filter(|minute| self.field_matches(1, *minute)) {
+                for second in (0..60).filter(|second| self.field_matches(0, *second)) {
                     let shown = day.date().at(hour, minute, second, 0);
                     let time = day.time_zone().to_ambiguous_zoned(shown).disambiguate(meaning).ok()?;
                     let is_it = (time.hour(), time.minute()) == (hour, minute);
@@ -125,7 +125,7 @@ impl Schedule {
     }
 }
 
-impl Field {
+impl CronField {
     fn parse(&self, text: &str) -> Result<u64, String> {
         let mut bits = 0;
         for part in text.split(',') {
@@ -176,7 +176,7 @@ mod tests {
 
     fn next(schedule: &str, after: &str, zone: &str) -> Option<String> {
         let zone = TimeZone::get(zone).unwrap();
-        let found = Schedule::parse(schedule).unwrap().next(after.parse().unwrap(), &zone)?;
+        let found = CronSchedule::parse(schedule).unwrap().next(after.parse().unwrap(), &zone)?;
         Some(found.to_string())
     }
 
@@ -225,7 +225,7 @@ mod tests {
             ("@every 1m", "not known"),
             ("a * * * *", "minute"),
         ] {
-            let found = Schedule::parse(text).unwrap_err();
+            let found = CronSchedule::parse(text).unwrap_err();
             assert!(found.contains(why), "{text:?}: {found}");
         }
     }

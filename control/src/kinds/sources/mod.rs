@@ -4,7 +4,7 @@
 /// Makes a kind of object with `spec.sink` a [`Source`].
 macro_rules! source {
     ($kind:ty { conditions: $conditions:expr, not_run: $not_run:expr }) => {
-        impl $crate::kinds::sources::Source for $kind {
+        impl $crate::kinds::sources::SourceKind for $kind {
             const CONDITIONS: $crate::kinds::conditions::ConditionSet =
                 $crate::kinds::conditions::ConditionSet { dependents: &$conditions };
             const NOT_RUN: Option<(&'static str, &'static str)> = $not_run;
@@ -21,11 +21,11 @@ macro_rules! source {
 }
 
 pub mod api_server;
-pub mod binding;
-pub mod bound;
 pub mod container;
 pub mod cron;
 pub mod ping;
+pub mod sink_binding;
+pub mod sink_binding_env;
 
 use std::collections::BTreeMap;
 
@@ -35,12 +35,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::conditions::ConditionSet;
-use super::core::AGE;
-use super::eventing::rules;
+use super::core_kinds::AGE;
+use super::eventing::delivery_validation;
 use super::settings::Settings;
 use super::shared::{AuthStatus, Destination, HasConditions, Status};
 use super::{READY, REASON, column};
-use crate::kind::{Column, Entry, KindMeta, Problems, UnknownFields};
+use crate::kind_registry::{FieldErrors, KindEntry, KindMeta, PrinterColumn, UnknownFieldPolicy};
 
 pub const GROUP: &str = "sources.knative.dev";
 pub const VERSION: &str = "v1";
@@ -48,7 +48,7 @@ pub const VERSION: &str = "v1";
 pub const SINK_PROVIDED: &str = "SinkProvided";
 
 const MISSING: &str = "missing field(s)";
-const SINK: Column = column("Sink", ".status.sinkUri");
+const SINK: PrinterColumn = column("Sink", ".status.sinkUri");
 
 /// What all source kinds have in common.
 const SOURCE: KindMeta = KindMeta {
@@ -61,13 +61,13 @@ const SOURCE: KindMeta = KindMeta {
     categories: &["all", "knative", "sources"],
     namespaced: true,
     has_status: true,
-    unknown_fields: UnknownFields::Refuse,
-    developers_create: true,
+    unknown_fields: UnknownFieldPolicy::Reject,
+    user_creatable: true,
     columns: &[SINK, AGE, READY, REASON],
 };
 
 /// A kind that sends events to a sink.
-pub trait Source: HasConditions {
+pub trait SourceKind: HasConditions {
     const CONDITIONS: ConditionSet;
     /// The condition that says that nothing here runs objects of the kind, and why. `None`: they are run.
     const NOT_RUN: Option<(&'static str, &'static str)>;
@@ -99,7 +99,7 @@ pub struct SourceStatus {
     pub sink_audience: Option<String>,
     /// The events that come from here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ce_attributes: Vec<EventAttributes>,
+    pub ce_attributes: Vec<CloudEventAttributes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth: Option<AuthStatus>,
     /// Namespaces that are watched (ApiServerSource).
@@ -110,7 +110,7 @@ pub struct SourceStatus {
 /// Type and source of events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct EventAttributes {
+pub struct CloudEventAttributes {
     #[serde(rename = "type")]
     pub kind: String,
     pub source: String,
@@ -119,7 +119,7 @@ pub struct EventAttributes {
 /// Objects of a kind, by name or by labels.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Subject {
+pub struct BindingSubject {
     pub api_version: String,
     pub kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -132,13 +132,13 @@ pub struct Subject {
 
 /// The rows of the source kinds.
 #[must_use]
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<KindEntry> {
     vec![
-        Entry::of::<ping::PingSource>(),
+        KindEntry::of::<ping::PingSource>(),
         ping::v1beta2(),
-        Entry::of::<api_server::ApiServerSource>().warned(|_| warning(api_server::NOT_RUN)),
-        Entry::of::<container::ContainerSource>().warned(|_| warning(container::NOT_RUN)),
-        Entry::of::<binding::SinkBinding>().warned(binding::warnings),
+        KindEntry::of::<api_server::ApiServerSource>().with_warnings(|_| warning(api_server::NOT_RUN)),
+        KindEntry::of::<container::ContainerSource>().with_warnings(|_| warning(container::NOT_RUN)),
+        KindEntry::of::<sink_binding::SinkBinding>().with_warnings(sink_binding::warnings),
     ]
 }
 
@@ -147,8 +147,8 @@ fn warning(why: &str) -> Vec<String> {
 }
 
 /// The rules of what all sources say of where events go.
-fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problems: &mut Problems) {
-    rules::validate_destination(sink, "spec.sink", problems);
+fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problems: &mut FieldErrors) {
+    delivery_validation::validate_destination(sink, "spec.sink", problems);
     for key in overrides.iter().flat_map(|overrides| overrides.extensions.keys()) {
         if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             problems.add(
@@ -160,8 +160,8 @@ fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problem
 }
 
 /// What the operator's features have to allow.
-fn validate_by(sink: &Destination, settings: &Settings, problems: &mut Problems) {
-    rules::allowed_destination(sink, "spec.sink", &settings.event_features, problems);
+fn validate_by(sink: &Destination, settings: &Settings, problems: &mut FieldErrors) {
+    delivery_validation::check_destination_features(sink, "spec.sink", &settings.event_features, problems);
 }
 
 /// A part of an object that is kept as it is.
@@ -174,16 +174,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind::{Denied, Requester};
+    use crate::kind_registry::{AdmissionError, RequestContext};
 
     fn judged(kind: &str, spec: Value) -> Result<Value, Vec<String>> {
         let entry = entries().into_iter().find(|entry| entry.meta.kind == kind).unwrap();
         let object = json!({ "metadata": { "name": "s", "namespace": "ns" }, "spec": spec });
-        entry.judge(object, None, &Requester::default()).map_err(|denied| match denied {
-            Denied::Mistyped(problems) | Denied::Invalid(problems) => {
+        entry.admit_object(object, None, &RequestContext::default()).map_err(|denied| match denied {
+            AdmissionError::WrongTypes(problems) | AdmissionError::Invalid(problems) => {
                 problems.into_iter().map(|one| one.field).collect()
             }
-            Denied::Malformed(why) => vec![why],
+            AdmissionError::Malformed(why) => vec![why],
         })
     }
 
@@ -193,7 +193,7 @@ mod tests {
         for entry in entries() {
             assert!(entry.meta.categories.contains(&"sources"), "{}", entry.meta.kind);
             let name = format!("{}.{}", entry.meta.plural, entry.meta.group);
-            let labels: Vec<_> = crate::kinds::definition::labels(&name).collect();
+            let labels: Vec<_> = crate::kinds::crd::labels(&name).collect();
             assert!(labels.contains(&"duck.knative.dev/source"), "{name}");
         }
     }

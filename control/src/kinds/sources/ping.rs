@@ -8,10 +8,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::cron::Schedule;
+use super::cron::CronSchedule;
 use super::{AGE, CloudEventOverrides, SINK, SINK_PROVIDED, SOURCE, SourceStatus};
-use crate::kind::{Entry, KindMeta, Problems, Requester, Resource, Translation};
-use crate::kinds::eventing::rules;
+use crate::kind_registry::{
+    FieldErrors, KindEntry, KindMeta, RequestContext, ResourceStrategy, VersionConversion,
+};
+use crate::kinds::eventing::delivery_validation;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, namespace};
 use crate::kinds::{READY, REASON, column, kind};
@@ -51,11 +53,15 @@ pub struct PingSourceSpec {
 }
 
 /// What older clients ask for: the same by another name. `kn` up to 1.16 does.
-pub(super) fn v1beta2() -> Entry {
+pub(super) fn v1beta2() -> KindEntry {
     const META: KindMeta = KindMeta { version: "v1beta2", ..PingSource::META };
-    static TRANSLATION: Translation =
-        Translation { stored: &PingSource::META, store: |_| {}, complete: |_| {}, show: |_| {} };
-    Entry::of::<PingSource>().version::<PingSource>(&META, &TRANSLATION).deprecated(
+    static TRANSLATION: VersionConversion = VersionConversion {
+        stored: &PingSource::META,
+        to_stored: |_| {},
+        complete: |_| {},
+        from_stored: |_| {},
+    };
+    KindEntry::of::<PingSource>().version::<PingSource>(&META, &TRANSLATION).deprecated(
         "sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource",
     )
 }
@@ -78,7 +84,7 @@ impl PingSourceSpec {
     ///
     /// # Errors
     /// The field that is wrong, and why.
-    pub fn clock(&self) -> Result<(Schedule, TimeZone), (&'static str, String)> {
+    pub fn clock(&self) -> Result<(CronSchedule, TimeZone), (&'static str, String)> {
         let schedule = self.schedule.trim_start();
         let prefixed = ["CRON_TZ=", "TZ="].iter().find_map(|prefix| schedule.strip_prefix(prefix));
         // As upstream, which puts the field before the schedule: of two zones the second is no schedule.
@@ -86,7 +92,7 @@ impl PingSourceSpec {
             Some(prefixed) => prefixed.split_once(' ').unwrap_or((prefixed, "")),
             None => (self.timezone.as_str(), schedule),
         };
-        let rest = Schedule::parse(rest)
+        let rest = CronSchedule::parse(rest)
             .map_err(|why| ("schedule", format!("invalid value: {}: {why}", self.schedule)));
         let zone = match zone {
             "" => Ok(TimeZone::UTC),
@@ -100,7 +106,7 @@ impl PingSourceSpec {
 
 source! { PingSource { conditions: [SINK_PROVIDED, DEPLOYED, OIDC_IDENTITY_CREATED], not_run: None } }
 
-impl Resource for PingSource {
+impl ResourceStrategy for PingSource {
     const META: KindMeta = KindMeta {
         kind: "PingSource",
         plural: "pingsources",
@@ -113,15 +119,15 @@ impl Resource for PingSource {
         &mut self.metadata
     }
 
-    fn set_defaults(&mut self, _: Option<&Self>, _: &Requester) {
+    fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         if self.spec.schedule.is_empty() {
             self.spec.schedule = EVERY_MINUTE.to_owned();
         }
         let home = namespace(&self.metadata).to_owned();
-        rules::default_destination(&mut self.spec.sink, &home);
+        delivery_validation::default_destination(&mut self.spec.sink, &home);
     }
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         let spec = &self.spec;
         super::validate(&spec.sink, spec.ce_overrides.as_ref(), problems);
         if spec.media().is_none() && !spec.content_type.is_empty() {
@@ -152,7 +158,7 @@ impl Resource for PingSource {
         }
     }
 
-    fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
+    fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         super::validate_by(&self.spec.sink, settings, problems);
     }
 }

@@ -13,7 +13,7 @@ use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
 
 use crate::chunk::Chunk;
-use crate::pool::{Pool, Region};
+use crate::pool::{BufferPool, MemoryRegion};
 
 /// Buffers that the kernel has at least, if there are so many: a turn of a busy core brings some 20 to 60 arrivals, so that a burst after
 /// quiet finds enough, and their pages are 256 KiB.
@@ -22,10 +22,10 @@ const PROVIDED_LEAST: u16 = 64;
 /// The one buffer group of a ring.
 pub(super) const GROUP: u16 = 0;
 
-pub(super) struct Buffers {
+pub(super) struct ProvidedBuffers {
     /// `pool.count()` entries of 16 bytes; the kernel reads them, only we write.
-    ring: Region,
-    pool: Rc<Pool>,
+    ring: MemoryRegion,
+    pool: Rc<BufferPool>,
     /// Where the next entry goes, and one past what the kernel may read. Wraps.
     tail: u16,
     /// Those that the kernel does not have and no chunk holds; the one used last on top.
@@ -38,9 +38,9 @@ pub(super) struct Buffers {
     arrived: u16,
 }
 
-impl Buffers {
-    pub(super) fn register(uring: &IoUring, pool: Rc<Pool>) -> io::Result<Self> {
-        let ring = Region::new(usize::from(pool.count()) * size_of::<BufRingEntry>())?;
+impl ProvidedBuffers {
+    pub(super) fn register(uring: &IoUring, pool: Rc<BufferPool>) -> io::Result<Self> {
+        let ring = MemoryRegion::new(usize::from(pool.count()) * size_of::<BufRingEntry>())?;
         let spare = (0..pool.count()).rev().collect();
         let mut buffers = Self { ring, pool, tail: 0, spare, provided: 0, wanted: 0, arrived: 0 };
         let address = buffers.ring.start.as_ptr() as u64;

@@ -1,7 +1,7 @@
 //! The driver on this machine's kernel.
 
 mod buffers;
-mod posts;
+mod detached_sends;
 mod setup;
 
 use std::collections::VecDeque;
@@ -16,22 +16,22 @@ use std::time::Instant;
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-use crate::address::{self, Address};
-use crate::driver::{Driver, Patience};
-use crate::limits::{BACKLOG_MAX, Options};
-use crate::op::{Completion, Handle, Key, Op, Write};
-use crate::pool::Pool;
-use crate::remote::Doorbell;
+use crate::address::{self, SocketAddress};
+use crate::driver::{Driver, WaitPolicy};
+use crate::limits::{BACKLOG_MAX, RingOptions};
+use crate::op::{Completion, Op, OpKey, SocketHandle, WriteOp};
+use crate::pool::BufferPool;
 use crate::tick::Tick;
+use crate::wake::WakeFlag;
 
-use buffers::{Buffers, GROUP};
-use posts::{Answered, Posts};
+use buffers::{GROUP, ProvidedBuffers};
+use detached_sends::{DetachedOutcome, DetachedSends};
 pub use setup::Unsupported;
 
 /// Answers to cancellations, which say nothing that the cancelled operation does not say itself.
 const IGNORED: u64 = u64::MAX;
 /// The read of the doorbell. Neither is a [`Key`]: four billion slots would have to be in use.
-const BELL: u64 = u64::MAX - 1;
+const WAKE_USER_DATA: u64 = u64::MAX - 1;
 
 /// Sends end in an error, not in a signal; and the kernel goes on by itself after a short send.
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
@@ -39,13 +39,13 @@ const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
 /// What is asked for of a peer's end; that the connection is broken is told unasked.
 const HANGUP: u32 = libc::POLLRDHUP as u32;
 
-pub(crate) struct Kernel {
+pub(crate) struct IoUringDriver {
     // Dropped first, when nothing is under way any more: `Core` has waited for all operations, and our own `drop` for the bell's read.
     // Closing alone would not do, because the kernel takes a ring apart later.
     ring: IoUring,
-    buffers: Buffers,
-    bell: Bell,
-    posts: Posts,
+    buffers: ProvidedBuffers,
+    wake_eventfd: WakeEventFd,
+    detached_sends: DetachedSends,
     /// It is not known of all posts whether they have left, though they were handed over.
     owes: bool,
     /// What found the submission queue full, oldest first.
@@ -54,7 +54,7 @@ pub(crate) struct Kernel {
 }
 
 /// The eventfd that other threads write to, and the read that waits for them.
-struct Bell {
+struct WakeEventFd {
     fd: OwnedFd,
     /// The kernel writes the counter here; boxed, so that it stays in place.
     count: Box<u64>,
@@ -62,47 +62,49 @@ struct Bell {
 }
 
 /// Opens a ring, or says what this kernel lacks.
-pub(crate) fn open(options: &Options) -> Result<(Kernel, Rc<Pool>, Arc<Doorbell>), Unsupported> {
+pub(crate) fn open(
+    options: &RingOptions,
+) -> Result<(IoUringDriver, Rc<BufferPool>, Arc<WakeFlag>), Unsupported> {
     let (fd, bell) = eventfd().map_err(|why| Unsupported::failed("eventfd", &why))?;
     let (ring, buffers, pool) = setup::open(options)?; // last: they go in the order of `Kernel`'s fields, and in no other
-    let bell_state = Bell { fd, count: Box::new(0), armed: false };
-    let kernel = Kernel {
+    let bell_state = WakeEventFd { fd, count: Box::new(0), armed: false };
+    let kernel = IoUringDriver {
         ring,
         buffers,
-        bell: bell_state,
-        posts: Posts::default(),
+        wake_eventfd: bell_state,
+        detached_sends: DetachedSends::default(),
         owes: false,
         backlog: VecDeque::new(),
         epoch: Instant::now(),
     };
-    Ok((kernel, pool, Doorbell::new(Some(bell))))
+    Ok((kernel, pool, WakeFlag::new(Some(bell))))
 }
 
-impl Driver for Kernel {
+impl Driver for IoUringDriver {
     fn now(&self) -> Tick {
         Tick::ZERO + self.epoch.elapsed()
     }
 
-    unsafe fn start(&mut self, key: Key, op: &Op) {
+    unsafe fn start(&mut self, key: OpKey, op: &Op) {
         let entry = match op {
-            Op::Post(socket, chunk) => self.posts.begin(key, socket.handle.0, chunk),
+            Op::DetachedSend(socket, chunk) => self.detached_sends.start(key, socket.handle.0, chunk),
             op => entry(op).user_data(key.0),
         };
         self.push(entry);
     }
 
-    fn cancel(&mut self, key: Key) {
-        self.posts.cancel(key);
+    fn cancel(&mut self, key: OpKey) {
+        self.detached_sends.cancel(key);
         let cancel = opcode::AsyncCancel2::new(CancelBuilder::user_data(key.0)).build();
         self.push(cancel.flags(squeue::Flags::SKIP_SUCCESS).user_data(IGNORED));
     }
 
-    fn turn(&mut self, patience: Patience, answers: &mut Vec<Completion>) {
+    fn turn(&mut self, patience: WaitPolicy, answers: &mut Vec<Completion>) {
         self.buffers.refill();
-        self.arm_bell();
+        self.arm_wake();
         self.flush_backlog();
         // With entries left behind, waiting would wait for answers to what was never asked.
-        let patience = if self.backlog.is_empty() && !self.owes { patience } else { Patience::None };
+        let patience = if self.backlog.is_empty() && !self.owes { patience } else { WaitPolicy::None };
         if let Err(why) = self.enter(patience) {
             match why.raw_os_error() {
                 // Time is up; a signal; or the kernel wants its answers taken before it takes more.
@@ -111,20 +113,20 @@ impl Driver for Kernel {
             }
         }
         let slow = self.reap(answers);
-        self.owes = !self.has_said_all();
+        self.owes = !self.is_drained();
         if !self.owes {
-            self.posts.conclude(answers);
+            self.detached_sends.conclude(answers);
         }
         slow.into_iter().for_each(|entry| self.push(entry));
     }
 
-    fn socket(&mut self, address: &Address) -> io::Result<Handle> {
+    fn socket(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
         let socket = new_socket(address)?;
         set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
-        Ok(Handle(socket.into_raw_fd()))
+        Ok(SocketHandle(socket.into_raw_fd()))
     }
 
-    fn listen(&mut self, address: &Address) -> io::Result<Handle> {
+    fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
         let socket = new_socket(address)?;
         set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
         set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
@@ -135,26 +137,26 @@ impl Driver for Kernel {
         check(unsafe { libc::bind(socket.as_raw_fd(), pointer, bytes) })?;
         // SAFETY: takes no pointer; the descriptor is ours.
         check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG_MAX) })?;
-        Ok(Handle(socket.into_raw_fd()))
+        Ok(SocketHandle(socket.into_raw_fd()))
     }
 
-    fn adopt(&mut self, listener: TcpListener) -> io::Result<Handle> {
+    fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle> {
         let socket = OwnedFd::from(listener);
         set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
-        Ok(Handle(socket.into_raw_fd()))
+        Ok(SocketHandle(socket.into_raw_fd()))
     }
 
-    fn local_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+    fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
         // SAFETY: `ask` hands in room for any address and its size.
         address::ask(|storage, bytes| unsafe { libc::getsockname(socket.0, storage, bytes) })
     }
 
-    fn peer_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+    fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
         // SAFETY: `ask` hands in room for any address and its size.
         address::ask(|storage, bytes| unsafe { libc::getpeername(socket.0, storage, bytes) })
     }
 
-    fn set_reset_on_close(&mut self, socket: Handle, resets: bool) -> io::Result<()> {
+    fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) -> io::Result<()> {
         let linger = libc::linger { l_onoff: resets.into(), l_linger: 0 };
         let (level, option) = (libc::SOL_SOCKET, libc::SO_LINGER);
         let bytes = size_of::<libc::linger>() as libc::socklen_t;
@@ -164,7 +166,7 @@ impl Driver for Kernel {
     }
 }
 
-impl Kernel {
+impl IoUringDriver {
     fn push(&mut self, entry: squeue::Entry) {
         if !self.backlog.is_empty() || !self.try_push(&entry) {
             self.backlog.push_back(entry);
@@ -190,28 +192,29 @@ impl Kernel {
         }
     }
 
-    fn arm_bell(&mut self) {
-        if !self.bell.armed {
-            self.bell.armed = true;
-            let target = (&raw mut *self.bell.count).cast::<u8>();
-            let read = opcode::Read::new(Fd(self.bell.fd.as_raw_fd()), target, size_of::<u64>() as u32);
-            self.push(read.build().user_data(BELL));
+    fn arm_wake(&mut self) {
+        if !self.wake_eventfd.armed {
+            self.wake_eventfd.armed = true;
+            let target = (&raw mut *self.wake_eventfd.count).cast::<u8>();
+            let read =
+                opcode::Read::new(Fd(self.wake_eventfd.fd.as_raw_fd()), target, size_of::<u64>() as u32);
+            self.push(read.build().user_data(WAKE_USER_DATA));
         }
     }
 
-    fn enter(&mut self, patience: Patience) -> io::Result<usize> {
+    fn enter(&mut self, patience: WaitPolicy) -> io::Result<usize> {
         match patience {
-            Patience::Forever => self.ring.submit_and_wait(1),
-            Patience::Until(wait) => {
+            WaitPolicy::Forever => self.ring.submit_and_wait(1),
+            WaitPolicy::Until(wait) => {
                 let wait = Timespec::new().sec(wait.as_secs()).nsec(wait.subsec_nanos());
                 self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&wait))
             }
-            Patience::None if self.is_quiet() => Ok(0),
-            Patience::Awake(_) if self.is_quiet() => {
+            WaitPolicy::None if self.is_quiet() => Ok(0),
+            WaitPolicy::Awake(_) if self.is_quiet() => {
                 std::thread::yield_now(); // the kernel's own workers may need just this processor
                 Ok(0)
             }
-            Patience::None | Patience::Awake(_) => self.ring.submit(),
+            WaitPolicy::None | WaitPolicy::Awake(_) => self.ring.submit(),
         }
     }
 
@@ -223,7 +226,7 @@ impl Kernel {
     }
 
     /// The kernel has taken all entries, and none of its answers waits outside the queue.
-    fn has_said_all(&mut self) -> bool {
+    fn is_drained(&mut self) -> bool {
         let submission = self.ring.submission();
         self.backlog.is_empty() && submission.is_empty() && !submission.cq_overflow()
     }
@@ -234,7 +237,7 @@ impl Kernel {
         for entry in self.ring.completion() {
             match entry.user_data() {
                 IGNORED => {}
-                BELL => self.bell.armed = false,
+                WAKE_USER_DATA => self.wake_eventfd.armed = false,
                 key => {
                     let (result, flags) = (entry.result(), entry.flags());
                     // SAFETY: the kernel names a buffer once per time it was provided, and `refill`
@@ -242,14 +245,14 @@ impl Kernel {
                     let chunk = cqueue::buffer_select(flags)
                         .map(|id| unsafe { self.buffers.filled(id, result.max(0) as u32) });
                     let more = cqueue::more(flags);
-                    let mut answer = Completion { key: Key(key), result, more, chunk };
-                    if !more && !self.posts.is_empty() {
-                        match self.posts.answered(answer.key, result) {
-                            Some(Answered::GoesOn(entry)) => {
+                    let mut answer = Completion { key: OpKey(key), result, more, chunk };
+                    if !more && !self.detached_sends.is_empty() {
+                        match self.detached_sends.answered(answer.key, result) {
+                            Some(DetachedOutcome::More(entry)) => {
                                 slow.push(entry);
                                 continue;
                             }
-                            Some(Answered::Done(result)) => answer.result = result,
+                            Some(DetachedOutcome::Done(result)) => answer.result = result,
                             None => {}
                         }
                     }
@@ -261,16 +264,16 @@ impl Kernel {
     }
 }
 
-impl Drop for Kernel {
+impl Drop for IoUringDriver {
     /// The ring waits for all operations before it drops its driver; the bell's read is the driver's
     /// own, and the kernel must not write to freed memory.
     fn drop(&mut self) {
         let mut unasked = Vec::new();
-        self.cancel(Key(BELL));
-        while self.bell.armed {
+        self.cancel(OpKey(WAKE_USER_DATA));
+        while self.wake_eventfd.armed {
             self.flush_backlog();
-            if self.enter(Patience::Forever).is_err() {
-                std::mem::forget(std::mem::take(&mut self.bell.count));
+            if self.enter(WaitPolicy::Forever).is_err() {
+                std::mem::forget(std::mem::take(&mut self.wake_eventfd.count));
                 return;
             }
             self.reap(&mut unasked);
@@ -280,7 +283,7 @@ impl Drop for Kernel {
 
 /// The submission for an operation, except its name.
 fn entry(op: &Op) -> squeue::Entry {
-    let fd = |handle: Handle| Fd(handle.0);
+    let fd = |handle: SocketHandle| Fd(handle.0);
     match op {
         Op::Accept(socket) => opcode::AcceptMulti::new(fd(socket.handle)).flags(libc::SOCK_CLOEXEC).build(),
         Op::Connect(socket, address) => {
@@ -295,11 +298,11 @@ fn entry(op: &Op) -> squeue::Entry {
             let send = opcode::Send::new(fd(socket.handle), chunk.as_ptr(), length(chunk));
             send.flags(SEND_FLAGS).build()
         }
-        Op::Post(..) => unreachable!("posts are begun apart"),
+        Op::DetachedSend(..) => unreachable!("posts are begun apart"),
         Op::Shutdown(socket) => opcode::Shutdown::new(fd(socket.handle), libc::SHUT_WR).build(),
         Op::Hangup(socket) => opcode::PollAdd::new(fd(socket.handle), HANGUP).build(),
         Op::Close(handle) => opcode::Close::new(fd(*handle)).build(),
-        Op::Write(Write { file, chunk, offset, durable }) => {
+        Op::Write(WriteOp { file, chunk, offset, durable }) => {
             let write = opcode::Write::new(Fd(file.as_raw_fd()), chunk.as_ptr(), length(chunk));
             write.offset(*offset).rw_flags(if *durable { libc::RWF_DSYNC } else { 0 }).build()
         }
@@ -321,7 +324,7 @@ fn eventfd() -> io::Result<(OwnedFd, fs::File)> {
     Ok((fd, copy))
 }
 
-fn new_socket(address: &Address) -> io::Result<OwnedFd> {
+fn new_socket(address: &SocketAddress) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     let fd = check(unsafe { libc::socket(address.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: the kernel has just made this descriptor for us.

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use io_uring::types::Fd;
 use io_uring::{IoUring, Probe, cqueue, opcode};
 
-use super::buffers::{Buffers, GROUP};
-use crate::limits::Options;
-use crate::pool::Pool;
+use super::buffers::{GROUP, ProvidedBuffers};
+use crate::limits::RingOptions;
+use crate::pool::BufferPool;
 
 /// This machine cannot run the ring.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +54,7 @@ const OPERATIONS: [(u8, &str); 11] = [
 ];
 
 /// What the kernel said about itself.
-struct Probed {
+struct KernelProbe {
     kernel: String,
     operations: [bool; OPERATIONS.len()],
     /// Completions are kept when their queue is full.
@@ -65,7 +65,7 @@ struct Probed {
     skip_success: bool,
 }
 
-pub(super) fn open(options: &Options) -> Result<(IoUring, Buffers, Rc<Pool>), Unsupported> {
+pub(super) fn open(options: &RingOptions) -> Result<(IoUring, ProvidedBuffers, Rc<BufferPool>), Unsupported> {
     let flags = "the setup flags SINGLE_ISSUER, COOP_TASKRUN and DEFER_TASKRUN";
     let mut uring = IoUring::builder()
         .setup_single_issuer()
@@ -78,9 +78,9 @@ pub(super) fn open(options: &Options) -> Result<(IoUring, Buffers, Rc<Pool>), Un
         .map_err(|why| Unsupported::failed(flags, &why))?;
     judge(&probe(&uring).map_err(|why| Unsupported::failed("IORING_REGISTER_PROBE", &why))?)?;
 
-    let pool = Pool::new(options.chunk_bytes, options.chunks)
+    let pool = BufferPool::new(options.chunk_bytes, options.chunks)
         .map_err(|why| Unsupported::failed("memory for receive buffers", &why))?;
-    let mut buffers = Buffers::register(&uring, Rc::clone(&pool))
+    let mut buffers = ProvidedBuffers::register(&uring, Rc::clone(&pool))
         .map_err(|why| Unsupported::failed("a provided-buffer ring (IORING_REGISTER_PBUF_RING)", &why))?;
     match try_multishot(&mut uring, &mut buffers) {
         Ok(true) => Ok((uring, buffers, pool)),
@@ -93,10 +93,10 @@ pub(super) fn open(options: &Options) -> Result<(IoUring, Buffers, Rc<Pool>), Un
     }
 }
 
-fn probe(uring: &IoUring) -> io::Result<Probed> {
+fn probe(uring: &IoUring) -> io::Result<KernelProbe> {
     let mut probe = Probe::new();
     uring.submitter().register_probe(&mut probe)?;
-    Ok(Probed {
+    Ok(KernelProbe {
         kernel: kernel_release(),
         operations: OPERATIONS.map(|(code, _)| probe.is_supported(code)),
         no_drop: uring.params().is_feature_nodrop(),
@@ -106,7 +106,7 @@ fn probe(uring: &IoUring) -> io::Result<Probed> {
 }
 
 /// Names everything that is missing.
-fn judge(probed: &Probed) -> Result<(), Unsupported> {
+fn judge(probed: &KernelProbe) -> Result<(), Unsupported> {
     let features = [
         (probed.no_drop, "IORING_FEAT_NODROP"),
         (probed.ext_arg, "IORING_FEAT_EXT_ARG"),
@@ -123,7 +123,7 @@ fn judge(probed: &Probed) -> Result<(), Unsupported> {
 
 /// No probe tells of multishot receive, so one byte is received that way: the answer must promise
 /// another. The end of the stream then ends the operation, so nothing is left behind.
-fn try_multishot(uring: &mut IoUring, buffers: &mut Buffers) -> io::Result<bool> {
+fn try_multishot(uring: &mut IoUring, buffers: &mut ProvidedBuffers) -> io::Result<bool> {
     let (mut here, there) = UnixStream::pair()?;
     here.write_all(&[1])?;
     let receive = opcode::RecvMulti::new(Fd(there.as_raw_fd()), GROUP).build();
@@ -165,8 +165,8 @@ fn kernel_release() -> String {
 mod tests {
     use super::*;
 
-    fn complete() -> Probed {
-        Probed {
+    fn complete() -> KernelProbe {
+        KernelProbe {
             kernel: "6.18.1".to_owned(),
             operations: [true; OPERATIONS.len()],
             no_drop: true,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_kernel_and_all_that_is_missing() {
-        let mut old = Probed { kernel: "5.4.0-42-generic".to_owned(), ext_arg: false, ..complete() };
+        let mut old = KernelProbe { kernel: "5.4.0-42-generic".to_owned(), ext_arg: false, ..complete() };
         old.operations[9] = false;
         let told = judge(&old).unwrap_err().to_string();
         for part in ["Linux 5.4.0-42-generic", "IORING_OP_SHUTDOWN, IORING_FEAT_EXT_ARG", "6.1"] {

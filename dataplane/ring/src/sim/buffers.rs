@@ -5,24 +5,24 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use crate::chunk::Chunk;
-use crate::pool::Pool;
+use crate::pool::BufferPool;
 
 /// Where a receive wants its bytes.
 #[derive(Clone, Copy)]
-pub(super) enum Target {
+pub(super) enum SimReceiveTarget {
     /// In whichever buffer is free, as often as bytes arrive.
     Buffers,
     /// In the operation's own memory, once.
-    Room { start: NonNull<u8>, bytes: usize },
+    OpBuffer { start: NonNull<u8>, bytes: usize },
 }
 
-pub(super) struct Buffers {
-    pool: Rc<Pool>,
+pub(super) struct SimBuffers {
+    pool: Rc<BufferPool>,
     free: VecDeque<u16>,
 }
 
-impl Buffers {
-    pub(super) fn new(pool: Rc<Pool>) -> Self {
+impl SimBuffers {
+    pub(super) fn new(pool: Rc<BufferPool>) -> Self {
         let free = (0..pool.count()).collect();
         Self { pool, free }
     }
@@ -48,7 +48,7 @@ impl Buffers {
     ///
     /// # Safety
     /// The operation is under way, so that its memory is there and only we write to it.
-    pub(super) unsafe fn fill_room(start: NonNull<u8>, room_bytes: usize, bytes: &[u8]) -> usize {
+    pub(super) unsafe fn fill_op_buffer(start: NonNull<u8>, room_bytes: usize, bytes: &[u8]) -> usize {
         let count = bytes.len().min(room_bytes);
         // SAFETY: `count` is no more than the room has, and `bytes` is memory of the simulation.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start.as_ptr(), count) };

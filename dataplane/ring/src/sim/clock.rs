@@ -6,19 +6,19 @@ use std::time::Duration;
 use crate::tick::Tick;
 
 /// A clock with a diary. Things of the same moment happen in the order in which they were planned.
-pub(super) struct Agenda<E> {
+pub(super) struct EventSchedule<E> {
     now: Tick,
     planned: BTreeMap<(Tick, u64), E>,
     plans: u64,
 }
 
-impl<E> Default for Agenda<E> {
+impl<E> Default for EventSchedule<E> {
     fn default() -> Self {
         Self { now: Tick::ZERO, planned: BTreeMap::new(), plans: 0 }
     }
 }
 
-impl<E> Agenda<E> {
+impl<E> EventSchedule<E> {
     pub(super) fn now(&self) -> Tick {
         self.now
     }

@@ -10,9 +10,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-use super::{Event, Means};
+use super::{SimContext, SimEvent};
 use crate::chunk::Chunk;
-use crate::op::{Key, Write};
+use crate::op::{OpKey, WriteOp};
 
 /// What a disk writes whole or not at all, as file systems assume.
 const PAGE_BYTES: u64 = 4096;
@@ -21,72 +21,72 @@ const PAGE_BYTES: u64 = 4096;
 type FileId = (u64, u64);
 
 #[derive(Default)]
-pub(super) struct Disk {
-    jobs: BTreeMap<Key, Job>,
-    files: BTreeMap<FileId, Image>,
+pub(super) struct SimDisk {
+    jobs: BTreeMap<OpKey, DiskJob>,
+    files: BTreeMap<FileId, FileImage>,
 }
 
-enum Job {
+enum DiskJob {
     Write { file: FileId, chunk: Chunk, offset: u64, durable: bool },
-    Sync { file: FileId, as_of: Snapshot },
+    Sync { file: FileId, as_of: SyncSnapshot },
 }
 
 /// One file and what is not yet safe in it.
-struct Image {
+struct FileImage {
     /// Our own descriptor: it reads even where the writer's may not.
     file: fs::File,
     /// The length that is safe.
     safe_bytes: u64,
-    pages: BTreeMap<u64, Page>,
+    pages: BTreeMap<u64, DirtyPage>,
     writes: u64,
 }
 
-struct Page {
+struct DirtyPage {
     before: Vec<u8>,
     /// Number of the last write that touched it.
     touched: u64,
 }
 
 /// What a sync, asked for now, will have made safe when it is done.
-struct Snapshot {
+struct SyncSnapshot {
     writes: u64,
     bytes: u64,
     pages: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Disk {
-    pub(super) fn write(&mut self, key: Key, write: &Write, means: &mut Means<'_>) {
+impl SimDisk {
+    pub(super) fn write(&mut self, key: OpKey, write: &WriteOp, means: &mut SimContext<'_>) {
         match self.image(&write.file) {
-            Ok(_) if write.durable && !means.weather.durable_writes => means.finish(key, -libc::EOPNOTSUPP),
+            Ok(_) if write.durable && !means.faults.durable_writes => means.finish(key, -libc::EOPNOTSUPP),
             Ok((file, _)) => {
-                let Write { chunk, offset, durable, .. } = write;
-                let job = Job::Write { file, chunk: chunk.clone(), offset: *offset, durable: *durable };
+                let WriteOp { chunk, offset, durable, .. } = write;
+                let job = DiskJob::Write { file, chunk: chunk.clone(), offset: *offset, durable: *durable };
                 self.begin(key, job, means);
             }
             Err(why) => means.finish(key, errno(&why)),
         }
     }
 
-    pub(super) fn sync(&mut self, key: Key, file: &Arc<fs::File>, means: &mut Means<'_>) {
+    pub(super) fn sync(&mut self, key: OpKey, file: &Arc<fs::File>, means: &mut SimContext<'_>) {
         let begun = self.image(file).and_then(|(id, image)| Ok((id, image.snapshot()?)));
         match begun {
-            Ok((file, as_of)) => self.begin(key, Job::Sync { file, as_of }, means),
+            Ok((file, as_of)) => self.begin(key, DiskJob::Sync { file, as_of }, means),
             Err(why) => means.finish(key, errno(&why)),
         }
     }
 
     /// The disk gets to an operation.
-    pub(super) fn happen(&mut self, key: Key, means: &mut Means<'_>) {
+    pub(super) fn happen(&mut self, key: OpKey, means: &mut SimContext<'_>) {
         let Some(job) = self.jobs.remove(&key) else { return };
-        let failed = means.happens(means.weather.disk_errors);
+        let failed = means.happens(means.faults.disk_errors);
         let result = match job {
-            Job::Write { file, chunk, offset, .. } if failed => {
+            DiskJob::Write { file, chunk, offset, .. } if failed => {
                 self.tear(file, &chunk, offset, means);
                 -libc::EIO
             }
-            Job::Sync { .. } if failed => -libc::EIO,
-            Job::Write { file, mut chunk, offset, durable } => {
-                if chunk.len() > 1 && means.happens(means.weather.short_writes) {
+            DiskJob::Sync { .. } if failed => -libc::EIO,
+            DiskJob::Write { file, mut chunk, offset, durable } => {
+                if chunk.len() > 1 && means.happens(means.faults.short_writes) {
                     chunk.truncate(means.chance.usize(1..chunk.len()));
                 }
                 let image = self.files.get_mut(&file).expect("made when the write was asked for");
@@ -95,7 +95,7 @@ impl Disk {
                     Err(why) => errno(&why),
                 }
             }
-            Job::Sync { file, as_of } => {
+            DiskJob::Sync { file, as_of } => {
                 self.files.get_mut(&file).expect("made when the sync was asked for").synced(as_of);
                 0
             }
@@ -103,9 +103,9 @@ impl Disk {
         means.finish(key, result);
     }
 
-    pub(super) fn power_cut(&mut self, means: &mut Means<'_>) {
+    pub(super) fn power_cut(&mut self, means: &mut SimContext<'_>) {
         for (key, job) in std::mem::take(&mut self.jobs) {
-            if let Job::Write { file, chunk, offset, .. } = job {
+            if let DiskJob::Write { file, chunk, offset, .. } = job {
                 self.tear(file, &chunk, offset, means);
             }
             means.finish(key, -libc::EIO);
@@ -116,14 +116,14 @@ impl Disk {
         self.files.clear();
     }
 
-    fn begin(&mut self, key: Key, job: Job, means: &mut Means<'_>) {
+    fn begin(&mut self, key: OpKey, job: DiskJob, means: &mut SimContext<'_>) {
         self.jobs.insert(key, job);
-        let wait = means.between(&means.weather.disk_latency.clone());
-        means.agenda.plan(wait, Event::Disk(key));
+        let wait = means.between(&means.faults.disk_latency.clone());
+        means.agenda.plan(wait, SimEvent::Disk(key));
     }
 
     /// Writes some of the pages of a write that fails.
-    fn tear(&mut self, file: FileId, chunk: &[u8], offset: u64, means: &mut Means<'_>) {
+    fn tear(&mut self, file: FileId, chunk: &[u8], offset: u64, means: &mut SimContext<'_>) {
         let image = self.files.get_mut(&file).expect("made when the write was asked for");
         let mut done = 0;
         while done < chunk.len() {
@@ -138,7 +138,7 @@ impl Disk {
         }
     }
 
-    fn image(&mut self, file: &fs::File) -> io::Result<(FileId, &mut Image)> {
+    fn image(&mut self, file: &fs::File) -> io::Result<(FileId, &mut FileImage)> {
         let metadata = file.metadata()?;
         let id = (metadata.dev(), metadata.ino());
         let image = match self.files.entry(id) {
@@ -146,14 +146,14 @@ impl Disk {
             std::collections::btree_map::Entry::Vacant(new) => {
                 let path = format!("/proc/self/fd/{}", file.as_raw_fd());
                 let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
-                new.insert(Image { file, safe_bytes: metadata.len(), pages: BTreeMap::new(), writes: 0 })
+                new.insert(FileImage { file, safe_bytes: metadata.len(), pages: BTreeMap::new(), writes: 0 })
             }
         };
         Ok((id, image))
     }
 }
 
-impl Image {
+impl FileImage {
     fn write(&mut self, bytes: &[u8], offset: u64, durable: bool) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64).ok_or(io::ErrorKind::InvalidInput)?;
         let pages = offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
@@ -161,7 +161,7 @@ impl Image {
         for page in pages.clone() {
             if !self.pages.contains_key(&page) {
                 let before = self.read(page)?;
-                self.pages.insert(page, Page { before, touched: 0 });
+                self.pages.insert(page, DirtyPage { before, touched: 0 });
             }
             if let Some(page) = self.pages.get_mut(&page) {
                 page.touched = self.writes;
@@ -175,14 +175,14 @@ impl Image {
         Ok(())
     }
 
-    fn snapshot(&self) -> io::Result<Snapshot> {
+    fn snapshot(&self) -> io::Result<SyncSnapshot> {
         let pages = self.pages.keys().map(|page| Ok((*page, self.read(*page)?)));
         let pages = pages.collect::<io::Result<_>>()?;
-        Ok(Snapshot { writes: self.writes, bytes: self.file.metadata()?.len(), pages })
+        Ok(SyncSnapshot { writes: self.writes, bytes: self.file.metadata()?.len(), pages })
     }
 
     /// A sync is done: what was there when it was asked for is safe, later writes are not.
-    fn synced(&mut self, as_of: Snapshot) {
+    fn synced(&mut self, as_of: SyncSnapshot) {
         self.safe_bytes = self.safe_bytes.max(as_of.bytes);
         for (number, content) in as_of.pages {
             if let Some(page) = self.pages.get_mut(&number) {
@@ -195,9 +195,9 @@ impl Image {
         }
     }
 
-    fn power_cut(&mut self, means: &mut Means<'_>) -> io::Result<()> {
+    fn power_cut(&mut self, means: &mut SimContext<'_>) -> io::Result<()> {
         let bytes = self.file.metadata()?.len();
-        for (page, Page { before, .. }) in std::mem::take(&mut self.pages) {
+        for (page, DirtyPage { before, .. }) in std::mem::take(&mut self.pages) {
             if means.chance.bool() {
                 let start = page * PAGE_BYTES;
                 let mut content = before;

@@ -10,8 +10,8 @@
 mod buffers;
 mod clock;
 mod disk;
+mod faults;
 mod net;
-mod weather;
 
 use std::cell::RefCell;
 use std::io;
@@ -19,52 +19,52 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::address::Address;
-use crate::driver::{Driver, Patience};
-use crate::limits::Options;
-use crate::op::{Completion, Handle, Key, Op};
-use crate::pool::Pool;
-use crate::remote::Doorbell;
+use crate::address::SocketAddress;
+use crate::driver::{Driver, WaitPolicy};
+use crate::limits::RingOptions;
+use crate::op::{Completion, Op, OpKey, SocketHandle};
+use crate::pool::BufferPool;
 use crate::ring::Ring;
 use crate::tick::Tick;
+use crate::wake::WakeFlag;
 
-use buffers::{Buffers, Target};
-use clock::Agenda;
-use disk::Disk;
-use net::Net;
-pub use weather::Weather;
+use buffers::{SimBuffers, SimReceiveTarget};
+use clock::EventSchedule;
+use disk::SimDisk;
+pub use faults::FaultProfile;
+use net::SimNetwork;
 
 /// What one turn of the loop costs, so that a task that always yields sees time pass.
 const TURN: Duration = Duration::from_micros(1);
 
 /// A machine with one ring.
-pub struct World {
+pub struct Simulation {
     ring: Ring,
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<SimState>>,
 }
 
-impl World {
+impl Simulation {
     #[must_use]
-    pub fn new(seed: u64, weather: Weather) -> Self {
-        Self::with_options(seed, weather, Options::default())
+    pub fn new(seed: u64, weather: FaultProfile) -> Self {
+        Self::with_options(seed, weather, RingOptions::default())
     }
 
     /// A world whose ring has bounds of its own.
     #[must_use]
-    pub fn with_options(seed: u64, weather: Weather, options: Options) -> Self {
-        let pool = Pool::new(options.chunk_bytes, options.chunks).expect("memory for receive buffers");
-        let state = State {
-            agenda: Agenda::default(),
+    pub fn with_options(seed: u64, weather: FaultProfile, options: RingOptions) -> Self {
+        let pool = BufferPool::new(options.chunk_bytes, options.chunks).expect("memory for receive buffers");
+        let state = SimState {
+            agenda: EventSchedule::default(),
             chance: fastrand::Rng::with_seed(seed),
-            weather,
-            net: Net::new(Buffers::new(Rc::clone(&pool))),
-            disk: Disk::default(),
+            faults: weather,
+            net: SimNetwork::new(SimBuffers::new(Rc::clone(&pool))),
+            disk: SimDisk::default(),
             answers: Vec::new(),
             powered: true,
         };
         let state = Rc::new(RefCell::new(state));
-        let driver = Sim { state: Rc::clone(&state) };
-        Self { ring: Ring::new(Box::new(driver), pool, Doorbell::new(None), options), state }
+        let driver = SimDriver { state: Rc::clone(&state) };
+        Self { ring: Ring::new(Box::new(driver), pool, WakeFlag::new(None), options), state }
     }
 
     /// The machine's ring; each call gives a handle to the same one.
@@ -74,8 +74,8 @@ impl World {
     }
 
     /// Changes the weather from now on.
-    pub fn set_weather(&self, weather: Weather) {
-        self.state.borrow_mut().weather = weather;
+    pub fn set_faults(&self, weather: FaultProfile) {
+        self.state.borrow_mut().faults = weather;
     }
 
     /// Pulls the plug. Any subset of the 4 KiB pages that were written and not synced is lost, writes
@@ -87,35 +87,35 @@ impl World {
 }
 
 /// Everything the world is made of.
-struct State {
-    agenda: Agenda<Event>,
+struct SimState {
+    agenda: EventSchedule<SimEvent>,
     chance: fastrand::Rng,
-    weather: Weather,
-    net: Net,
-    disk: Disk,
+    faults: FaultProfile,
+    net: SimNetwork,
+    disk: SimDisk,
     /// Ready for the next turn to hand out.
     answers: Vec<Completion>,
     powered: bool,
 }
 
 /// What can happen at a moment.
-enum Event {
-    Net(net::Event),
+enum SimEvent {
+    Net(net::NetEvent),
     /// The disk gets to this operation.
-    Disk(Key),
+    Disk(OpKey),
 }
 
 /// What a part of the world may use of the others.
-struct Means<'a> {
-    agenda: &'a mut Agenda<Event>,
+struct SimContext<'a> {
+    agenda: &'a mut EventSchedule<SimEvent>,
     chance: &'a mut fastrand::Rng,
-    weather: &'a Weather,
+    faults: &'a FaultProfile,
     answers: &'a mut Vec<Completion>,
 }
 
-impl Means<'_> {
+impl SimContext<'_> {
     /// The only answer, or the last of several.
-    fn finish(&mut self, key: Key, result: i32) {
+    fn finish(&mut self, key: OpKey, result: i32) {
         self.answers.push(Completion { key, result, more: false, chunk: None });
     }
 
@@ -129,13 +129,13 @@ impl Means<'_> {
     }
 }
 
-impl State {
-    fn parts(&mut self) -> (&mut Net, &mut Disk, Means<'_>) {
-        let Self { agenda, chance, weather, net, disk, answers, .. } = self;
-        (net, disk, Means { agenda, chance, weather, answers })
+impl SimState {
+    fn parts(&mut self) -> (&mut SimNetwork, &mut SimDisk, SimContext<'_>) {
+        let Self { agenda, chance, faults: weather, net, disk, answers, .. } = self;
+        (net, disk, SimContext { agenda, chance, faults: weather, answers })
     }
 
-    fn start(&mut self, key: Key, op: &Op) {
+    fn start(&mut self, key: OpKey, op: &Op) {
         let powered = self.powered;
         let (net, disk, mut means) = self.parts();
         match op {
@@ -143,13 +143,13 @@ impl State {
             _ if !powered => means.finish(key, -libc::EIO),
             Op::Accept(socket) => net.accept(key, socket.handle, &mut means),
             Op::Connect(socket, address) => net.connect(key, socket.handle, address.std, &mut means),
-            Op::Receive(socket) => net.receive(key, socket.handle, Target::Buffers, &mut means),
+            Op::Receive(socket) => net.receive(key, socket.handle, SimReceiveTarget::Buffers, &mut means),
             Op::ReceiveOnce(socket, room) => {
-                let target = Target::Room { start: room.start, bytes: room.len() };
+                let target = SimReceiveTarget::OpBuffer { start: room.start, bytes: room.len() };
                 net.receive(key, socket.handle, target, &mut means);
             }
             // Copied, as a kernel does: what is under way must not hold receive buffers.
-            Op::Send(socket, chunk) | Op::Post(socket, chunk) => {
+            Op::Send(socket, chunk) | Op::DetachedSend(socket, chunk) => {
                 net.send(key, socket.handle, chunk.to_vec().into(), &mut means)
             }
             Op::Shutdown(socket) => net.shutdown(key, socket.handle, &mut means),
@@ -164,18 +164,18 @@ impl State {
         while let Some(event) = self.agenda.pop_due() {
             let (net, disk, mut means) = self.parts();
             match event {
-                Event::Net(event) => net.happen(event, &mut means),
-                Event::Disk(key) => disk.happen(key, &mut means),
+                SimEvent::Net(event) => net.happen(event, &mut means),
+                SimEvent::Disk(key) => disk.happen(key, &mut means),
             }
         }
     }
 
     /// Moves the clock until there is an answer or patience ends.
-    fn wait(&mut self, patience: Patience) {
+    fn wait(&mut self, patience: WaitPolicy) {
         let until = match patience {
-            Patience::None => return,
-            Patience::Until(wait) | Patience::Awake(wait) => Some(self.agenda.now() + wait),
-            Patience::Forever => None,
+            WaitPolicy::None => return,
+            WaitPolicy::Until(wait) | WaitPolicy::Awake(wait) => Some(self.agenda.now() + wait),
+            WaitPolicy::Forever => None,
         };
         while self.answers.is_empty() {
             match (self.agenda.next(), until) {
@@ -201,26 +201,26 @@ impl State {
     }
 }
 
-struct Sim {
-    state: Rc<RefCell<State>>,
+struct SimDriver {
+    state: Rc<RefCell<SimState>>,
 }
 
-impl Driver for Sim {
+impl Driver for SimDriver {
     fn now(&self) -> Tick {
         self.state.borrow().agenda.now()
     }
 
-    unsafe fn start(&mut self, key: Key, op: &Op) {
+    unsafe fn start(&mut self, key: OpKey, op: &Op) {
         self.state.borrow_mut().start(key, op);
     }
 
-    fn cancel(&mut self, key: Key) {
+    fn cancel(&mut self, key: OpKey) {
         let mut state = self.state.borrow_mut();
         let (net, _, mut means) = state.parts();
         net.cancel(key, &mut means); // the disk finishes what it has begun
     }
 
-    fn turn(&mut self, patience: Patience, answers: &mut Vec<Completion>) {
+    fn turn(&mut self, patience: WaitPolicy, answers: &mut Vec<Completion>) {
         let mut state = self.state.borrow_mut();
         let after = state.agenda.now() + TURN;
         state.agenda.jump(after);
@@ -230,28 +230,28 @@ impl Driver for Sim {
         answers.append(&mut state.answers);
     }
 
-    fn socket(&mut self, _: &Address) -> io::Result<Handle> {
+    fn socket(&mut self, _: &SocketAddress) -> io::Result<SocketHandle> {
         Ok(self.state.borrow_mut().net.socket())
     }
 
-    fn listen(&mut self, address: &Address) -> io::Result<Handle> {
+    fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
         self.state.borrow_mut().net.listen(address.std)
     }
 
-    fn adopt(&mut self, listener: TcpListener) -> io::Result<Handle> {
+    fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle> {
         let address = listener.local_addr()?;
         self.state.borrow_mut().net.listen(address)
     }
 
-    fn local_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+    fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
         self.state.borrow().net.local_address(socket)
     }
 
-    fn peer_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+    fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
         self.state.borrow().net.peer_address(socket)
     }
 
-    fn set_reset_on_close(&mut self, socket: Handle, resets: bool) -> io::Result<()> {
+    fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) -> io::Result<()> {
         self.state.borrow_mut().net.set_reset_on_close(socket, resets);
         Ok(())
     }

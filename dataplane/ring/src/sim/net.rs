@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::buffers::{Buffers, Target};
-use super::{Event as WorldEvent, Means};
+use super::buffers::{SimBuffers, SimReceiveTarget};
+use super::{SimContext, SimEvent as WorldEvent};
 use crate::chunk::Chunk;
 use crate::limits::BACKLOG_MAX;
-use crate::op::{Completion, Handle, Key};
+use crate::op::{Completion, OpKey, SocketHandle};
 use crate::tick::Tick;
 
 /// Where ports begin that nobody chose, as on Linux.
@@ -21,45 +21,45 @@ const PORT_FIRST: u16 = 32_768;
 const HUNG_UP: i32 = libc::POLLRDHUP as i32;
 
 /// What the network brings.
-pub(super) enum Event {
+pub(super) enum NetEvent {
     /// A client's greeting reaches `address`.
     Knock {
-        client: Handle,
+        client: SocketHandle,
         address: SocketAddr,
     },
     /// The answer to it.
     Admitted {
-        client: Handle,
+        client: SocketHandle,
         result: i32,
     },
     Arrive {
-        from: Handle,
-        to: Handle,
+        from: SocketHandle,
+        to: SocketHandle,
         bytes: Chunk,
     },
     Finish {
-        to: Handle,
+        to: SocketHandle,
     },
     Break {
-        to: Handle,
+        to: SocketHandle,
     },
 }
 
-pub(super) struct Net {
-    pub(super) buffers: Buffers,
-    sockets: BTreeMap<Handle, Socket>,
+pub(super) struct SimNetwork {
+    pub(super) buffers: SimBuffers,
+    sockets: BTreeMap<SocketHandle, SimSocket>,
     /// Which socket an operation under way is for.
-    operations: BTreeMap<Key, Handle>,
+    operations: BTreeMap<OpKey, SocketHandle>,
     next_handle: i32,
     next_port: u16,
 }
 
-enum Socket {
-    Listener(Listener),
-    End(Box<End>),
+enum SimSocket {
+    Listener(SimListener),
+    End(Box<ConnectionEnd>),
 }
 
-impl Socket {
+impl SimSocket {
     fn port(&self) -> Option<u16> {
         match self {
             Self::Listener(listener) => Some(listener.address.port()),
@@ -68,24 +68,24 @@ impl Socket {
     }
 }
 
-struct Listener {
+struct SimListener {
     address: SocketAddr,
     /// Admitted and not yet accepted.
-    queue: VecDeque<Handle>,
-    accept: Option<Key>,
+    queue: VecDeque<SocketHandle>,
+    accept: Option<OpKey>,
 }
 
 /// One end of a connection.
 #[derive(Default)]
-struct End {
+struct ConnectionEnd {
     local: Option<SocketAddr>,
     remote: Option<SocketAddr>,
-    peer: Option<Handle>,
-    connect: Option<Key>,
-    receive: Option<(Key, Target)>,
-    send: Option<Outgoing>,
+    peer: Option<SocketHandle>,
+    connect: Option<OpKey>,
+    receive: Option<(OpKey, SimReceiveTarget)>,
+    send: Option<BytesInTransit>,
     /// Wait for the peer's end.
-    hangups: Vec<Key>,
+    hangups: Vec<OpKey>,
     arrived: VecDeque<Chunk>,
     /// Arrived and under way; at most the window.
     held_bytes: usize,
@@ -100,14 +100,14 @@ struct End {
     slow: bool,
 }
 
-struct Outgoing {
-    key: Key,
+struct BytesInTransit {
+    key: OpKey,
     rest: Chunk,
     sent: usize,
 }
 
-impl Net {
-    pub(super) fn new(buffers: Buffers) -> Self {
+impl SimNetwork {
+    pub(super) fn new(buffers: SimBuffers) -> Self {
         Self {
             buffers,
             sockets: BTreeMap::new(),
@@ -117,85 +117,103 @@ impl Net {
         }
     }
 
-    pub(super) fn socket(&mut self) -> Handle {
-        self.add(Socket::End(Box::default()))
+    pub(super) fn socket(&mut self) -> SocketHandle {
+        self.add(SimSocket::End(Box::default()))
     }
 
-    pub(super) fn listen(&mut self, mut address: SocketAddr) -> io::Result<Handle> {
+    pub(super) fn listen(&mut self, mut address: SocketAddr) -> io::Result<SocketHandle> {
         if address.port() == 0 {
             address.set_port(self.free_port().ok_or(io::ErrorKind::AddrInUse)?);
         } else if self.listener_at(address).is_some() {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        Ok(self.add(Socket::Listener(Listener { address, queue: VecDeque::new(), accept: None })))
+        Ok(self.add(SimSocket::Listener(SimListener { address, queue: VecDeque::new(), accept: None })))
     }
 
-    pub(super) fn local_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+    pub(super) fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
         match self.sockets.get(&socket) {
-            Some(Socket::Listener(listener)) => Ok(listener.address),
-            Some(Socket::End(end)) => end.local.ok_or_else(|| io::ErrorKind::NotConnected.into()),
+            Some(SimSocket::Listener(listener)) => Ok(listener.address),
+            Some(SimSocket::End(end)) => end.local.ok_or_else(|| io::ErrorKind::NotConnected.into()),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    pub(super) fn peer_address(&self, socket: Handle) -> io::Result<SocketAddr> {
+    pub(super) fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
         match self.sockets.get(&socket) {
-            Some(Socket::End(end)) => end.remote.ok_or_else(|| io::ErrorKind::NotConnected.into()),
+            Some(SimSocket::End(end)) => end.remote.ok_or_else(|| io::ErrorKind::NotConnected.into()),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    pub(super) fn accept(&mut self, key: Key, socket: Handle, means: &mut Means<'_>) {
+    pub(super) fn accept(&mut self, key: OpKey, socket: SocketHandle, means: &mut SimContext<'_>) {
         match self.sockets.get_mut(&socket) {
-            Some(Socket::Listener(listener)) => {
+            Some(SimSocket::Listener(listener)) => {
                 listener.accept = Some(key);
                 self.operations.insert(key, socket);
-                self.hand_over(socket, means);
+                self.hand_to_receiver(socket, means);
             }
             _ => means.finish(key, -libc::EINVAL),
         }
     }
 
-    pub(super) fn connect(&mut self, key: Key, socket: Handle, address: SocketAddr, means: &mut Means<'_>) {
+    pub(super) fn connect(
+        &mut self,
+        key: OpKey,
+        socket: SocketHandle,
+        address: SocketAddr,
+        means: &mut SimContext<'_>,
+    ) {
         let Some(port) = self.free_port() else { return means.finish(key, -libc::EADDRNOTAVAIL) };
-        let slow = means.happens(means.weather.slow_peers);
+        let slow = means.happens(means.faults.slow_peers);
         let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
         end.local = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
         end.remote = Some(address);
         end.connect = Some(key);
         end.slow = slow;
         self.operations.insert(key, socket);
-        let wait = means.between(&means.weather.latency.clone());
-        means.agenda.plan(wait, WorldEvent::Net(Event::Knock { client: socket, address }));
+        let wait = means.between(&means.faults.latency.clone());
+        means.agenda.plan(wait, WorldEvent::Net(NetEvent::Knock { client: socket, address }));
     }
 
-    pub(super) fn receive(&mut self, key: Key, socket: Handle, target: Target, means: &mut Means<'_>) {
+    pub(super) fn receive(
+        &mut self,
+        key: OpKey,
+        socket: SocketHandle,
+        target: SimReceiveTarget,
+        means: &mut SimContext<'_>,
+    ) {
         let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
         end.receive = Some((key, target));
         self.operations.insert(key, socket);
         self.deliver(socket, means);
     }
 
-    pub(super) fn send(&mut self, key: Key, socket: Handle, chunk: Chunk, means: &mut Means<'_>) {
+    pub(super) fn send(
+        &mut self,
+        key: OpKey,
+        socket: SocketHandle,
+        chunk: Chunk,
+        means: &mut SimContext<'_>,
+    ) {
         let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
         if end.shut || end.broken.is_some() || end.peer.is_none() {
             return means.finish(key, -libc::EPIPE);
         }
-        end.send = Some(Outgoing { key, rest: chunk, sent: 0 });
+        end.send = Some(BytesInTransit { key, rest: chunk, sent: 0 });
         self.operations.insert(key, socket);
         self.push(socket, means);
     }
 
-    pub(super) fn shutdown(&mut self, key: Key, socket: Handle, means: &mut Means<'_>) {
+    pub(super) fn shutdown(&mut self, key: OpKey, socket: SocketHandle, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
         if end.peer.is_none() || end.broken.is_some() {
             return means.finish(key, -libc::ENOTCONN);
         }
-        self.say_finished(socket, means);
+        self.deliver_fin(socket, means);
         means.finish(key, 0);
     }
 
-    pub(super) fn hangup(&mut self, key: Key, socket: Handle, means: &mut Means<'_>) {
+    pub(super) fn hangup(&mut self, key: OpKey, socket: SocketHandle, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
         if end.finished || end.broken.is_some() {
             return means.finish(key, HUNG_UP);
@@ -204,33 +222,33 @@ impl Net {
         self.operations.insert(key, socket);
     }
 
-    pub(super) fn set_reset_on_close(&mut self, socket: Handle, resets: bool) {
+    pub(super) fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) {
         self.end(socket).into_iter().for_each(|end| end.resets_on_close = resets);
     }
 
     /// Operations hold their socket, so none is under way when it closes.
-    pub(super) fn close(&mut self, key: Key, socket: Handle, means: &mut Means<'_>) {
+    pub(super) fn close(&mut self, key: OpKey, socket: SocketHandle, means: &mut SimContext<'_>) {
         if self.end(socket).is_some_and(|end| end.resets_on_close || !end.arrived.is_empty()) {
-            self.say_broken(socket, means);
+            self.deliver_reset(socket, means);
         } else {
-            self.say_finished(socket, means);
+            self.deliver_fin(socket, means);
         }
         let closed = self.sockets.remove(&socket);
-        if let Some(Socket::Listener(listener)) = &closed {
+        if let Some(SimSocket::Listener(listener)) = &closed {
             for waiting in &listener.queue {
-                self.say_broken(*waiting, means);
+                self.deliver_reset(*waiting, means);
                 self.sockets.remove(waiting);
             }
         }
         means.finish(key, if closed.is_some() { 0 } else { -libc::EBADF });
     }
 
-    pub(super) fn cancel(&mut self, key: Key, means: &mut Means<'_>) {
+    pub(super) fn cancel(&mut self, key: OpKey, means: &mut SimContext<'_>) {
         let Some(socket) = self.operations.remove(&key) else { return };
         let mut result = -libc::ECANCELED;
         match self.sockets.get_mut(&socket) {
-            Some(Socket::Listener(listener)) => listener.accept = None,
-            Some(Socket::End(end)) => {
+            Some(SimSocket::Listener(listener)) => listener.accept = None,
+            Some(SimSocket::End(end)) => {
                 if let Some(outgoing) = end.send.take_if(|outgoing| outgoing.key == key)
                     && outgoing.sent > 0
                 {
@@ -245,7 +263,7 @@ impl Net {
         means.finish(key, result);
     }
 
-    pub(super) fn power_cut(&mut self, means: &mut Means<'_>) {
+    pub(super) fn power_cut(&mut self, means: &mut SimContext<'_>) {
         for socket in self.sockets.keys().copied().collect::<Vec<_>>() {
             self.fail(socket, libc::ECONNRESET, means);
         }
@@ -254,35 +272,35 @@ impl Net {
         }
     }
 
-    pub(super) fn happen(&mut self, event: Event, means: &mut Means<'_>) {
+    pub(super) fn happen(&mut self, event: NetEvent, means: &mut SimContext<'_>) {
         match event {
-            Event::Knock { client, address } => self.knock(client, address, means),
-            Event::Admitted { client, result } => {
+            NetEvent::Knock { client, address } => self.knock(client, address, means),
+            NetEvent::Admitted { client, result } => {
                 if let Some(key) = self.end(client).and_then(|end| end.connect.take()) {
                     self.operations.remove(&key);
                     means.finish(key, result);
                 }
             }
-            Event::Arrive { from, to, bytes } => match self.end(to) {
+            NetEvent::Arrive { from, to, bytes } => match self.end(to) {
                 Some(end) => {
                     end.arrived.push_back(bytes);
                     self.deliver(to, means);
                 }
                 None => self.fail(from, libc::ECONNRESET, means),
             },
-            Event::Finish { to } => {
+            NetEvent::Finish { to } => {
                 if let Some(end) = self.end(to) {
                     end.finished = true;
-                    self.tell_hangup(to, means);
+                    self.deliver_hangup(to, means);
                     self.deliver(to, means);
                 }
             }
-            Event::Break { to } => self.fail(to, libc::ECONNRESET, means),
+            NetEvent::Break { to } => self.fail(to, libc::ECONNRESET, means),
         }
     }
 
-    fn knock(&mut self, client: Handle, address: SocketAddr, means: &mut Means<'_>) {
-        let back = means.between(&means.weather.latency.clone());
+    fn knock(&mut self, client: SocketHandle, address: SocketAddr, means: &mut SimContext<'_>) {
+        let back = means.between(&means.faults.latency.clone());
         let listener = self.listener_at(address);
         let Some(remote) = self.end(client).filter(|end| end.connect.is_some()).and_then(|end| end.local)
         else {
@@ -290,30 +308,30 @@ impl Net {
         };
         let mut result = -libc::ECONNREFUSED;
         if let Some(listener) = listener {
-            let slow = means.happens(means.weather.slow_peers);
-            let end = End {
+            let slow = means.happens(means.faults.slow_peers);
+            let end = ConnectionEnd {
                 local: Some(address),
                 remote: Some(remote),
                 peer: Some(client),
                 slow,
-                ..End::default()
+                ..ConnectionEnd::default()
             };
-            let server = self.add(Socket::End(Box::new(end)));
+            let server = self.add(SimSocket::End(Box::new(end)));
             if let Some(end) = self.end(client) {
                 end.peer = Some(server);
             }
-            if let Some(Socket::Listener(listener)) = self.sockets.get_mut(&listener) {
+            if let Some(SimSocket::Listener(listener)) = self.sockets.get_mut(&listener) {
                 listener.queue.push_back(server);
             }
-            self.hand_over(listener, means);
+            self.hand_to_receiver(listener, means);
             result = 0;
         }
-        means.agenda.plan(back, WorldEvent::Net(Event::Admitted { client, result }));
+        means.agenda.plan(back, WorldEvent::Net(NetEvent::Admitted { client, result }));
     }
 
     /// Gives admitted connections to whoever accepts.
-    fn hand_over(&mut self, socket: Handle, means: &mut Means<'_>) {
-        if let Some(Socket::Listener(listener)) = self.sockets.get_mut(&socket)
+    fn hand_to_receiver(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
+        if let Some(SimSocket::Listener(listener)) = self.sockets.get_mut(&socket)
             && let Some(key) = listener.accept
         {
             for accepted in listener.queue.drain(..) {
@@ -323,12 +341,12 @@ impl Net {
     }
 
     /// Sends on what the receiver's window has room for.
-    fn push(&mut self, socket: Handle, means: &mut Means<'_>) {
+    fn push(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return };
         let (Some(peer), Some(mut outgoing)) = (end.peer, end.send.take()) else { return };
         while !outgoing.rest.is_empty() {
             // A peer that is gone takes everything, and the answer to the first segment is a reset.
-            let window = means.weather.window_bytes;
+            let window = means.faults.window_bytes;
             let room = self.end(peer).map_or(usize::MAX, |peer| window.saturating_sub(peer.held_bytes));
             if room == 0 {
                 if let Some(end) = self.end(socket) {
@@ -336,27 +354,27 @@ impl Net {
                 }
                 return;
             }
-            if means.happens(means.weather.resets) {
+            if means.happens(means.faults.resets) {
                 self.operations.remove(&outgoing.key);
                 means.finish(outgoing.key, -libc::ECONNRESET);
-                self.say_broken(socket, means);
+                self.deliver_reset(socket, means);
                 self.fail(socket, libc::ECONNRESET, means);
                 return;
             }
-            let most = room.min(outgoing.rest.len()).min(means.weather.segment_bytes_max);
+            let most = room.min(outgoing.rest.len()).min(means.faults.segment_bytes_max);
             let bytes = outgoing.rest.split_to(means.chance.usize(1..=most.max(1)));
             outgoing.sent += bytes.len();
             let at = self.arrival(peer, bytes.len(), means);
-            means.agenda.plan_at(at, WorldEvent::Net(Event::Arrive { from: socket, to: peer, bytes }));
+            means.agenda.plan_at(at, WorldEvent::Net(NetEvent::Arrive { from: socket, to: peer, bytes }));
         }
         self.operations.remove(&outgoing.key);
         means.finish(outgoing.key, outgoing.sent as i32);
     }
 
     /// Fills receive buffers with what has arrived.
-    fn deliver(&mut self, socket: Handle, means: &mut Means<'_>) {
+    fn deliver(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         let Self { sockets, buffers, operations, .. } = self;
-        let Some(Socket::End(end)) = sockets.get_mut(&socket) else { return };
+        let Some(SimSocket::End(end)) = sockets.get_mut(&socket) else { return };
         let Some((key, target)) = end.receive else { return };
         let mut taken = false;
         let last = loop {
@@ -368,13 +386,13 @@ impl Net {
                 };
             };
             let (count, chunk) = match target {
-                Target::Buffers => match buffers.fill(bytes) {
+                SimReceiveTarget::Buffers => match buffers.fill(bytes) {
                     Some(chunk) => (chunk.len(), Some(chunk)),
                     None => break Some(-libc::ENOBUFS),
                 },
                 // SAFETY: the receive is under way: it is in `end.receive` until its last answer.
-                Target::Room { start, bytes: room_bytes } => unsafe {
-                    (Buffers::fill_room(start, room_bytes, bytes), None)
+                SimReceiveTarget::OpBuffer { start, bytes: room_bytes } => unsafe {
+                    (SimBuffers::fill_op_buffer(start, room_bytes, bytes), None)
                 },
             };
             bytes.advance(count);
@@ -399,11 +417,11 @@ impl Net {
     }
 
     /// Ends everything under way at a socket.
-    fn fail(&mut self, socket: Handle, errno: i32, means: &mut Means<'_>) {
+    fn fail(&mut self, socket: SocketHandle, errno: i32, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return };
         end.broken.get_or_insert(errno);
         end.arrived.clear();
-        self.tell_hangup(socket, means);
+        self.deliver_hangup(socket, means);
         let Some(end) = self.end(socket) else { return };
         let keys = [
             end.connect.take(),
@@ -416,7 +434,7 @@ impl Net {
         }
     }
 
-    fn tell_hangup(&mut self, socket: Handle, means: &mut Means<'_>) {
+    fn deliver_hangup(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return };
         for key in std::mem::take(&mut end.hangups) {
             self.operations.remove(&key);
@@ -424,56 +442,56 @@ impl Net {
         }
     }
 
-    fn say_finished(&mut self, socket: Handle, means: &mut Means<'_>) {
+    fn deliver_fin(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return };
         if let (false, None, Some(peer)) = (end.shut, end.broken, end.peer) {
             end.shut = true;
             let at = self.arrival(peer, 0, means);
-            means.agenda.plan_at(at, WorldEvent::Net(Event::Finish { to: peer }));
+            means.agenda.plan_at(at, WorldEvent::Net(NetEvent::Finish { to: peer }));
         }
     }
 
-    fn say_broken(&mut self, socket: Handle, means: &mut Means<'_>) {
+    fn deliver_reset(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         if let Some(peer) = self.end(socket).and_then(|end| end.peer) {
             let at = self.arrival(peer, 0, means);
-            means.agenda.plan_at(at, WorldEvent::Net(Event::Break { to: peer }));
+            means.agenda.plan_at(at, WorldEvent::Net(NetEvent::Break { to: peer }));
         }
     }
 
     /// When something sent now reaches `to`: after everything sent there before.
-    fn arrival(&mut self, to: Handle, bytes: usize, means: &mut Means<'_>) -> Tick {
-        let mut wait = means.between(&means.weather.latency.clone());
+    fn arrival(&mut self, to: SocketHandle, bytes: usize, means: &mut SimContext<'_>) -> Tick {
+        let mut wait = means.between(&means.faults.latency.clone());
         let now = means.agenda.now();
         let Some(end) = self.end(to) else { return now + wait };
         if end.slow {
-            wait *= means.weather.slowness;
+            wait *= means.faults.slowness;
         }
         end.held_bytes += bytes;
         end.last_arrival = end.last_arrival.max(now + wait);
         end.last_arrival
     }
 
-    fn listener_at(&self, address: SocketAddr) -> Option<Handle> {
+    fn listener_at(&self, address: SocketAddr) -> Option<SocketHandle> {
         self.sockets.iter().find_map(|(handle, socket)| match socket {
-            Socket::Listener(listener) => {
+            SimSocket::Listener(listener) => {
                 let at = listener.address;
                 let here =
                     at.port() == address.port() && (at.ip() == address.ip() || at.ip().is_unspecified());
                 (here && listener.queue.len() < BACKLOG_MAX as usize).then_some(*handle)
             }
-            Socket::End(_) => None,
+            SimSocket::End(_) => None,
         })
     }
 
-    fn end(&mut self, socket: Handle) -> Option<&mut End> {
+    fn end(&mut self, socket: SocketHandle) -> Option<&mut ConnectionEnd> {
         match self.sockets.get_mut(&socket) {
-            Some(Socket::End(end)) => Some(end),
+            Some(SimSocket::End(end)) => Some(end),
             _ => None,
         }
     }
 
-    fn add(&mut self, socket: Socket) -> Handle {
-        let handle = Handle(self.next_handle);
+    fn add(&mut self, socket: SimSocket) -> SocketHandle {
+        let handle = SocketHandle(self.next_handle);
         self.next_handle += 1;
         self.sockets.insert(handle, socket);
         handle
@@ -481,7 +499,7 @@ impl Net {
 
     /// The next port in turn that no socket has: a listener may have come with a number of its own.
     fn free_port(&mut self) -> Option<u16> {
-        let taken: BTreeSet<u16> = self.sockets.values().filter_map(Socket::port).collect();
+        let taken: BTreeSet<u16> = self.sockets.values().filter_map(SimSocket::port).collect();
         for _ in PORT_FIRST..=u16::MAX {
             let port = self.next_port;
             self.next_port = port.checked_add(1).unwrap_or(PORT_FIRST);

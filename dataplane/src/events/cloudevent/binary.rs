@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 
-use super::{Attribute, Data, Event, Kind, Malformed, Mode, rules, text};
+use super::{
+    AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData, MalformedEvent, rules, text,
+};
 
 /// Attributes that most events have, so that the list seldom grows.
 const ATTRIBUTES_USUAL: usize = 8;
@@ -14,7 +16,7 @@ const ATTRIBUTES_USUAL: usize = 8;
 pub fn parse<'a>(
     headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     body: &'a [u8],
-) -> Result<Event<'a>, Malformed> {
+) -> Result<CloudEvent<'a>, MalformedEvent> {
     let mut attributes = Vec::with_capacity(ATTRIBUTES_USUAL);
     for (name, raw) in headers {
         if let Some(attribute) = attribute(name, raw)? {
@@ -22,8 +24,8 @@ pub fn parse<'a>(
         }
     }
     rules::check(&attributes)?;
-    let data = if body.is_empty() { Data::None } else { Data::Bytes(Cow::Borrowed(body)) };
-    Ok(Event { mode: Mode::Binary, attributes, data })
+    let data = if body.is_empty() { EventData::None } else { EventData::Bytes(Cow::Borrowed(body)) };
+    Ok(CloudEvent { mode: ContentMode::Binary, attributes, data })
 }
 
 /// Whether headers make a claim to be an event at all: a reply without the claim is just a body.
@@ -42,12 +44,12 @@ fn is_prefixed(name: &str) -> bool {
     name.as_bytes().get(..3).is_some_and(|start| start.eq_ignore_ascii_case(b"ce-"))
 }
 
-fn attribute<'a>(header: &'a str, raw: &'a [u8]) -> Result<Option<Attribute<'a>>, Malformed> {
+fn attribute<'a>(header: &'a str, raw: &'a [u8]) -> Result<Option<CloudEventAttribute<'a>>, MalformedEvent> {
     let name = if is_prefixed(header) {
         let name = lower_case(&header[3..]);
         rules::check_name(&name)?;
         if name == "datacontenttype" {
-            return Err(Malformed::attribute(name, "travels as Content-Type in binary mode"));
+            return Err(MalformedEvent::attribute(name, "travels as Content-Type in binary mode"));
         }
         name
     } else if header.eq_ignore_ascii_case("content-type") {
@@ -63,8 +65,8 @@ fn attribute<'a>(header: &'a str, raw: &'a [u8]) -> Result<Option<Attribute<'a>>
         _ => text::header_value(raw),
     };
     match value {
-        Some(value) => Ok(Some(Attribute { name, value, kind: Kind::String })),
-        None => Err(Malformed::attribute(name, "is not percent-encoded UTF-8")),
+        Some(value) => Ok(Some(CloudEventAttribute { name, value, kind: AttributeKind::String })),
+        None => Err(MalformedEvent::attribute(name, "is not percent-encoded UTF-8")),
     }
 }
 

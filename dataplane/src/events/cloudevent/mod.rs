@@ -24,34 +24,34 @@ pub const ADDED: [&str; 4] =
 
 /// One event, views into the request where nothing had to be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event<'a> {
+pub struct CloudEvent<'a> {
     /// As received; what goes out keeps it.
-    pub mode: Mode,
+    pub mode: ContentMode,
     /// `specversion`, `id`, `source`, `type` and the rest in the order received, `datacontenttype`
     /// among them. Names are unique.
-    pub attributes: Vec<Attribute<'a>>,
-    pub data: Data<'a>,
+    pub attributes: Vec<CloudEventAttribute<'a>>,
+    pub data: EventData<'a>,
 }
 
 /// The HTTP content mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum ContentMode {
     Binary,
     Structured,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attribute<'a> {
+pub struct CloudEventAttribute<'a> {
     /// `[a-z0-9]+`
     pub name: Cow<'a, str>,
     /// The canonical string form (AMB-45): integers decimal, booleans `true` and `false`.
     pub value: Cow<'a, str>,
-    pub kind: Kind,
+    pub kind: AttributeKind,
 }
 
 /// What an attribute was in the JSON envelope. In binary mode there are only strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum AttributeKind {
     String,
     Integer,
     Boolean,
@@ -59,7 +59,7 @@ pub enum Kind {
 
 /// The payload, never altered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Data<'a> {
+pub enum EventData<'a> {
     None,
     /// A binary-mode body, or a decoded `data_base64`.
     Bytes(Cow<'a, [u8]>),
@@ -67,7 +67,7 @@ pub enum Data<'a> {
     Json(&'a str),
 }
 
-impl Data<'_> {
+impl EventData<'_> {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -78,7 +78,7 @@ impl Data<'_> {
     }
 }
 
-impl<'a> Event<'a> {
+impl<'a> CloudEvent<'a> {
     /// An attribute's canonical string form.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
@@ -86,7 +86,7 @@ impl<'a> Event<'a> {
     }
 
     /// Takes an attribute out, for example a hop counter that is ours to keep.
-    pub fn take(&mut self, name: &str) -> Option<Attribute<'a>> {
+    pub fn take(&mut self, name: &str) -> Option<CloudEventAttribute<'a>> {
         let at = self.attributes.iter().position(|attribute| attribute.name == name)?;
         Some(self.attributes.remove(at))
     }
@@ -109,7 +109,7 @@ impl<'a> Event<'a> {
     }
 }
 
-impl Attribute<'_> {
+impl CloudEventAttribute<'_> {
     /// Whether it is one of those that streams add.
     fn is_added(&self) -> bool {
         ADDED.contains(&&*self.name)
@@ -118,18 +118,18 @@ impl Attribute<'_> {
 
 /// Why a request is not a CloudEvent. The sender must act.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum MalformedEvent {
     #[error("attribute \"{name}\" {why}")]
     Attribute { name: Box<str>, why: &'static str },
     #[error("the envelope is not a JSON object of a CloudEvent: {why}")]
     Envelope { why: Box<str> },
     #[error("event {index} of the batch: {why}")]
-    InBatch { index: usize, why: Box<Malformed> },
+    InBatch { index: usize, why: Box<MalformedEvent> },
     #[error("{why}")]
     Request { why: &'static str },
 }
 
-impl Malformed {
+impl MalformedEvent {
     pub(crate) fn attribute(name: impl Into<Box<str>>, why: &'static str) -> Self {
         Self::Attribute { name: name.into(), why }
     }
@@ -141,7 +141,7 @@ impl Malformed {
 
 /// How a request carries events, told by its Content-Type alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carriage {
+pub enum ContentKind {
     Binary,
     Structured,
     Batch,
@@ -151,18 +151,18 @@ pub enum Carriage {
 
 /// Tells the content mode; parameters such as a charset do not matter (DP-PROTO-03).
 #[must_use]
-pub fn carriage(content_type: Option<&[u8]>) -> Carriage {
+pub fn carriage(content_type: Option<&[u8]>) -> ContentKind {
     const PREFIX: &[u8] = b"application/cloudevents";
-    let Some(value) = content_type else { return Carriage::Binary };
+    let Some(value) = content_type else { return ContentKind::Binary };
     let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if media.eq_ignore_ascii_case(b"application/cloudevents+json") {
-        Carriage::Structured
+        ContentKind::Structured
     } else if media.eq_ignore_ascii_case(b"application/cloudevents-batch+json") {
-        Carriage::Batch
+        ContentKind::Batch
     } else if media.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX)) {
-        Carriage::Unknown
+        ContentKind::Unknown
     } else {
-        Carriage::Binary
+        ContentKind::Binary
     }
 }
 
@@ -170,12 +170,12 @@ pub fn carriage(content_type: Option<&[u8]>) -> Carriage {
 /// other.
 pub fn content_type<'a>(
     fields: impl IntoIterator<Item = (&'a str, &'a [u8])>,
-) -> Result<Option<&'a [u8]>, Malformed> {
+) -> Result<Option<&'a [u8]>, MalformedEvent> {
     let mut found = fields.into_iter().filter(|(name, _)| name.eq_ignore_ascii_case("content-type"));
     let first = found.next().map(|(_, value)| value);
     match found.next() {
         None => Ok(first),
-        Some(_) => Err(Malformed::attribute("datacontenttype", "is given twice")),
+        Some(_) => Err(MalformedEvent::attribute("datacontenttype", "is given twice")),
     }
 }
 

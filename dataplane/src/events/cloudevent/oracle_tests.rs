@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::events::encode::encode;
-use crate::events::record::{Record, encode_head};
+use crate::events::record::{EventRecord, encode_head};
 
 fn theirs() -> impl Strategy<Value = Theirs> {
     let extension = prop_oneof![
@@ -45,10 +45,10 @@ fn theirs() -> impl Strategy<Value = Theirs> {
         })
 }
 
-fn stored(event: &Event<'_>) -> Record {
+fn stored(event: &CloudEvent<'_>) -> EventRecord {
     let mut bytes = encode_head(event, &[], 0);
     bytes.extend(event.data.bytes());
-    Record::decode(bytes.into()).unwrap()
+    EventRecord::decode(bytes.into()).unwrap()
 }
 
 proptest! {
@@ -66,7 +66,7 @@ proptest! {
         let extension = theirs.extension("someext").unwrap().to_string();
         prop_assert_eq!(ours.attribute("someext"), Some(extension.as_str()));
 
-        let back: Theirs = serde_json::from_slice(&encode(&stored(&ours), Mode::Structured, &[]).body).unwrap();
+        let back: Theirs = serde_json::from_slice(&encode(&stored(&ours), ContentMode::Structured, &[]).body).unwrap();
         prop_assert_eq!(&back, &theirs);
     }
 
@@ -75,7 +75,7 @@ proptest! {
     fn an_event_of_the_oracle_survives_binary_mode(theirs in theirs()) {
         let envelope = serde_json::to_vec(&theirs).unwrap();
         let first = structured::parse(&envelope).unwrap();
-        let out = encode(&stored(&first), Mode::Binary, &[]);
+        let out = encode(&stored(&first), ContentMode::Binary, &[]);
         let second = binary::parse(out.headers(), &out.body).unwrap();
         for attribute in first.attributes.iter().filter(|a| a.name != "datacontentencoding") {
             prop_assert_eq!(second.attribute(&attribute.name), Some(&*attribute.value));

@@ -1,49 +1,49 @@
 //! What CloudEvents 1.0 and 0.3 ask of attributes, whatever the mode they came in.
 
-use super::{Attribute, Malformed, text};
+use super::{CloudEventAttribute, MalformedEvent, text};
 use crate::events::limits::{ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTES_MAX};
 
 /// Refuses a name that is not lower-case letters and digits.
-pub fn check_name(name: &str) -> Result<(), Malformed> {
+pub fn check_name(name: &str) -> Result<(), MalformedEvent> {
     let fits = (1..=ATTRIBUTE_NAME_BYTES_MAX).contains(&name.len());
     if fits && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
         return Ok(());
     }
     let shown: String = name.chars().take(64).collect(); // an answer must not echo a whole request
-    Err(Malformed::attribute(shown, "has a name that is not made of a-z and 0-9, 1 to 255 of them"))
+    Err(MalformedEvent::attribute(shown, "has a name that is not made of a-z and 0-9, 1 to 255 of them"))
 }
 
 /// Refuses an event whose attributes break the rules of its version.
-pub(super) fn check(attributes: &[Attribute<'_>]) -> Result<(), Malformed> {
+pub(super) fn check(attributes: &[CloudEventAttribute<'_>]) -> Result<(), MalformedEvent> {
     if attributes.iter().filter(|one| !one.is_added()).count() > ATTRIBUTES_MAX {
-        return Err(Malformed::Request { why: "the event has more than 256 attributes" });
+        return Err(MalformedEvent::Request { why: "the event has more than 256 attributes" });
     }
     let version = value(attributes, "specversion");
     let v03 = match version {
         Some("1.0") => false,
         Some("0.3") => true,
-        Some(_) => return Err(Malformed::attribute("specversion", "is not 1.0 or 0.3")),
-        None => return Err(Malformed::attribute("specversion", "is missing")),
+        Some(_) => return Err(MalformedEvent::attribute("specversion", "is not 1.0 or 0.3")),
+        None => return Err(MalformedEvent::attribute("specversion", "is missing")),
     };
     for required in ["id", "source", "type"] {
         if value(attributes, required).is_none() {
-            return Err(Malformed::attribute(required, "is missing"));
+            return Err(MalformedEvent::attribute(required, "is missing"));
         }
     }
     for (at, attribute) in attributes.iter().enumerate() {
         if attributes[..at].iter().any(|before| before.name == attribute.name) {
-            return Err(Malformed::attribute(&*attribute.name, "is given twice"));
+            return Err(MalformedEvent::attribute(&*attribute.name, "is given twice"));
         }
-        check_value(attribute, v03).map_err(|why| Malformed::attribute(&*attribute.name, why))?;
+        check_value(attribute, v03).map_err(|why| MalformedEvent::attribute(&*attribute.name, why))?;
     }
     Ok(())
 }
 
-fn value<'e>(attributes: &'e [Attribute<'_>], name: &str) -> Option<&'e str> {
+fn value<'e>(attributes: &'e [CloudEventAttribute<'_>], name: &str) -> Option<&'e str> {
     attributes.iter().find(|attribute| attribute.name == name).map(|found| &*found.value)
 }
 
-fn check_value(attribute: &Attribute<'_>, v03: bool) -> Result<(), &'static str> {
+fn check_value(attribute: &CloudEventAttribute<'_>, v03: bool) -> Result<(), &'static str> {
     let value = &*attribute.value;
     let known = if v03 {
         matches!(
@@ -62,7 +62,7 @@ fn check_value(attribute: &Attribute<'_>, v03: bool) -> Result<(), &'static str>
             "id" | "source" | "type" | "subject" | "time" | "datacontenttype" | "dataschema"
         )
     };
-    if known && attribute.kind != super::Kind::String {
+    if known && attribute.kind != super::AttributeKind::String {
         return Err("is not a string");
     }
     if known && value.is_empty() {

@@ -10,25 +10,27 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{ADDED, Attribute, Data, Event, Kind, Malformed, Mode, rules};
+use super::{
+    ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData, MalformedEvent, rules,
+};
 use crate::events::limits::{ATTRIBUTES_MAX, BATCH_EVENTS_MAX};
 
 /// Reads an event from a JSON envelope (DP-PROTO-03).
-pub fn parse(body: &[u8]) -> Result<Event<'_>, Malformed> {
-    let members: Members<'_> =
-        serde_json::from_slice(body).map_err(|why| Malformed::envelope(why.to_string()))?;
+pub fn parse(body: &[u8]) -> Result<CloudEvent<'_>, MalformedEvent> {
+    let members: JsonMembers<'_> =
+        serde_json::from_slice(body).map_err(|why| MalformedEvent::envelope(why.to_string()))?;
     read(members)
 }
 
 /// Reads all events of a batch, or none (DP-PROTO-06, AMB-49).
-pub fn parse_batch(body: &[u8]) -> Result<Vec<Event<'_>>, Malformed> {
-    let Batch(envelopes) =
-        serde_json::from_slice(body).map_err(|why| Malformed::envelope(why.to_string()))?;
+pub fn parse_batch(body: &[u8]) -> Result<Vec<CloudEvent<'_>>, MalformedEvent> {
+    let JsonBatch(envelopes) =
+        serde_json::from_slice(body).map_err(|why| MalformedEvent::envelope(why.to_string()))?;
     let Some(envelopes) = envelopes else {
-        return Err(Malformed::Request { why: "the batch has more than 1000 events" });
+        return Err(MalformedEvent::Request { why: "the batch has more than 1000 events" });
     };
     let events = envelopes.iter().enumerate().map(|(index, envelope)| {
-        parse(envelope.get().as_bytes()).map_err(|why| Malformed::InBatch { index, why: Box::new(why) })
+        parse(envelope.get().as_bytes()).map_err(|why| MalformedEvent::InBatch { index, why: Box::new(why) })
     });
     events.collect()
 }
@@ -49,28 +51,28 @@ pub(crate) fn json_string(raw: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-fn read(members: Members<'_>) -> Result<Event<'_>, Malformed> {
-    let Members(Some(members)) = members else {
-        return Err(Malformed::Request { why: "the event has more than 256 attributes" });
+fn read(members: JsonMembers<'_>) -> Result<CloudEvent<'_>, MalformedEvent> {
+    let JsonMembers(Some(members)) = members else {
+        return Err(MalformedEvent::Request { why: "the event has more than 256 attributes" });
     };
     let mut attributes = Vec::with_capacity(members.len());
     let (mut json, mut base64) = (None, None);
     for (name, raw) in members {
         match &*name {
-            "data" if json.is_some() => return Err(Malformed::attribute("data", "is given twice")),
+            "data" if json.is_some() => return Err(MalformedEvent::attribute("data", "is given twice")),
             "data" => json = Some(raw.get()),
             "data_base64" if base64.is_some() => {
-                return Err(Malformed::attribute("data_base64", "is given twice"));
+                return Err(MalformedEvent::attribute("data_base64", "is given twice"));
             }
             "data_base64" => base64 = Some(raw.get()),
             _ => attributes.extend(attribute(name, raw.get())?),
         }
     }
     rules::check(&attributes)?;
-    let event = Event { mode: Mode::Structured, attributes, data: data(json, base64)? };
+    let event = CloudEvent { mode: ContentMode::Structured, attributes, data: data(json, base64)? };
     match event.data {
-        Data::Json(text) if event.is_encoded() && decoded(text).is_none() => {
-            Err(Malformed::attribute("data", "is not a string of base64, as datacontentencoding has it"))
+        EventData::Json(text) if event.is_encoded() && decoded(text).is_none() => {
+            Err(MalformedEvent::attribute("data", "is not a string of base64, as datacontentencoding has it"))
         }
         _ => Ok(event),
     }
@@ -82,50 +84,53 @@ pub(crate) fn decoded(raw: &str) -> Option<Vec<u8>> {
 }
 
 /// `"data_base64": null` is the same as none, as the format's JSON schema has it; `"data": null` is a value.
-fn data<'a>(json: Option<&'a str>, base64: Option<&'a str>) -> Result<Data<'a>, Malformed> {
+fn data<'a>(json: Option<&'a str>, base64: Option<&'a str>) -> Result<EventData<'a>, MalformedEvent> {
     match (json, base64.filter(|raw| *raw != "null")) {
-        (None, None) => Ok(Data::None),
-        (Some(text), None) => Ok(Data::Json(text)),
-        (Some(_), Some(_)) => Err(Malformed::attribute("data_base64", "stands beside \"data\"")),
+        (None, None) => Ok(EventData::None),
+        (Some(text), None) => Ok(EventData::Json(text)),
+        (Some(_), Some(_)) => Err(MalformedEvent::attribute("data_base64", "stands beside \"data\"")),
         (None, Some(text)) => match decoded(text) {
-            Some(bytes) => Ok(Data::Bytes(Cow::Owned(bytes))),
-            None => Err(Malformed::attribute("data_base64", "is not a string of base64")),
+            Some(bytes) => Ok(EventData::Bytes(Cow::Owned(bytes))),
+            None => Err(MalformedEvent::attribute("data_base64", "is not a string of base64")),
         },
     }
 }
 
 /// `null` is the same as absent.
-fn attribute<'a>(name: Cow<'a, str>, raw: &'a str) -> Result<Option<Attribute<'a>>, Malformed> {
+fn attribute<'a>(
+    name: Cow<'a, str>,
+    raw: &'a str,
+) -> Result<Option<CloudEventAttribute<'a>>, MalformedEvent> {
     rules::check_name(&name)?;
     let (value, kind) = match raw.as_bytes().first() {
         Some(b'"') => {
             let Some(text) = json_string(raw) else {
-                return Err(Malformed::attribute(name, "is not a valid JSON string"));
+                return Err(MalformedEvent::attribute(name, "is not a valid JSON string"));
             };
-            (text, Kind::String)
+            (text, AttributeKind::String)
         }
-        Some(b't' | b'f') => (Cow::Borrowed(raw), Kind::Boolean),
+        Some(b't' | b'f') => (Cow::Borrowed(raw), AttributeKind::Boolean),
         Some(b'n') => return Ok(None),
         Some(b'-' | b'0'..=b'9') => {
             let Ok(number) = raw.parse::<i32>() else {
-                return Err(Malformed::attribute(name, "is a number but not an integer of 32 bits"));
+                return Err(MalformedEvent::attribute(name, "is a number but not an integer of 32 bits"));
             };
             // `-0` is the one number with two texts.
-            (if number == 0 { Cow::Borrowed("0") } else { Cow::Borrowed(raw) }, Kind::Integer)
+            (if number == 0 { Cow::Borrowed("0") } else { Cow::Borrowed(raw) }, AttributeKind::Integer)
         }
-        _ => return Err(Malformed::attribute(name, "is an object or a list")),
+        _ => return Err(MalformedEvent::attribute(name, "is an object or a list")),
     };
-    Ok(Some(Attribute { name, value, kind }))
+    Ok(Some(CloudEventAttribute { name, value, kind }))
 }
 
 /// A JSON object with its values unparsed and its duplicates kept, so that they can be refused. `None` if there
 /// are more than an event can have: a body full of them is looked through, and nothing of it is kept.
-struct Members<'a>(Option<Vec<(Cow<'a, str>, &'a RawValue)>>);
+struct JsonMembers<'a>(Option<Vec<(Cow<'a, str>, &'a RawValue)>>);
 
 /// Members of an envelope: attributes, those that streams add, `data`, `data_base64`.
 const MEMBERS_MAX: usize = ATTRIBUTES_MAX + ADDED.len() + 2;
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for JsonMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(MembersVisitor)
     }
@@ -134,7 +139,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
 struct MembersVisitor;
 
 impl<'de> Visitor<'de> for MembersVisitor {
-    type Value = Members<'de>;
+    type Value = JsonMembers<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -142,22 +147,22 @@ impl<'de> Visitor<'de> for MembersVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut members = Vec::with_capacity(12); // seldom grows: most envelopes have fewer
-        while let Some(Key(name)) = map.next_key()? {
+        while let Some(JsonKey(name)) = map.next_key()? {
             if members.len() == MEMBERS_MAX {
                 map.next_value::<IgnoredAny>()?;
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                return Ok(Members(None));
+                return Ok(JsonMembers(None));
             }
             members.push((name, map.next_value()?));
         }
-        Ok(Members(Some(members)))
+        Ok(JsonMembers(Some(members)))
     }
 }
 
 /// A JSON array with its values unparsed; `None` if there are too many.
-struct Batch<'a>(Option<Vec<&'a RawValue>>);
+struct JsonBatch<'a>(Option<Vec<&'a RawValue>>);
 
-impl<'de> Deserialize<'de> for Batch<'de> {
+impl<'de> Deserialize<'de> for JsonBatch<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(BatchVisitor)
     }
@@ -166,7 +171,7 @@ impl<'de> Deserialize<'de> for Batch<'de> {
 struct BatchVisitor;
 
 impl<'de> Visitor<'de> for BatchVisitor {
-    type Value = Batch<'de>;
+    type Value = JsonBatch<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an array")
@@ -177,18 +182,18 @@ impl<'de> Visitor<'de> for BatchVisitor {
         while let Some(envelope) = seq.next_element()? {
             if envelopes.len() == BATCH_EVENTS_MAX {
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
-                return Ok(Batch(None));
+                return Ok(JsonBatch(None));
             }
             envelopes.push(envelope);
         }
-        Ok(Batch(Some(envelopes)))
+        Ok(JsonBatch(Some(envelopes)))
     }
 }
 
 /// A member's name, borrowed unless it has escapes.
-struct Key<'a>(Cow<'a, str>);
+struct JsonKey<'a>(Cow<'a, str>);
 
-impl<'de> Deserialize<'de> for Key<'de> {
+impl<'de> Deserialize<'de> for JsonKey<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(KeyVisitor)
     }
@@ -197,17 +202,17 @@ impl<'de> Deserialize<'de> for Key<'de> {
 struct KeyVisitor;
 
 impl<'de> Visitor<'de> for KeyVisitor {
-    type Value = Key<'de>;
+    type Value = JsonKey<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a name")
     }
 
     fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok(Key(Cow::Borrowed(name)))
+        Ok(JsonKey(Cow::Borrowed(name)))
     }
 
     fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(Key(Cow::Owned(name.to_owned())))
+        Ok(JsonKey(Cow::Owned(name.to_owned())))
     }
 }

@@ -5,13 +5,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::events::limits::ATTRIBUTES_MAX;
 
-type Headers<'a> = Vec<(&'a str, &'a [u8])>;
+type TestHeaders<'a> = Vec<(&'a str, &'a [u8])>;
 
-fn minimal() -> Headers<'static> {
+fn minimal() -> TestHeaders<'static> {
     vec![("ce-specversion", b"1.0"), ("ce-id", b"1"), ("ce-source", b"/s"), ("ce-type", b"t")]
 }
 
-fn with(name: &'static str, value: &'static [u8]) -> Headers<'static> {
+fn with(name: &'static str, value: &'static [u8]) -> TestHeaders<'static> {
     let mut headers = minimal();
     headers.retain(|(found, _)| *found != name);
     headers.push((name, value));
@@ -21,7 +21,7 @@ fn with(name: &'static str, value: &'static [u8]) -> Headers<'static> {
 /// EV-BRK-02, DP-PROTO-02: minimal attributes, extensions, any case, any data.
 #[test]
 fn a_binary_request_is_an_event() {
-    let headers: Headers<'_> = vec![
+    let headers: TestHeaders<'_> = vec![
         ("Host", b"h"),
         ("Ce-SpecVersion", b"1.0"),
         ("CE-ID", b"\"a \\\"b\\\"\""),
@@ -37,8 +37,8 @@ fn a_binary_request_is_an_event() {
     assert_eq!(event.attribute("myext"), Some("€"));
     assert_eq!(event.attribute("datacontenttype"), Some("text/plain"));
     assert_eq!(event.attribute("host"), None);
-    assert_eq!(event.data, Data::Bytes(b"\xff\x00".into()));
-    assert_eq!(binary::parse(minimal(), b"").unwrap().data, Data::None);
+    assert_eq!(event.data, EventData::Bytes(b"\xff\x00".into()));
+    assert_eq!(binary::parse(minimal(), b"").unwrap().data, EventData::None);
 }
 
 /// Clients of Python and Node send characters up to U+00FF as single bytes, and URIs as they are.
@@ -56,7 +56,7 @@ fn header_without_percent_encoding_is_read_as_it_is_meant() {
 /// DP-ACK-04: the answer names the attribute that offends.
 #[test]
 fn a_bad_binary_request_is_refused_by_the_attributes_name() {
-    let cases: [(Headers<'_>, &str, &str); 24] = [
+    let cases: [(TestHeaders<'_>, &str, &str); 24] = [
         (vec![], "specversion", "missing"),
         (minimal().into_iter().filter(|(n, _)| *n != "ce-id").collect(), "id", "missing"),
         (minimal().into_iter().filter(|(n, _)| *n != "ce-source").collect(), "source", "missing"),
@@ -85,7 +85,7 @@ fn a_bad_binary_request_is_refused_by_the_attributes_name() {
     for (headers, name, why) in cases {
         let error = binary::parse(headers.clone(), b"").unwrap_err();
         assert!(
-            matches!(&error, Malformed::Attribute { name: found, why: said } if **found == *name && said.contains(why)),
+            matches!(&error, MalformedEvent::Attribute { name: found, why: said } if **found == *name && said.contains(why)),
             "{headers:?}: {error}"
         );
     }
@@ -116,19 +116,19 @@ fn an_envelope_is_an_event() {
     );
     let event = structured::parse(body.as_bytes()).unwrap();
     let find = |name| event.attributes.iter().find(|a| a.name == name).map(|a| (&*a.value, a.kind));
-    assert_eq!(find("n"), Some(("0", Kind::Integer)));
-    assert_eq!(find("big"), Some(("2147483647", Kind::Integer)));
-    assert_eq!(find("yes"), Some(("true", Kind::Boolean)));
+    assert_eq!(find("n"), Some(("0", AttributeKind::Integer)));
+    assert_eq!(find("big"), Some(("2147483647", AttributeKind::Integer)));
+    assert_eq!(find("yes"), Some(("true", AttributeKind::Boolean)));
     assert_eq!(find("gone"), None);
-    assert_eq!(find("ext"), Some(("€", Kind::String)));
-    assert_eq!(event.data, Data::Json("[1.0 , {\"id\":2}]"));
+    assert_eq!(find("ext"), Some(("€", AttributeKind::String)));
+    assert_eq!(event.data, EventData::Json("[1.0 , {\"id\":2}]"));
 
     let body = format!(r#"{{{ENVELOPE},"data_base64":"\u0041P8="}}"#);
-    assert_eq!(structured::parse(body.as_bytes()).unwrap().data, Data::Bytes(b"\x00\xff".into()));
+    assert_eq!(structured::parse(body.as_bytes()).unwrap().data, EventData::Bytes(b"\x00\xff".into()));
     for (members, data) in [
-        (r#""data_base64":null"#, Data::None),
-        (r#""data_base64":null,"data":1"#, Data::Json("1")),
-        (r#""data":null"#, Data::Json("null")),
+        (r#""data_base64":null"#, EventData::None),
+        (r#""data_base64":null,"data":1"#, EventData::Json("1")),
+        (r#""data":null"#, EventData::Json("null")),
     ] {
         let body = format!("{{{ENVELOPE},{members}}}");
         assert_eq!(structured::parse(body.as_bytes()).unwrap().data, data, "{members}");
@@ -214,13 +214,13 @@ fn one_bad_event_spoils_the_batch() {
 #[test]
 fn the_content_type_alone_tells_the_mode() {
     for (value, expected) in [
-        (None, Carriage::Binary),
-        (Some("application/json"), Carriage::Binary),
-        (Some("application/cloudevents+json"), Carriage::Structured),
-        (Some("Application/CloudEvents+JSON ; charset=utf-8"), Carriage::Structured),
-        (Some("application/cloudevents-batch+json"), Carriage::Batch),
-        (Some("application/cloudevents+avro"), Carriage::Unknown),
-        (Some("application/cloud"), Carriage::Binary),
+        (None, ContentKind::Binary),
+        (Some("application/json"), ContentKind::Binary),
+        (Some("application/cloudevents+json"), ContentKind::Structured),
+        (Some("Application/CloudEvents+JSON ; charset=utf-8"), ContentKind::Structured),
+        (Some("application/cloudevents-batch+json"), ContentKind::Batch),
+        (Some("application/cloudevents+avro"), ContentKind::Unknown),
+        (Some("application/cloud"), ContentKind::Binary),
     ] {
         assert_eq!(carriage(value.map(str::as_bytes)), expected, "{value:?}");
     }

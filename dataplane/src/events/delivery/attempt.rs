@@ -14,170 +14,188 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use ring::Tick;
-use wal::{AppendError, Position};
+use wal::{AppendError, LogPosition};
 
 use super::aside::STALLED;
-use super::end::End;
-use super::post::{Post, PostError};
-use super::pump::{Job, Leg, Order, Pump};
-use super::request::{self, Carried, Failure, Sender};
-use super::retry::{Heard, Reason, Verdict, failed, judge, spread};
-use super::sight::Sight;
-use crate::events::Answer;
-use crate::events::cloudevent::Event;
-use crate::events::companions::trace_of;
-use crate::events::encode::Outgoing;
-use crate::events::house::note_type;
+use super::loaded_event::LoadedEvent;
+use super::outcome::EventOutcome;
+use super::request::{self, DeliveryFailure, ReplyBody, RequestOrigin};
+use super::retry::{GiveUpReason, RetryHints, RetryVerdict, failed, judge, spread};
+use super::send::{EventSender, PostError};
+use super::worker::{AttemptTarget, DeliveryAttempt, SubscriberConfig, SubscriptionWorker};
+use crate::events::LocalResponse;
+use crate::events::cloudevent::CloudEvent;
+use crate::events::delivery_log::{DeliveryLogEntry, DeliveryOutcome};
+use crate::events::encode::EncodedEvent;
+use crate::events::engine::note_type;
+use crate::events::extension_headers::trace_of;
 use crate::events::ingress::HOPS_ATTRIBUTE;
-use crate::events::journal::{Note, What};
-use crate::events::keeper::Claim;
-use crate::events::limits::{REFUSED_RETRY_EVERY, ROOM_AGAIN};
-use crate::events::record::Record;
+use crate::events::limits::{REFUSED_RETRY_EVERY, SPACE_RETRY_INTERVAL};
+use crate::events::log_writer::AppendPriority;
+use crate::events::record::EventRecord;
 use crate::events::stalled::Phase;
-use crate::outcomes::Key;
-use crate::table::{Delivery, Hold, Reply, Target};
+use crate::request_histograms::OutcomeKey;
+use crate::table::{DeliveryPolicy, DeliveryTarget, HoldReason, ReplyTarget};
 
 /// What became of a reply.
-enum Passed {
+enum ReplyOutcome {
     On,
     /// It was dropped, and the delivery is done all the same.
     Nowhere,
     /// It could not be stored: the delivery as a whole failed and may be tried again.
     NotStored(String),
     /// Its target did not take it.
-    Refused(Failure),
+    Refused(DeliveryFailure),
 }
 
-impl<P: Post> Pump<P> {
+impl<P: EventSender> SubscriptionWorker<P> {
     /// `read`: the event, by whoever has just looked at it.
-    pub(super) async fn attempt(self: &Rc<Self>, job: Job, read: Option<Rc<Sight>>) {
-        let began = self.shop.ring.now();
+    pub(super) async fn attempt(self: &Rc<Self>, job: DeliveryAttempt, read: Option<Rc<LoadedEvent>>) {
+        let began = self.context.ring.now();
         let order = self.order();
         let arrives = order.stream.guards_loops;
         let sight = match read {
             Some(read) => read,
             None => {
                 self.bring(job.position).await;
-                let Some(record) = self.look_up(job.position) else {
-                    return self.settle(job.position, End::Damaged); // read once before; or its stream was forgotten
+                let Some(record) = self.load(job.position) else {
+                    return self.settle(job.position, EventOutcome::Damaged); // read once before; or its stream was forgotten
                 };
                 let _working = self.working(Phase::Request, job.position);
-                let Ok(sight) = Sight::of(record, arrives) else { return }; // decoded once before: cannot be
+                let Ok(sight) = LoadedEvent::of(record, arrives) else { return }; // decoded once before: cannot be
                 Rc::new(sight)
             }
         };
         if arrives {
-            sight.tell_arrival(&self.shop.moment);
+            sight.set_arrival(&self.context.moment);
         }
         match &job.leg {
-            Leg::Subscriber => self.ask(&order, &sight, job, began).await,
-            Leg::DeadLetter(failure) => {
+            AttemptTarget::Subscriber => self.request(&order, &sight, job, began).await,
+            AttemptTarget::DeadLetter(failure) => {
                 let failure = Rc::clone(failure);
-                Box::pin(self.bury(&sight, job, failure)).await;
+                Box::pin(self.dead_letter(&sight, job, failure)).await;
             }
         }
     }
 
     /// What seldom comes after the answer is boxed: each attempt under way takes what its largest step does, some 3 KiB
     /// instead of 6, and of subscribers that hang there are 64 each.
-    async fn ask(self: &Rc<Self>, order: &Order, sight: &Sight, job: Job, began: Tick) {
+    async fn request(
+        self: &Rc<Self>,
+        order: &SubscriberConfig,
+        sight: &LoadedEvent,
+        job: DeliveryAttempt,
+        began: Tick,
+    ) {
         let target = &order.subscriber.target;
-        let is_asked = order.subscriber.reply != Reply::Unasked;
+        let is_asked = order.subscriber.reply != ReplyTarget::Unasked;
         let mode = order.subscriber.delivery.mode.unwrap_or(sight.record.mode);
         let working = self.working(Phase::Request, job.position);
         let mut out = sight.write(mode);
         let record = &sight.record;
         {
-            let (key, rng) = (self.shop.inside_key.borrow(), &self.shop.rng);
+            let (key, rng) = (self.context.internal_key.borrow(), &self.context.rng);
             request::complete(&mut out, record, target, &sender(order, &key), &mut rng.borrow_mut());
         }
         if is_asked {
-            request::ask_for_reply(&mut out);
+            request::request_reply(&mut out);
         }
         drop(working);
-        order.subscriber.tally.processed(self.shop.ring.now() - began);
-        let outcome = self.post(order, target, out, &job, What::Asked).await;
+        order.subscriber.tally.processed(self.context.ring.now() - began);
+        let outcome = self.send(order, target, out, &job, DeliveryOutcome::Replied).await;
         let has_sink = order.subscriber.dead_letter.is_some();
         if is_held(target, outcome.as_ref().ok(), has_sink) {
             return self.retry_refused(job);
         }
-        match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
-            Verdict::Done => self.settle(job.position, End::Delivered),
+        match judge(retry_hints(&outcome), job.attempt, &order.subscriber.delivery) {
+            RetryVerdict::Done => self.settle(job.position, EventOutcome::Delivered),
             // Whatever a reply target says in its 200 is nobody's business (AMB-21, DP-REPLY-08).
-            Verdict::Reply if !is_asked => self.settle(job.position, End::Delivered),
-            Verdict::RetryAt(wait) => self.retry_after(wait, job),
-            Verdict::GiveUp(reason) => {
-                let failure = Failure::of(&target.url, &outcome, reason.as_str());
+            RetryVerdict::Reply if !is_asked => self.settle(job.position, EventOutcome::Delivered),
+            RetryVerdict::RetryAt(wait) => self.retry_after(wait, job),
+            RetryVerdict::GiveUp(reason) => {
+                let failure = DeliveryFailure::of(&target.url, &outcome, reason.as_str());
                 Box::pin(self.give_up(sight, job, failure)).await;
             }
-            Verdict::Reply => {
+            RetryVerdict::Reply => {
                 let Ok(answer) = outcome else { return }; // a verdict of Reply comes from a status
                 if answer.body.is_empty() && !request::claims_reply(&answer) {
-                    return self.settle(job.position, End::Delivered); // the usual 200
+                    return self.settle(job.position, EventOutcome::Delivered); // the usual 200
                 }
                 Box::pin(self.take_reply(order, sight, job, &answer)).await;
             }
         }
     }
 
-    async fn take_reply(self: &Rc<Self>, order: &Order, sight: &Sight, job: Job, answer: &Answer) {
+    async fn take_reply(
+        self: &Rc<Self>,
+        order: &SubscriberConfig,
+        sight: &LoadedEvent,
+        job: DeliveryAttempt,
+        answer: &LocalResponse,
+    ) {
         let working = self.working(Phase::Reply, job.position);
         let carried = request::carried(answer);
         drop(working);
         let passed = match carried {
-            Ok(Carried::Nothing) => Passed::On,
-            Ok(Carried::NoEvent) => {
+            Ok(ReplyBody::Nothing) => ReplyOutcome::On,
+            Ok(ReplyBody::NoEvent) => {
                 tracing::debug!(subscriber = %order.subscriber.label, "body of a 200 dropped: not an event");
-                Passed::Nowhere
+                ReplyOutcome::Nowhere
             }
-            Ok(Carried::Event(reply)) => {
+            Ok(ReplyBody::Event(reply)) => {
                 if request::is_latin1(answer) {
                     order.stream.tally.latin1.fetch_add(1, Relaxed);
                 }
                 if let Some(types) = &order.stream.types {
                     note_type(types, &reply, &order.subscriber.name);
                 }
-                self.pass_on(&sight.record, reply, answer, &job).await
+                self.forward_reply(&sight.record, reply, answer, &job).await
             }
-            Err(why) => Passed::NotStored(format!("malformed reply: {why}")),
+            Err(why) => ReplyOutcome::NotStored(format!("malformed reply: {why}")),
         };
         match passed {
-            Passed::On => self.settle(job.position, End::Delivered),
-            Passed::Nowhere => {
+            ReplyOutcome::On => self.settle(job.position, EventOutcome::Delivered),
+            ReplyOutcome::Nowhere => {
                 order.subscriber.tally.replies_dropped.fetch_add(1, Relaxed);
-                self.settle(job.position, End::Delivered);
+                self.settle(job.position, EventOutcome::Delivered);
             }
-            Passed::Refused(failure) => self.give_up(sight, job, failure).await,
-            Passed::NotStored(why) => match failed(job.attempt, &order.subscriber.delivery) {
-                Verdict::RetryAt(wait) => self.retry_after(wait, job),
+            ReplyOutcome::Refused(failure) => self.give_up(sight, job, failure).await,
+            ReplyOutcome::NotStored(why) => match failed(job.attempt, &order.subscriber.delivery) {
+                RetryVerdict::RetryAt(wait) => self.retry_after(wait, job),
                 _ => {
-                    let reason = Reason::RetriesUsedUp.as_str();
-                    let failure = Failure::unanswered(&order.subscriber.target.url, &why, reason);
+                    let reason = GiveUpReason::RetriesUsedUp.as_str();
+                    let failure = DeliveryFailure::unanswered(&order.subscriber.target.url, &why, reason);
                     self.give_up(sight, job, failure).await;
                 }
             },
         }
     }
 
-    async fn pass_on(&self, record: &Record, mut reply: Event<'_>, answer: &Answer, job: &Job) -> Passed {
+    async fn forward_reply(
+        &self,
+        record: &EventRecord,
+        mut reply: CloudEvent<'_>,
+        answer: &LocalResponse,
+        job: &DeliveryAttempt,
+    ) -> ReplyOutcome {
         let order = &self.order(); // as it is now: replies may have come to go elsewhere while the subscriber thought
         let trace = trace_of(record);
-        let head = |reply: &Event<'_>, hops| {
-            request::record_of(reply, answer, trace.as_deref(), hops, &mut self.shop.rng.borrow_mut())
+        let head = |reply: &CloudEvent<'_>, hops| {
+            request::record_of(reply, answer, trace.as_deref(), hops, &mut self.context.rng.borrow_mut())
         };
         match &order.subscriber.reply {
-            Reply::Discard | Reply::Unasked => {
+            ReplyTarget::Discard | ReplyTarget::Unasked => {
                 tracing::debug!(subscriber = %order.subscriber.label, "reply dropped: nobody wants it");
-                Passed::Nowhere
+                ReplyOutcome::Nowhere
             }
-            Reply::Send(_) => {
+            ReplyTarget::Send(_) => {
                 let bytes = request::joined(head(&reply, record.hops_left), &reply);
-                match Record::decode(bytes) {
+                match EventRecord::decode(bytes) {
                     Ok(reply) => self.send_reply(&reply, job).await,
-                    Err(why) => Passed::NotStored(why.to_string()),
+                    Err(why) => ReplyOutcome::NotStored(why.to_string()),
                 }
             }
-            Reply::Reenter => {
+            ReplyTarget::Reenter => {
                 let mut hops = 0;
                 if order.stream.guards_loops {
                     reply.take(HOPS_ATTRIBUTE);
@@ -189,12 +207,12 @@ impl<P: Post> Pump<P> {
                             id,
                             "reply dropped: it has made too many hops, a loop is likely"
                         );
-                        return Passed::Nowhere;
+                        return ReplyOutcome::Nowhere;
                     }
                 }
                 let passed = self.reenter(order, &head(&reply, hops), &reply).await;
-                if matches!(passed, Passed::On) {
-                    self.note(What::ReplyStored, job, None, Duration::ZERO);
+                if matches!(passed, ReplyOutcome::On) {
+                    self.note(DeliveryOutcome::ReplyStored, job, None, Duration::ZERO);
                 }
                 passed
             }
@@ -202,41 +220,45 @@ impl<P: Post> Pump<P> {
     }
 
     /// Appends a reply to the same stream and waits until it is durable (EV-RTE-10, EV-RTE-11).
-    async fn reenter(&self, order: &Order, head: &[u8], reply: &Event<'_>) -> Passed {
+    async fn reenter(&self, order: &SubscriberConfig, head: &[u8], reply: &CloudEvent<'_>) -> ReplyOutcome {
         let max = order.stream.event_bytes_max;
         if reply.bytes() > max as usize {
-            return Passed::NotStored(format!(
+            return ReplyOutcome::NotStored(format!(
                 "the reply has {} bytes, the stream takes {max}",
                 reply.bytes()
             ));
         }
-        let end = match self.keep_reply(order, &[head, reply.data.bytes()]).await {
+        let end = match self.append_reply(order, &[head, reply.data.bytes()]).await {
             Ok(range) => range.end,
-            Err(why) => return Passed::NotStored(format!("the reply could not be stored: {why}")),
+            Err(why) => return ReplyOutcome::NotStored(format!("the reply could not be stored: {why}")),
         };
-        match self.shop.home.durable(end).await {
+        match self.context.home_writer.durable(end).await {
             Ok(()) => {
                 order.stream.tally.accepted.fetch_add(1, Relaxed);
                 if let Some(types) = &order.stream.types {
                     note_type(types, reply, "");
                 }
-                Passed::On
+                ReplyOutcome::On
             }
-            Err(why) => Passed::NotStored(why.to_string()),
+            Err(why) => ReplyOutcome::NotStored(why.to_string()),
         }
     }
 
     /// Appends a reply, and while the log is full waits for room: what it answers cannot end before, and another
     /// request to the subscriber makes none. It keeps its slot of the window meanwhile, because the reply is held in memory.
-    async fn keep_reply(&self, order: &Order, reply: &[&[u8]]) -> Result<Range<Position>, AppendError> {
-        let home = &self.shop.home;
+    async fn append_reply(
+        &self,
+        order: &SubscriberConfig,
+        reply: &[&[u8]],
+    ) -> Result<Range<LogPosition>, AppendError> {
+        let home = &self.context.home_writer;
         loop {
             let appended = home
                 .feed_of(&order.stream)
-                .and_then(|feed| home.append_within(&feed, &[reply], Claim::Onward, Duration::ZERO));
+                .and_then(|feed| home.append_within(&feed, &[reply], AppendPriority::Onward, Duration::ZERO));
             match appended {
                 Err(AppendError::Full { .. }) if !self.is_stopped() => {
-                    self.shop.ring.sleep(ROOM_AGAIN).await;
+                    self.context.ring.sleep(SPACE_RETRY_INTERVAL).await;
                 }
                 appended => return appended,
             }
@@ -245,80 +267,96 @@ impl<P: Post> Pump<P> {
 
     /// Sends a reply with retries of its own; the subscriber is not asked again (AMB-35). It keeps its
     /// slot of the window meanwhile, because the reply is held in memory. Each attempt goes where replies go by then.
-    async fn send_reply(&self, reply: &Record, job: &Job) -> Passed {
+    async fn send_reply(&self, reply: &EventRecord, job: &DeliveryAttempt) -> ReplyOutcome {
         for attempt in 0.. {
             let order = &self.order();
-            let Reply::Send(target) = &order.subscriber.reply else { return Passed::Nowhere };
-            let rng = &self.shop.rng;
-            let key = Arc::clone(&self.shop.inside_key.borrow());
+            let ReplyTarget::Send(target) = &order.subscriber.reply else { return ReplyOutcome::Nowhere };
+            let rng = &self.context.rng;
+            let key = Arc::clone(&self.context.internal_key.borrow());
             let out = request::to_reply_target(reply, target, &sender(order, &key), &mut rng.borrow_mut());
-            let sending = Job { attempt, ..job.clone() };
-            let outcome = self.post(order, target, out, &sending, What::ReplySent).await;
+            let sending = DeliveryAttempt { attempt, ..job.clone() };
+            let outcome = self.send(order, target, out, &sending, DeliveryOutcome::ReplySent).await;
             let has_sink = order.subscriber.dead_letter.is_some();
             let verdict = if is_held(target, outcome.as_ref().ok(), has_sink) {
-                Verdict::RetryAt(REFUSED_RETRY_EVERY)
+                RetryVerdict::RetryAt(REFUSED_RETRY_EVERY)
             } else {
-                judge(heard(&outcome), attempt, &order.subscriber.delivery)
+                judge(retry_hints(&outcome), attempt, &order.subscriber.delivery)
             };
             match verdict {
-                Verdict::Done | Verdict::Reply => break, // a reply to a reply is dropped (DP-REPLY-08)
-                Verdict::GiveUp(reason) => {
-                    return Passed::Refused(Failure::of(&target.url, &outcome, reason.as_str()));
+                RetryVerdict::Done | RetryVerdict::Reply => break, // a reply to a reply is dropped (DP-REPLY-08)
+                RetryVerdict::GiveUp(reason) => {
+                    return ReplyOutcome::Refused(DeliveryFailure::of(
+                        &target.url,
+                        &outcome,
+                        reason.as_str(),
+                    ));
                 }
-                Verdict::RetryAt(wait) => {
+                RetryVerdict::RetryAt(wait) => {
                     order.subscriber.tally.retries.fetch_add(1, Relaxed);
                     let wait = spread(wait, &mut rng.borrow_mut());
-                    self.shop.ring.sleep(wait).await;
+                    self.context.ring.sleep(wait).await;
                     if self.is_stopped() {
-                        return Passed::NotStored("the subscriber is gone".into());
+                        return ReplyOutcome::NotStored("the subscriber is gone".into());
                     }
                 }
             }
         }
-        Passed::On
+        ReplyOutcome::On
     }
 
-    async fn give_up(self: &Rc<Self>, sight: &Sight, job: Job, failure: Failure) {
+    async fn give_up(self: &Rc<Self>, sight: &LoadedEvent, job: DeliveryAttempt, failure: DeliveryFailure) {
         let failure = Rc::new(failure);
-        let job = Job { attempt: 0, leg: Leg::DeadLetter(Rc::clone(&failure)), ..job };
-        self.bury(sight, job, failure).await;
+        let job = DeliveryAttempt { attempt: 0, leg: AttemptTarget::DeadLetter(Rc::clone(&failure)), ..job };
+        self.dead_letter(sight, job, failure).await;
     }
 
     /// Sends the event to the dead letter sink, or drops it with a reason (EV-DLV-08, -09, -11).
-    async fn bury(self: &Rc<Self>, sight: &Sight, job: Job, failure: Rc<Failure>) {
+    async fn dead_letter(
+        self: &Rc<Self>,
+        sight: &LoadedEvent,
+        job: DeliveryAttempt,
+        failure: Rc<DeliveryFailure>,
+    ) {
         let order = &self.order(); // as it is now: the sink may have come or gone during the attempt
         let Some(sink) = &order.subscriber.dead_letter else {
-            if self.holds(Hold::DeadLetters) {
-                return self.keep_letter(job);
+            if self.holds(HoldReason::DeadLetters) {
+                return self.hold_dead_letter(job);
             }
-            let end = if failure.reason == STALLED { End::Stalled } else { End::Sinkless };
+            let end = if failure.reason == STALLED { EventOutcome::Stalled } else { EventOutcome::Sinkless };
             return self.drop_event(order, &sight.record, &job, &failure, end);
         };
-        let rng = &self.shop.rng;
-        let key = Arc::clone(&self.shop.inside_key.borrow());
+        let rng = &self.context.rng;
+        let key = Arc::clone(&self.context.internal_key.borrow());
         let sender = sender(order, &key);
         let working = self.working(Phase::Request, job.position);
         let out = request::to_dead_letter_sink(sight, &failure, sink, &sender, &mut rng.borrow_mut());
         drop(working);
-        let outcome = self.post(order, sink, out, &job, What::LetterSent).await;
+        let outcome = self.send(order, sink, out, &job, DeliveryOutcome::DeadLetterSent).await;
         if is_held(sink, outcome.as_ref().ok(), false) {
             return self.retry_refused(job);
         }
-        match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
-            Verdict::Done | Verdict::Reply => {
-                self.note(What::DeadLettered, &job, None, Duration::ZERO);
-                self.settle(job.position, End::DeadLettered);
+        match judge(retry_hints(&outcome), job.attempt, &order.subscriber.delivery) {
+            RetryVerdict::Done | RetryVerdict::Reply => {
+                self.note(DeliveryOutcome::DeadLettered, &job, None, Duration::ZERO);
+                self.settle(job.position, EventOutcome::DeadLettered);
             }
-            Verdict::RetryAt(wait) => self.retry_after(wait, job),
-            Verdict::GiveUp(_) => {
-                self.drop_event(order, &sight.record, &job, &failure, End::SinkRefused);
+            RetryVerdict::RetryAt(wait) => self.retry_after(wait, job),
+            RetryVerdict::GiveUp(_) => {
+                self.drop_event(order, &sight.record, &job, &failure, EventOutcome::SinkRefused);
             }
         }
     }
 
-    fn drop_event(&self, order: &Order, record: &Record, job: &Job, failure: &Failure, end: End) {
+    fn drop_event(
+        &self,
+        order: &SubscriberConfig,
+        record: &EventRecord,
+        job: &DeliveryAttempt,
+        failure: &DeliveryFailure,
+        end: EventOutcome,
+    ) {
         let why = match end {
-            End::SinkRefused => "the dead letter sink did not take it",
+            EventOutcome::SinkRefused => "the dead letter sink did not take it",
             _ => "there is no dead letter sink",
         };
         tracing::warn!(
@@ -331,27 +369,33 @@ impl<P: Post> Pump<P> {
             source = record.attribute("source"),
             "event dropped: {why}"
         );
-        self.note(What::Dropped, job, None, Duration::ZERO);
+        self.note(DeliveryOutcome::Dropped, job, None, Duration::ZERO);
         self.settle(job.position, end);
     }
 
-    fn retry_after(&self, wait: Duration, job: Job) {
-        let at = self.shop.ring.now() + spread(wait, &mut self.shop.rng.borrow_mut());
-        self.retry(at, Job { attempt: job.attempt + 1, ..job });
+    fn retry_after(&self, wait: Duration, job: DeliveryAttempt) {
+        let at = self.context.ring.now() + spread(wait, &mut self.context.rng.borrow_mut());
+        self.retry(at, DeliveryAttempt { attempt: job.attempt + 1, ..job });
     }
 
     /// The event stays where it is, and the attempt does not count.
-    fn retry_refused(&self, job: Job) {
-        let at = self.shop.ring.now() + spread(REFUSED_RETRY_EVERY, &mut self.shop.rng.borrow_mut());
+    fn retry_refused(&self, job: DeliveryAttempt) {
+        let at = self.context.ring.now() + spread(REFUSED_RETRY_EVERY, &mut self.context.rng.borrow_mut());
         self.retry(at, job);
     }
 
     /// Tells the flight recorder.
-    pub(super) fn note(&self, what: What, job: &Job, status: Option<u16>, took: Duration) {
-        let Some(journal) = &self.shop.journal else { return };
-        journal.note(Note {
+    pub(super) fn note(
+        &self,
+        what: DeliveryOutcome,
+        job: &DeliveryAttempt,
+        status: Option<u16>,
+        took: Duration,
+    ) {
+        let Some(journal) = &self.context.delivery_log else { return };
+        journal.note(DeliveryLogEntry {
             what,
-            subscriber: &self.place.subscriber,
+            subscriber: &self.progress.subscriber,
             position: job.position,
             at_ms: 0, // the journal's to say
             status: status.unwrap_or(0),
@@ -361,20 +405,20 @@ impl<P: Post> Pump<P> {
     }
 
     /// One request.
-    async fn post(
+    async fn send(
         &self,
-        order: &Order,
-        target: &Target,
-        out: Outgoing,
-        job: &Job,
-        what: What,
-    ) -> Result<Answer, PostError> {
+        order: &SubscriberConfig,
+        target: &DeliveryTarget,
+        out: EncodedEvent,
+        job: &DeliveryAttempt,
+        what: DeliveryOutcome,
+    ) -> Result<LocalResponse, PostError> {
         let timeout = match order.subscriber.delivery.timeout {
-            Duration::ZERO => Delivery::TIMEOUT_DEFAULT,
+            Duration::ZERO => DeliveryPolicy::TIMEOUT_DEFAULT,
             timeout => timeout,
         };
-        let began = self.shop.ring.now();
-        let outcome = self.shop.post.post(target, out, timeout).await;
+        let began = self.context.ring.now();
+        let outcome = self.context.sender.send(target, out, timeout).await;
         if let Err(why @ PostError::Untrusted { .. }) = &outcome {
             order.subscriber.tally.untrusted.fetch_add(1, Relaxed);
             // Told with the first attempt only: those after it are counted, and the end of an event is told.
@@ -388,11 +432,11 @@ impl<P: Post> Pump<P> {
             tracing::warn!(subscriber = %order.subscriber.label, url = %target.url, "not delivered: {why}");
         }
         let status = outcome.as_ref().ok().map(|answer| answer.status);
-        let took = self.shop.ring.now() - began;
-        if what == What::Asked && outcome.is_ok() {
-            self.pace.note(took);
+        let took = self.context.ring.now() - began;
+        if what == DeliveryOutcome::Replied && outcome.is_ok() {
+            self.window.note(took);
         }
-        order.subscriber.tally.dispatched.note(&Key::of(status.unwrap_or_default()), took);
+        order.subscriber.tally.dispatched.note(&OutcomeKey::of(status.unwrap_or_default()), took);
         self.note(
             what,
             job,
@@ -406,7 +450,7 @@ impl<P: Post> Pump<P> {
 /// A stream of ours refuses our own delivery. With 401 it does not accept the token, which is ours to renew; with 403 a policy
 /// keeps the sender out, which an operator mends or means. Neither is a reason to lose the event: it waits, unless it was
 /// refused by a policy and there is a dead letter sink.
-fn is_held(target: &Target, answer: Option<&Answer>, has_sink: bool) -> bool {
+fn is_held(target: &DeliveryTarget, answer: Option<&LocalResponse>, has_sink: bool) -> bool {
     target.is_stream
         && match answer.map(|answer| answer.status) {
             Some(401) => true,
@@ -415,11 +459,14 @@ fn is_held(target: &Target, answer: Option<&Answer>, has_sink: bool) -> bool {
         }
 }
 
-fn heard(outcome: &Result<Answer, PostError>) -> Heard {
-    Heard::of(outcome.as_ref().ok(), SystemTime::now)
+fn retry_hints(outcome: &Result<LocalResponse, PostError>) -> RetryHints {
+    RetryHints::of(outcome.as_ref().ok(), SystemTime::now)
 }
 
 /// In whose name: `NAMESPACE` of `NAMESPACE/NAME` (X-DLV-10).
-fn sender<'a>(order: &'a Order, inside_key: &'a str) -> Sender<'a> {
-    Sender { namespace: order.subscriber.label.split('/').next().unwrap_or_default(), inside_key }
+fn sender<'a>(order: &'a SubscriberConfig, inside_key: &'a str) -> RequestOrigin<'a> {
+    RequestOrigin {
+        namespace: order.subscriber.label.split('/').next().unwrap_or_default(),
+        internal_key: inside_key,
+    }
 }

@@ -2,36 +2,37 @@
 
 use std::cmp::Reverse;
 
-use super::post::Post;
-use super::pump::{Job, Order, Pump, Retry};
-use crate::table::Hold;
+use super::send::EventSender;
+use super::worker::{DeliveryAttempt, ScheduledRetry, SubscriberConfig, SubscriptionWorker};
+use crate::table::HoldReason;
 
-impl<P: Post> Pump<P> {
+impl<P: EventSender> SubscriptionWorker<P> {
     /// Takes the table's newest word on target, filter and delivery.
-    pub(super) fn reorder(&self, order: Order) {
+    pub(super) fn reorder(&self, order: SubscriberConfig) {
         let before = self.order.replace(order);
         if !std::sync::Arc::ptr_eq(&before.subscriber, &self.order.borrow().subscriber) {
-            self.let_letters_go();
-            self.bell.ring();
+            self.release_dead_letters();
+            self.notify.ring();
         }
     }
 
-    pub(super) fn holds(&self, what: Hold) -> bool {
+    pub(super) fn holds(&self, what: HoldReason) -> bool {
         self.order.borrow().subscriber.hold == what
     }
 
     /// Keeps a letter whose sink is not there now. It is unfinished meanwhile, so there are no more of them than a subscriber
     /// may have of those; beyond, the backlog waits in the log.
-    pub(super) fn keep_letter(&self, letter: Job) {
+    pub(super) fn hold_dead_letter(&self, letter: DeliveryAttempt) {
         tracing::debug!(position = %letter.position, "given up, and kept until its dead letter sink is there");
-        self.letters.borrow_mut().push(letter);
+        self.held_dead_letters.borrow_mut().push(letter);
     }
 
     /// They are due at once; what does not find a sink is kept again.
-    fn let_letters_go(&self) {
-        if !self.holds(Hold::DeadLetters) {
-            let at = self.shop.ring.now();
-            let due = self.letters.take().into_iter().map(|job| Reverse(Retry { at, job }));
+    fn release_dead_letters(&self) {
+        if !self.holds(HoldReason::DeadLetters) {
+            let at = self.context.ring.now();
+            let due =
+                self.held_dead_letters.take().into_iter().map(|job| Reverse(ScheduledRetry { at, job }));
             self.retries.borrow_mut().extend(due);
         }
     }

@@ -4,24 +4,24 @@
 //! `attempt` one request and what its answer leads to, [`retry`] the arithmetic, `place` how far
 //! a subscriber has come.
 
-mod absent;
-mod ahead;
 mod aside;
 mod attempt;
-mod end;
+mod fanout;
 mod hold;
-mod lanes;
-mod made;
-mod pace;
-mod place;
-pub mod post;
-mod pump;
+mod loaded_event;
+mod ordering_keys;
+mod outcome;
+mod prefetch;
+mod progress;
+mod recovered_attempts;
+mod removal;
 pub mod request;
 mod retention;
 pub mod retry;
-mod sight;
-mod slot;
-mod sorter;
+pub mod send;
+mod window;
+mod window_slot;
+mod worker;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -33,67 +33,67 @@ use hashbrown::HashMap;
 use ring::{Ring, Tick};
 use wal::{AppendError, StreamId};
 
-pub use place::Place;
-pub use post::{Post, PostError};
+pub use progress::SubscriberProgress;
 pub use request::claims_reply;
+pub use send::{EventSender, PostError};
 
-use self::absent::{Absent, Ends};
-use self::made::Made;
-use self::pump::{Order, Pump, Shop};
-use self::sorter::Sorter;
-use super::feed::Feed;
-use super::journal::Journal;
-use super::keeper::Keeper;
+use self::fanout::FanoutMatcher;
+use self::recovered_attempts::RecoveredAttempts;
+use self::removal::{AbsentStreams, RemovalPositions};
+use self::worker::{DispatchContext, SubscriberConfig, SubscriptionWorker};
+use super::delivery_log::DeliveryLog;
+use super::feed::StreamFeed;
+use super::log_writer::LogWriter;
 use super::stalled;
-use crate::table::{Stream, Table};
+use crate::table::{EventStream, RoutingTable};
 
-type Pumps<P> = HashMap<Box<str>, Rc<Pump<P>>, RandomState>;
-type ByStream<V> = RefCell<HashMap<StreamId, V, RandomState>>;
+type SubscriptionWorkers<P> = HashMap<Box<str>, Rc<SubscriptionWorker<P>>, RandomState>;
+type StreamWorkers<V> = RefCell<HashMap<StreamId, V, RandomState>>;
 
 /// The deliveries out of one log.
-pub struct Desk<P> {
-    shop: Rc<Shop<P>>,
+pub struct Dispatcher<P> {
+    context: Rc<DispatchContext<P>>,
     /// By stream and subscriber.
-    pumps: ByStream<Pumps<P>>,
-    sorters: ByStream<Rc<Sorter>>,
+    workers: StreamWorkers<SubscriptionWorkers<P>>,
+    sorters: StreamWorkers<Rc<FanoutMatcher>>,
     /// What each stream was when all its subscribers were running.
-    carried_out: ByStream<Arc<Stream>>,
-    table: RefCell<Arc<Table>>,
+    carried_out: StreamWorkers<Arc<EventStream>>,
+    table: RefCell<Arc<RoutingTable>>,
     /// The table's version that is running.
     version: Cell<u64>,
     /// What the log knows and the table does not, and since when.
-    absent: RefCell<HashMap<Absent, Tick, RandomState>>,
-    ends: Ends,
+    absent: RefCell<HashMap<AbsentStreams, Tick, RandomState>>,
+    ends: RemovalPositions,
 }
 
-impl<P: Post> Desk<P> {
+impl<P: EventSender> Dispatcher<P> {
     /// Delivers what is in `keeper`, and notes in `journal` how it went; replies go to `home`.
     pub fn new(
         ring: &Ring,
-        keeper: &Rc<Keeper>,
-        home: &Rc<Keeper>,
-        journal: Option<Rc<Journal>>,
+        keeper: &Rc<LogWriter>,
+        home: &Rc<LogWriter>,
+        journal: Option<Rc<DeliveryLog>>,
         post: P,
         seed: u64,
     ) -> Rc<Self> {
-        let made = Made::read(&keeper.log());
-        let ends = Ends::of(keeper.log().visible());
+        let made = RecoveredAttempts::read(&keeper.log());
+        let ends = RemovalPositions::of(keeper.log().visible());
         let stalled = stalled::read(keeper.log().folder());
-        let shop = Shop {
-            made,
+        let shop = DispatchContext {
+            recovered_attempts: made,
             stalled,
             ring: ring.clone(),
-            keeper: Rc::clone(keeper),
-            home: Rc::clone(home),
-            journal,
-            post,
+            writer: Rc::clone(keeper),
+            home_writer: Rc::clone(home),
+            delivery_log: journal,
+            sender: post,
             rng: RefCell::new(fastrand::Rng::with_seed(seed)),
-            inside_key: RefCell::default(),
+            internal_key: RefCell::default(),
             moment: RefCell::default(),
         };
         Rc::new(Self {
-            shop: Rc::new(shop),
-            pumps: RefCell::default(),
+            context: Rc::new(shop),
+            workers: RefCell::default(),
             sorters: RefCell::default(),
             carried_out: RefCell::default(),
             table: RefCell::default(),
@@ -106,15 +106,15 @@ impl<P: Post> Desk<P> {
     /// Makes the running subscribers those of the table. Called before every append with the newest
     /// table, so that an event posted right after a publish reaches a new subscriber (EV-TRG-12); costs
     /// one comparison when nothing has changed, and one a stream for those that have not.
-    pub fn sync(&self, table: &Arc<Table>) -> Result<(), AppendError> {
+    pub fn sync(&self, table: &Arc<RoutingTable>) -> Result<(), AppendError> {
         if table.version == self.version.get() {
             return Ok(());
         }
-        self.shop.inside_key.replace(Arc::clone(&table.inside_key));
+        self.context.internal_key.replace(Arc::clone(&table.internal_key));
         let mut named = HashSet::with_capacity_and_hasher(table.streams.len(), RandomState::default());
         let mut outcome = Ok(());
         for stream in table.streams.values() {
-            let synced = self.shop.keeper.feed_of(stream).and_then(|feed| {
+            let synced = self.context.writer.feed_of(stream).and_then(|feed| {
                 named.insert(feed.id);
                 self.sync_stream(stream, &feed, table.version)
             });
@@ -129,8 +129,8 @@ impl<P: Post> Desk<P> {
 
     fn end_others(&self, named: &HashSet<StreamId, RandomState>) {
         self.carried_out.borrow_mut().retain(|stream, _| named.contains(stream));
-        let end = self.shop.keeper.log().visible();
-        self.pumps.borrow_mut().retain(|stream, pumps| {
+        let end = self.context.writer.log().visible();
+        self.workers.borrow_mut().retain(|stream, pumps| {
             let stays = named.contains(stream);
             if !stays {
                 pumps.iter().for_each(|(name, pump)| {
@@ -149,23 +149,28 @@ impl<P: Post> Desk<P> {
         });
     }
 
-    fn sync_stream(&self, stream: &Arc<Stream>, feed: &Rc<Feed>, version: u64) -> Result<(), AppendError> {
+    fn sync_stream(
+        &self,
+        stream: &Arc<EventStream>,
+        feed: &Rc<StreamFeed>,
+        version: u64,
+    ) -> Result<(), AppendError> {
         if self.carried_out.borrow().get(&feed.id).is_some_and(|known| Arc::ptr_eq(known, stream)) {
             return Ok(());
         }
-        self.shop.keeper.follow(feed, stream);
-        let sorter = self.sorter(feed);
-        let mut pumps = self.pumps.borrow_mut();
+        self.context.writer.follow(feed, stream);
+        let sorter = self.fanout(feed);
+        let mut pumps = self.workers.borrow_mut();
         let pumps = pumps.entry(feed.id).or_default();
         let (mut running, mut outcome) = (Vec::with_capacity(stream.subscribers.len()), Ok(()));
         for subscriber in &stream.subscribers {
-            let order = Order { stream: Arc::clone(stream), subscriber: Arc::clone(subscriber) };
+            let order = SubscriberConfig { stream: Arc::clone(stream), subscriber: Arc::clone(subscriber) };
             let pump = match pumps.get(&subscriber.name) {
                 Some(pump) => {
                     pump.reorder(order);
                     pump
                 }
-                None => match Pump::start(&self.shop, feed, &sorter, order) {
+                None => match SubscriptionWorker::start(&self.context, feed, &sorter, order) {
                     Ok(pump) => {
                         self.ends.take_back(feed.id, &subscriber.name);
                         pumps.entry(subscriber.name.clone()).insert(pump).into_mut()
@@ -177,9 +182,9 @@ impl<P: Post> Desk<P> {
                 },
             };
             pump.named_in.set(version);
-            running.push((Arc::clone(subscriber), Rc::clone(&pump.line)));
+            running.push((Arc::clone(subscriber), Rc::clone(&pump.queue)));
         }
-        let end = self.shop.keeper.log().visible();
+        let end = self.context.writer.log().visible();
         pumps.retain(|name, pump| {
             let stays = pump.named_in.get() == version;
             if !stays {
@@ -197,19 +202,19 @@ impl<P: Post> Desk<P> {
         outcome
     }
 
-    fn sorter(&self, feed: &Rc<Feed>) -> Rc<Sorter> {
+    fn fanout(&self, feed: &Rc<StreamFeed>) -> Rc<FanoutMatcher> {
         let mut sorters = self.sorters.borrow_mut();
-        let start = || Sorter::start(&self.shop.ring, &self.shop.keeper, feed);
+        let start = || FanoutMatcher::start(&self.context.ring, &self.context.writer, feed);
         Rc::clone(sorters.entry(feed.id).or_insert_with(start))
     }
 
     /// Whether the newest table has been carried out, as far as this stream is concerned.
-    pub fn serves(&self, stream: &Stream) -> bool {
+    pub fn serves(&self, stream: &EventStream) -> bool {
         if self.table.borrow().version == self.version.get() {
             return true; // all of it has: the usual case
         }
-        let Ok(feed) = self.shop.keeper.feed_of(stream) else { return false };
-        let pumps = self.pumps.borrow();
+        let Ok(feed) = self.context.writer.feed_of(stream) else { return false };
+        let pumps = self.workers.borrow();
         let running = pumps.get(&feed.id);
         stream
             .subscribers
@@ -219,17 +224,18 @@ impl<P: Post> Desk<P> {
 
     /// What a subscriber has still to get, by its place in the log and by the counters: the same, always.
     #[cfg(test)]
-    pub fn outstanding(&self, stream: &Stream, subscriber: &str) -> Option<(u64, u64)> {
-        let feed = self.shop.keeper.feed_of(stream).ok()?;
-        let pumps = self.pumps.borrow();
+    pub fn outstanding(&self, stream: &EventStream, subscriber: &str) -> Option<(u64, u64)> {
+        let feed = self.context.writer.feed_of(stream).ok()?;
+        let pumps = self.workers.borrow();
         let pump = pumps.get(&feed.id)?.get(subscriber).filter(|pump| !pump.is_stopped())?;
         pump.catch_up();
-        Some((self.shop.keeper.log().open_events(feed.id, &pump.place.mark()), pump.pending.get()))
+        Some((self.context.writer.log().open_events(feed.id, &pump.progress.mark()), pump.pending.get()))
     }
 
     /// Starts no more deliveries and waits for those under way.
     pub async fn drain(&self) {
-        let pumps: Vec<_> = self.pumps.borrow().values().flat_map(Pumps::values).map(Rc::clone).collect();
+        let pumps: Vec<_> =
+            self.workers.borrow().values().flat_map(SubscriptionWorkers::values).map(Rc::clone).collect();
         for pump in &pumps {
             pump.hold();
         }

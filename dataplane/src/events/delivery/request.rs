@@ -7,45 +7,50 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use fastrand::Rng;
 
-use super::post::PostError;
-use super::sight::Sight;
+use super::loaded_event::LoadedEvent;
+use super::send::PostError;
 use crate::events::cloudevent::{
-    ADDED, Attribute, Carriage, Event, Kind, Malformed, binary, carriage, content_type, is_compressed,
-    structured,
+    ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentKind, MalformedEvent, binary, carriage,
+    content_type, is_compressed, structured,
 };
-use crate::events::encode::{Outgoing, encode};
-use crate::events::ingress::{HOPS_HEADER, INSIDE_HEADER, NAMESPACE_HEADER};
+use crate::events::encode::{EncodedEvent, encode};
+use crate::events::ingress::{HOPS_HEADER, INTERNAL_HEADER, NAMESPACE_HEADER};
 use crate::events::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
-use crate::events::record::{ARRIVAL_ATTRIBUTE, Record, time_text};
-use crate::events::{Answer, companions};
-use crate::table::Target;
+use crate::events::record::{ARRIVAL_ATTRIBUTE, EventRecord, time_text};
+use crate::events::{LocalResponse, extension_headers};
+use crate::table::DeliveryTarget;
 
 /// A subscriber is the only one that is asked for a reply (DP-REPLY-01 to -03).
-pub fn ask_for_reply(out: &mut Outgoing) {
+pub fn request_reply(out: &mut EncodedEvent) {
     out.push("Prefer", b"reply");
 }
 
 /// A request that carries a reply on.
 #[must_use]
-pub fn to_reply_target(reply: &Record, target: &Target, sender: &Sender<'_>, rng: &mut Rng) -> Outgoing {
+pub fn to_reply_target(
+    reply: &EventRecord,
+    target: &DeliveryTarget,
+    sender: &RequestOrigin<'_>,
+    rng: &mut Rng,
+) -> EncodedEvent {
     let mut out = encode(reply, reply.mode, &[]);
     complete(&mut out, reply, target, sender, rng);
     out
 }
 
 /// When the broker took the event in (X-BRK-05).
-pub(super) fn arrival(time: &str) -> Attribute<'_> {
-    Attribute { name: ARRIVAL_ATTRIBUTE.into(), value: time.into(), kind: Kind::String }
+pub(super) fn arrival(time: &str) -> CloudEventAttribute<'_> {
+    CloudEventAttribute { name: ARRIVAL_ATTRIBUTE.into(), value: time.into(), kind: AttributeKind::String }
 }
 
 /// The last moment that was written out: an event goes to many subscribers, and what goes to one often came in the
 /// same millisecond.
 #[derive(Debug, Default)]
-pub struct Moment {
+pub struct CachedTimestamp {
     last: Option<(u64, Rc<str>)>,
 }
 
-impl Moment {
+impl CachedTimestamp {
     /// Milliseconds since 1970 as in RFC 3339; `None` for what is no date.
     pub fn text(&mut self, ms: u64) -> Option<Rc<str>> {
         if let Some((_, text)) = self.last.as_ref().filter(|(last, _)| *last == ms) {
@@ -60,19 +65,22 @@ impl Moment {
 /// The original event with what went wrong (EV-DLV-10, X-DLV-08, AMB-36).
 #[must_use]
 pub(super) fn to_dead_letter_sink(
-    sight: &Sight,
-    failure: &Failure,
-    sink: &Target,
-    sender: &Sender<'_>,
+    sight: &LoadedEvent,
+    failure: &DeliveryFailure,
+    sink: &DeliveryTarget,
+    sender: &RequestOrigin<'_>,
     rng: &mut Rng,
-) -> Outgoing {
-    let attribute =
-        |name: &'static str, value: String, kind| Attribute { name: name.into(), value: value.into(), kind };
+) -> EncodedEvent {
+    let attribute = |name: &'static str, value: String, kind| CloudEventAttribute {
+        name: name.into(),
+        value: value.into(),
+        kind,
+    };
     let [_, dest, code, data] = ADDED;
     let mut extra = vec![
-        attribute(dest, failure.url.to_string(), Kind::String),
-        attribute(code, failure.code.to_string(), Kind::Integer),
-        attribute(data, failure.data.clone(), Kind::String),
+        attribute(dest, failure.url.to_string(), AttributeKind::String),
+        attribute(code, failure.code.to_string(), AttributeKind::Integer),
+        attribute(data, failure.data.clone(), AttributeKind::String),
     ];
     extra.extend(sight.arrival());
     let mut out = encode(&sight.record, sight.record.mode, &extra);
@@ -82,26 +90,32 @@ pub(super) fn to_dead_letter_sink(
 
 /// Who sends a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Sender<'a> {
+pub struct RequestOrigin<'a> {
     pub namespace: &'a str,
     /// [`crate::table::Table::inside_key`]
-    pub inside_key: &'a str,
+    pub internal_key: &'a str,
 }
 
 /// Adds what is each attempt's own.
-pub fn complete(out: &mut Outgoing, record: &Record, target: &Target, sender: &Sender<'_>, rng: &mut Rng) {
-    companions::attach(record, out, rng);
+pub fn complete(
+    out: &mut EncodedEvent,
+    record: &EventRecord,
+    target: &DeliveryTarget,
+    sender: &RequestOrigin<'_>,
+    rng: &mut Rng,
+) {
+    extension_headers::attach(record, out, rng);
     out.push(NAMESPACE_HEADER, sender.namespace.as_bytes());
     if target.is_stream {
         let left = if record.hops_left == 0 { HOPS_MAX } else { record.hops_left };
         out.push(HOPS_HEADER, itoa::Buffer::new().format(left).as_bytes());
-        out.push(INSIDE_HEADER, sender.inside_key.as_bytes());
+        out.push(INTERNAL_HEADER, sender.internal_key.as_bytes());
     }
 }
 
 /// Why an event goes to the dead letter sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct DeliveryFailure {
     /// Where it could not be delivered.
     pub url: Box<str>,
     /// The answer's code, 500 when there was none.
@@ -114,9 +128,9 @@ pub struct Failure {
     pub unanswered: Option<Box<str>>,
 }
 
-impl Failure {
+impl DeliveryFailure {
     #[must_use]
-    pub fn answered(url: &str, answer: &Answer, reason: &'static str) -> Self {
+    pub fn answered(url: &str, answer: &LocalResponse, reason: &'static str) -> Self {
         // Three bytes become four characters: no more of the body can be seen after the cut.
         let seen = &answer.body[..answer.body.len().min(ERROR_DATA_BYTES_MAX)];
         Self {
@@ -135,7 +149,7 @@ impl Failure {
     }
 
     #[must_use]
-    pub fn of(url: &str, outcome: &Result<Answer, PostError>, reason: &'static str) -> Self {
+    pub fn of(url: &str, outcome: &Result<LocalResponse, PostError>, reason: &'static str) -> Self {
         match outcome {
             Ok(answer) => Self::answered(url, answer, reason),
             Err(error) => Self::unanswered(url, &error.to_string(), reason),
@@ -150,65 +164,65 @@ fn cut(mut data: String) -> String {
 
 /// What a 200 brought.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Carried<'a> {
+pub enum ReplyBody<'a> {
     Nothing,
     /// A body that does not claim to be an event (AMB-33).
     NoEvent,
-    Event(Event<'a>),
+    Event(CloudEvent<'a>),
 }
 
 /// Whether the answer says that it carries an event, right or wrong.
 #[must_use]
-pub fn claims_reply(answer: &Answer) -> bool {
+pub fn claims_reply(answer: &LocalResponse) -> bool {
     let names_format = |(name, value): (&str, &[u8])| {
-        name.eq_ignore_ascii_case("content-type") && carriage(Some(value)) != Carriage::Binary
+        name.eq_ignore_ascii_case("content-type") && carriage(Some(value)) != ContentKind::Binary
     };
     answer.status == 200 && (fields(answer).any(names_format) || binary::is_claimed(fields(answer)))
 }
 
-fn fields(answer: &Answer) -> impl Iterator<Item = (&str, &[u8])> {
+fn fields(answer: &LocalResponse) -> impl Iterator<Item = (&str, &[u8])> {
     answer.headers.iter().map(|(name, value)| (&**name, &**value))
 }
 
 /// Reads a reply. A claim to be an event that does not hold is an error (AMB-34, DP-REPLY-10).
-pub fn carried(answer: &Answer) -> Result<Carried<'_>, Malformed> {
+pub fn carried(answer: &LocalResponse) -> Result<ReplyBody<'_>, MalformedEvent> {
     if !claims_reply(answer) {
-        return Ok(if answer.body.is_empty() { Carried::Nothing } else { Carried::NoEvent });
+        return Ok(if answer.body.is_empty() { ReplyBody::Nothing } else { ReplyBody::NoEvent });
     }
     if is_compressed(fields(answer)) {
-        return Err(Malformed::Request { why: "its Content-Encoding is not undone here" });
+        return Err(MalformedEvent::Request { why: "its Content-Encoding is not undone here" });
     }
     match carriage(content_type(fields(answer))?) {
-        Carriage::Structured => structured::parse(&answer.body).map(Carried::Event),
-        Carriage::Batch => Err(Malformed::Request { why: "a reply is one event, not a batch" }),
-        Carriage::Unknown => {
-            Err(Malformed::Request { why: "the reply has a CloudEvents format that is not JSON" })
+        ContentKind::Structured => structured::parse(&answer.body).map(ReplyBody::Event),
+        ContentKind::Batch => Err(MalformedEvent::Request { why: "a reply is one event, not a batch" }),
+        ContentKind::Unknown => {
+            Err(MalformedEvent::Request { why: "the reply has a CloudEvents format that is not JSON" })
         }
-        Carriage::Binary => binary::parse(fields(answer), &answer.body).map(Carried::Event),
+        ContentKind::Binary => binary::parse(fields(answer), &answer.body).map(ReplyBody::Event),
     }
 }
 
 /// Whether the reply's attributes had bytes that are no UTF-8.
 #[must_use]
-pub fn is_latin1(answer: &Answer) -> bool {
+pub fn is_latin1(answer: &LocalResponse) -> bool {
     binary::has_latin1(fields(answer))
 }
 
 /// A reply as a record, for a target that is not the log.
 pub fn record_of(
-    reply: &Event<'_>,
-    answer: &Answer,
+    reply: &CloudEvent<'_>,
+    answer: &LocalResponse,
     trace: Option<&[u8]>,
     hops_left: u8,
     rng: &mut Rng,
 ) -> Vec<u8> {
-    let beside = companions::select(fields(answer), trace, rng);
+    let beside = extension_headers::select(fields(answer), trace, rng);
     crate::events::record::encode_head(reply, &beside, hops_left)
 }
 
 /// Head and data in one piece.
 #[must_use]
-pub fn joined(mut head: Vec<u8>, reply: &Event<'_>) -> Bytes {
+pub fn joined(mut head: Vec<u8>, reply: &CloudEvent<'_>) -> Bytes {
     head.extend(reply.data.bytes());
     head.into()
 }
@@ -217,23 +231,23 @@ pub fn joined(mut head: Vec<u8>, reply: &Event<'_>) -> Bytes {
 mod tests {
     use super::*;
 
-    fn answer(headers: &[(&str, &str)], body: &'static str) -> Answer {
+    fn answer(headers: &[(&str, &str)], body: &'static str) -> LocalResponse {
         let headers =
             headers.iter().map(|(n, v)| ((*n).into(), Bytes::copy_from_slice(v.as_bytes()))).collect();
-        Answer { status: 200, headers, body: Bytes::from_static(body.as_bytes()) }
+        LocalResponse { status: 200, headers, body: Bytes::from_static(body.as_bytes()) }
     }
 
     /// DP-REPLY-04 to -06, DP-REPLY-10: both modes, no payload, no event, a broken claim.
     #[test]
     fn a_reply_is_told_from_a_body_and_from_a_broken_claim() {
         let binary = [("Ce-Specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
-        assert!(matches!(carried(&answer(&binary, "x")), Ok(Carried::Event(_))));
+        assert!(matches!(carried(&answer(&binary, "x")), Ok(ReplyBody::Event(_))));
         let envelope = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#;
         let structured = [("Content-Type", "application/cloudevents+json; charset=utf-8")];
-        assert!(matches!(carried(&answer(&structured, envelope)), Ok(Carried::Event(_))));
+        assert!(matches!(carried(&answer(&structured, envelope)), Ok(ReplyBody::Event(_))));
 
-        assert_eq!(carried(&answer(&[], "")), Ok(Carried::Nothing));
-        assert_eq!(carried(&answer(&[("content-type", "text/plain")], "thanks")), Ok(Carried::NoEvent));
+        assert_eq!(carried(&answer(&[], "")), Ok(ReplyBody::Nothing));
+        assert_eq!(carried(&answer(&[("content-type", "text/plain")], "thanks")), Ok(ReplyBody::NoEvent));
 
         assert!(carried(&answer(&binary[..3], "x")).is_err());
         for bad in [
@@ -243,7 +257,10 @@ mod tests {
             assert!(carried(&answer(&[&binary[..], bad].concat(), "x")).is_err(), "{bad:?}");
         }
         for page in [("content-encoding", "gzip"), ("content-type", "text/html")] {
-            assert_eq!(carried(&answer(&[page, ("content-type", "text/plain")], "x")), Ok(Carried::NoEvent));
+            assert_eq!(
+                carried(&answer(&[page, ("content-type", "text/plain")], "x")),
+                Ok(ReplyBody::NoEvent)
+            );
         }
         assert!(carried(&answer(&structured, "{}")).is_err());
         assert!(carried(&answer(&[("content-type", "application/cloudevents-batch+json")], "[]")).is_err());
@@ -252,12 +269,12 @@ mod tests {
     /// X-DLV-08
     #[test]
     fn a_failure_keeps_a_bounded_piece_of_the_answer() {
-        let long = Answer { status: 503, headers: Vec::new(), body: vec![b'a'; 5000].into() };
-        let failure = Failure::answered("http://s/", &long, "refused");
+        let long = LocalResponse { status: 503, headers: Vec::new(), body: vec![b'a'; 5000].into() };
+        let failure = DeliveryFailure::answered("http://s/", &long, "refused");
         assert_eq!((failure.code, failure.data.len()), (503, ERROR_DATA_BYTES_MAX));
         assert!(BASE64.decode(&failure.data).unwrap().iter().all(|byte| *byte == b'a'));
 
-        let failure = Failure::unanswered("http://s/", "connection refused", "retries used up");
+        let failure = DeliveryFailure::unanswered("http://s/", "connection refused", "retries used up");
         assert_eq!((failure.code, failure.data), (500, BASE64.encode("dispatch error: connection refused")));
     }
 }

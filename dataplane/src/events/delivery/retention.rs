@@ -8,26 +8,26 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use wal::Position;
+use wal::LogPosition;
 
-use super::Desk;
-use super::end::End;
-use super::post::Post;
-use super::pump::{Job, Pump};
-use crate::events::feed::Feed;
-use crate::events::journal::What;
-use crate::table::Stream;
+use super::Dispatcher;
+use super::outcome::EventOutcome;
+use super::send::EventSender;
+use super::worker::{DeliveryAttempt, SubscriptionWorker};
+use crate::events::delivery_log::DeliveryOutcome;
+use crate::events::feed::StreamFeed;
+use crate::table::EventStream;
 
-impl<P: Post> Desk<P> {
+impl<P: EventSender> Dispatcher<P> {
     /// Carries out all streams' retention, as of `now_ms` (milliseconds since 1970).
     pub fn retain(&self, now_ms: u64) {
         let table = self.table.borrow();
         for stream in table.streams.values() {
-            let Ok(feed) = self.shop.keeper.feed(&stream.name) else { continue }; // told at every sync
+            let Ok(feed) = self.context.writer.feed(&stream.name) else { continue }; // told at every sync
             let floor = self.floor(stream, &feed, now_ms);
-            self.keep_history(stream, &feed, floor, now_ms);
+            self.retain_history(stream, &feed, floor, now_ms);
             let Some(floor) = floor else { continue };
-            let pumps = self.pumps.borrow();
+            let pumps = self.workers.borrow();
             let Some(running) = pumps.get(&feed.id) else { continue };
             for subscriber in &stream.subscribers {
                 let dropped = running.get(&subscriber.name).map_or(0, |pump| pump.expire(floor));
@@ -41,8 +41,8 @@ impl<P: Post> Desk<P> {
 
     /// Events before it are dropped. What the stream keeps beyond its size is shared out among the cores by
     /// what each of them keeps.
-    fn floor(&self, stream: &Stream, feed: &Feed, now_ms: u64) -> Option<Position> {
-        let log = self.shop.keeper.log();
+    fn floor(&self, stream: &EventStream, feed: &StreamFeed, now_ms: u64) -> Option<LogPosition> {
+        let log = self.context.writer.log();
         let keeping = &stream.keeping;
         let by_time = (!keeping.retention_time.is_zero())
             .then(|| log.position_at_time(feed.id, before(now_ms, keeping.retention_time)));
@@ -55,19 +55,25 @@ impl<P: Post> Desk<P> {
         by_time.max(by_size)
     }
 
-    fn keep_history(&self, stream: &Stream, feed: &Feed, floor: Option<Position>, now_ms: u64) {
+    fn retain_history(
+        &self,
+        stream: &EventStream,
+        feed: &StreamFeed,
+        floor: Option<LogPosition>,
+        now_ms: u64,
+    ) {
         let time = stream.keeping.history_time;
         let from = (!time.is_zero()).then(|| {
-            let from = self.shop.keeper.log().position_at_time(feed.id, before(now_ms, time));
+            let from = self.context.writer.log().position_at_time(feed.id, before(now_ms, time));
             from.max(floor.unwrap_or_default())
         });
-        self.shop.keeper.keep_history(feed, from);
+        self.context.writer.retain_history(feed, from);
     }
 }
 
-impl<P: Post> Pump<P> {
+impl<P: EventSender> SubscriptionWorker<P> {
     /// Drops what is before `floor` and not under way; how many events that were.
-    pub(super) fn expire(&self, floor: Position) -> u64 {
+    pub(super) fn expire(&self, floor: LogPosition) -> u64 {
         if self.is_stopped() {
             return 0;
         }
@@ -81,26 +87,31 @@ impl<P: Post> Pump<P> {
                 break;
             }
             for Reverse(retry) in old {
-                self.note(What::Dropped, &retry.job, None, Duration::ZERO);
-                self.settle(retry.job.position, End::Expired); // in a lane the next one takes its place
+                self.note(DeliveryOutcome::Dropped, &retry.job, None, Duration::ZERO);
+                self.settle(retry.job.position, EventOutcome::Expired); // in a lane the next one takes its place
             }
         }
-        while let Some(found) = self.line.take_before(floor) {
-            self.pass_by(found.passed, found.damaged, found.position);
-            self.known.set(found.passed + 1);
-            self.place.skip_to(Position::new(found.position.get() + 1));
-            self.note(What::Dropped, &Job::first(found.position), None, Duration::ZERO);
-            self.lose(1, End::Expired);
+        while let Some(found) = self.queue.take_before(floor) {
+            self.skip(found.passed, found.damaged, found.position);
+            self.last_spec.set(found.passed + 1);
+            self.progress.skip_to(LogPosition::new(found.position.get() + 1));
+            self.note(
+                DeliveryOutcome::Dropped,
+                &DeliveryAttempt::first(found.position),
+                None,
+                Duration::ZERO,
+            );
+            self.lose(1, EventOutcome::Expired);
         }
-        if !self.line.is_in() {
-            let end = floor.min(self.sorter.cursor());
-            let events = self.place.give_up(&self.shop.keeper.log(), end);
-            self.lose(events, End::Expired);
+        if !self.queue.is_in() {
+            let end = floor.min(self.fanout.cursor());
+            let events = self.progress.give_up(&self.context.writer.log(), end);
+            self.lose(events, EventOutcome::Expired);
             if events > 0 {
-                self.note(What::Expired, &Job::first(end), None, Duration::ZERO);
+                self.note(DeliveryOutcome::Expired, &DeliveryAttempt::first(end), None, Duration::ZERO);
             }
         }
-        self.bell.ring();
+        self.notify.ring();
         before - self.pending.get()
     }
 }

@@ -12,31 +12,31 @@ use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 
-use crate::events::Answer;
+use crate::events::LocalResponse;
 use crate::events::limits::{BACKOFF_MAX, BACKOFF_MIN};
-use crate::table::{Backoff, Delivery};
+use crate::table::{BackoffPolicy, DeliveryPolicy};
 
 /// What to do after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RetryVerdict {
     Done,
     /// Done if the body is no event; otherwise the reply has to be stored or sent first.
     Reply,
     /// Tried again after this long.
     RetryAt(Duration),
-    GiveUp(Reason),
+    GiveUp(GiveUpReason),
 }
 
 /// Why an event is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum GiveUpReason {
     /// The answer says that another attempt would not help.
     Refused,
     /// All attempts failed.
     RetriesUsedUp,
 }
 
-impl Reason {
+impl GiveUpReason {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -48,17 +48,17 @@ impl Reason {
 
 /// What an answer says about trying again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct RetryHints {
     /// `None` when there was no answer.
     pub status: Option<u16>,
     /// How long it asks to wait.
     pub retry_after: Option<Duration>,
 }
 
-impl Heard {
+impl RetryHints {
     /// `wall` tells the time by the calendar, for those who name a date.
     #[must_use]
-    pub fn of(answer: Option<&Answer>, wall: impl Fn() -> SystemTime) -> Self {
+    pub fn of(answer: Option<&LocalResponse>, wall: impl Fn() -> SystemTime) -> Self {
         let Some(answer) = answer else { return Self::default() };
         let named = answer.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("retry-after"));
         let retry_after = named.and_then(|(_, value)| std::str::from_utf8(value).ok());
@@ -81,10 +81,10 @@ fn retry_after_of(text: &str, wall: &impl Fn() -> SystemTime) -> Option<Duration
 /// Judges an attempt. X-DLV-02: a 429 or 503 may ask for a longer wait than the back-off, up to the
 /// subscriber's `retry_after_max`.
 #[must_use]
-pub fn judge(heard: Heard, attempt: u32, delivery: &Delivery) -> Verdict {
+pub fn judge(heard: RetryHints, attempt: u32, delivery: &DeliveryPolicy) -> RetryVerdict {
     match (verdict(heard.status, attempt, delivery), heard) {
-        (Verdict::RetryAt(wait), Heard { status: Some(429 | 503), retry_after: Some(asked) }) => {
-            Verdict::RetryAt(wait.max(asked.min(delivery.retry_after_max)))
+        (RetryVerdict::RetryAt(wait), RetryHints { status: Some(429 | 503), retry_after: Some(asked) }) => {
+            RetryVerdict::RetryAt(wait.max(asked.min(delivery.retry_after_max)))
         }
         (verdict, _) => verdict,
     }
@@ -92,31 +92,31 @@ pub fn judge(heard: Heard, attempt: u32, delivery: &Delivery) -> Verdict {
 
 /// Judges an attempt by its status, `None` when there was no answer. `attempt` counts from 0.
 #[must_use]
-pub fn verdict(status: Option<u16>, attempt: u32, delivery: &Delivery) -> Verdict {
+pub fn verdict(status: Option<u16>, attempt: u32, delivery: &DeliveryPolicy) -> RetryVerdict {
     match status {
-        Some(200) => Verdict::Reply,
-        Some(201..=299) => Verdict::Done,
+        Some(200) => RetryVerdict::Reply,
+        Some(201..=299) => RetryVerdict::Done,
         Some(404 | 408 | 409 | 429 | 500..) | None => failed(attempt, delivery),
-        Some(_) => Verdict::GiveUp(Reason::Refused),
+        Some(_) => RetryVerdict::GiveUp(GiveUpReason::Refused),
     }
 }
 
 /// Judges an attempt that failed in a way that may pass: also a reply that could not be stored
 /// (EV-RTE-11, AMB-34).
 #[must_use]
-pub fn failed(attempt: u32, delivery: &Delivery) -> Verdict {
+pub fn failed(attempt: u32, delivery: &DeliveryPolicy) -> RetryVerdict {
     if attempt >= delivery.retries_max {
-        return Verdict::GiveUp(Reason::RetriesUsedUp);
+        return RetryVerdict::GiveUp(GiveUpReason::RetriesUsedUp);
     }
-    Verdict::RetryAt(delay(attempt + 1, delivery.backoff))
+    RetryVerdict::RetryAt(delay(attempt + 1, delivery.backoff))
 }
 
 /// The wait before the `retry`-th attempt after the first (1, 2, ...).
-fn delay(retry: u32, backoff: Backoff) -> Duration {
+fn delay(retry: u32, backoff: BackoffPolicy) -> Duration {
     let wait = match backoff {
-        Backoff::None => Duration::ZERO,
-        Backoff::Linear(delay) => delay,
-        Backoff::Exponential(delay) => {
+        BackoffPolicy::None => Duration::ZERO,
+        BackoffPolicy::Linear(delay) => delay,
+        BackoffPolicy::Exponential(delay) => {
             let factor = 1_u32.checked_shl(retry - 1).unwrap_or(u32::MAX);
             delay.saturating_mul(factor)
         }
@@ -136,20 +136,20 @@ mod tests {
 
     use super::*;
 
-    fn delivery(retries_max: u32, backoff: Backoff) -> Delivery {
-        Delivery { retries_max, backoff, ..Delivery::ONCE }
+    fn delivery(retries_max: u32, backoff: BackoffPolicy) -> DeliveryPolicy {
+        DeliveryPolicy { retries_max, backoff, ..DeliveryPolicy::ONCE }
     }
 
     /// Requests made, and why no more, if it was given up.
-    type Ending = (u32, Option<Reason>);
+    type DeliveryResult = (u32, Option<GiveUpReason>);
 
-    fn verdicts(status: Option<u16>) -> Ending {
-        let delivery = delivery(2, Backoff::None);
+    fn verdicts(status: Option<u16>) -> DeliveryResult {
+        let delivery = delivery(2, BackoffPolicy::None);
         for attempt in 0.. {
             match verdict(status, attempt, &delivery) {
-                Verdict::RetryAt(_) => {}
-                Verdict::GiveUp(reason) => return (attempt + 1, Some(reason)),
-                Verdict::Done | Verdict::Reply => return (attempt + 1, None),
+                RetryVerdict::RetryAt(_) => {}
+                RetryVerdict::GiveUp(reason) => return (attempt + 1, Some(reason)),
+                RetryVerdict::Done | RetryVerdict::Reply => return (attempt + 1, None),
             }
         }
         unreachable!("attempts are bounded by retries_max")
@@ -158,9 +158,9 @@ mod tests {
     /// DP-RETRY-01 to -17: the response table with `retry: 2`, as number of requests and end.
     #[test]
     fn every_row_of_the_response_table_holds() {
-        let refused = Some(Reason::Refused);
-        let used_up = Some(Reason::RetriesUsedUp);
-        let rows: [(&[u16], Ending); 10] = [
+        let refused = Some(GiveUpReason::Refused);
+        let used_up = Some(GiveUpReason::RetriesUsedUp);
+        let rows: [(&[u16], DeliveryResult); 10] = [
             (&[100, 101, 103, 199], (1, refused)),
             (&[200], (1, None)),
             (&[202], (1, None)),
@@ -186,9 +186,9 @@ mod tests {
     /// DP-RETRY-02, DP-REPLY-07, AMB-31: only a 200 may carry a reply.
     #[test]
     fn only_a_200_carries_a_reply() {
-        let delivery = delivery(0, Backoff::None);
+        let delivery = delivery(0, BackoffPolicy::None);
         for status in 0..=u16::MAX {
-            assert_eq!(verdict(Some(status), 0, &delivery) == Verdict::Reply, status == 200, "{status}");
+            assert_eq!(verdict(Some(status), 0, &delivery) == RetryVerdict::Reply, status == 200, "{status}");
         }
     }
 
@@ -197,19 +197,19 @@ mod tests {
     fn the_backoff_is_constant_or_doubles() {
         let ms = Duration::from_millis;
         let cases = [
-            (Backoff::None, [10, 10, 10, 10]),
-            (Backoff::Linear(Duration::ZERO), [10, 10, 10, 10]),
-            (Backoff::Linear(ms(1000)), [1000, 1000, 1000, 1000]),
-            (Backoff::Exponential(Duration::ZERO), [10, 10, 10, 10]),
-            (Backoff::Exponential(ms(4)), [10, 10, 16, 32]),
-            (Backoff::Exponential(ms(1000)), [1000, 2000, 4000, 8000]),
+            (BackoffPolicy::None, [10, 10, 10, 10]),
+            (BackoffPolicy::Linear(Duration::ZERO), [10, 10, 10, 10]),
+            (BackoffPolicy::Linear(ms(1000)), [1000, 1000, 1000, 1000]),
+            (BackoffPolicy::Exponential(Duration::ZERO), [10, 10, 10, 10]),
+            (BackoffPolicy::Exponential(ms(4)), [10, 10, 16, 32]),
+            (BackoffPolicy::Exponential(ms(1000)), [1000, 2000, 4000, 8000]),
         ];
         for (backoff, waits) in cases {
             for (attempt, wait) in (0..).zip(waits) {
-                let expected = Verdict::RetryAt(ms(wait));
+                let expected = RetryVerdict::RetryAt(ms(wait));
                 assert_eq!(failed(attempt, &delivery(4, backoff)), expected, "{backoff:?} {attempt}");
             }
-            assert_eq!(failed(4, &delivery(4, backoff)), Verdict::GiveUp(Reason::RetriesUsedUp));
+            assert_eq!(failed(4, &delivery(4, backoff)), RetryVerdict::GiveUp(GiveUpReason::RetriesUsedUp));
         }
     }
 
@@ -219,13 +219,13 @@ mod tests {
         let wall = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
         let waits = |status: u16, header: &str, max: u64| {
             let headers = vec![("Retry-After".into(), header.to_owned().into())];
-            let answer = Answer { status, headers, body: Vec::new().into() };
-            let delivery = Delivery {
+            let answer = LocalResponse { status, headers, body: Vec::new().into() };
+            let delivery = DeliveryPolicy {
                 retry_after_max: Duration::from_secs(max),
-                ..delivery(3, Backoff::Linear(Duration::from_secs(2)))
+                ..delivery(3, BackoffPolicy::Linear(Duration::from_secs(2)))
             };
-            match judge(Heard::of(Some(&answer), || wall), 0, &delivery) {
-                Verdict::RetryAt(wait) => wait.as_secs(),
+            match judge(RetryHints::of(Some(&answer), || wall), 0, &delivery) {
+                RetryVerdict::RetryAt(wait) => wait.as_secs(),
                 other => panic!("{other:?}"),
             }
         };
@@ -270,9 +270,9 @@ mod tests {
         /// DP-RETRY-20
         #[test]
         fn no_backoff_overflows_or_shrinks(attempt in 0..u32::MAX - 1, millis: u64) {
-            let delivery = delivery(u32::MAX, Backoff::Exponential(Duration::from_millis(millis)));
+            let delivery = delivery(u32::MAX, BackoffPolicy::Exponential(Duration::from_millis(millis)));
             let wait = |attempt| match failed(attempt, &delivery) {
-                Verdict::RetryAt(wait) => wait,
+                RetryVerdict::RetryAt(wait) => wait,
                 other => panic!("{other:?}"),
             };
             prop_assert!(wait(attempt) <= BACKOFF_MAX);

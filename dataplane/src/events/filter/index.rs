@@ -8,32 +8,32 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use super::matches;
 use super::steps::Steps;
-use super::wants;
-use crate::events::record::Record;
-use crate::table::{Attributes, Filter, Rule, Subscriber};
+use crate::events::record::EventRecord;
+use crate::table::{AttributeMatches, EventFilter, FilterRule, Subscriber};
 
 /// The subscribers of a stream by what they want.
 #[derive(Debug, Default)]
-pub struct Index {
-    by_type: Map,
-    by_source: Map,
+pub struct FilterIndex {
+    by_type: AttributeMap,
+    by_source: AttributeMap,
     /// Neither is required.
-    others: Vec<Entry>,
+    others: Vec<FilterIndexEntry>,
 }
 
-type Map = HashMap<Box<str>, Vec<Entry>, RandomState>;
+type AttributeMap = HashMap<Box<str>, Vec<FilterIndexEntry>, RandomState>;
 
 /// A subscriber that may want an event.
 #[derive(Debug)]
-pub struct Entry {
+pub struct FilterIndexEntry {
     /// Where the subscriber stands in the list that the index was made of.
     pub at: usize,
     /// `None`: everything found here is wanted.
-    pub ask: Option<Arc<Subscriber>>,
+    pub attributes: Option<Arc<Subscriber>>,
 }
 
-impl Index {
+impl FilterIndex {
     #[must_use]
     pub fn new(subscribers: &[Arc<Subscriber>]) -> Self {
         let mut index = Self::default();
@@ -45,14 +45,14 @@ impl Index {
                 (None, Some(value)) => index.by_source.entry(value.into()).or_default(),
                 (None, None) => &mut index.others,
             };
-            entries.push(Entry { at, ask });
+            entries.push(FilterIndexEntry { at, attributes: ask });
         }
         index
     }
 
     /// The subscribers that may want the event, in no order.
-    pub fn candidates<'i>(&'i self, event: &Record) -> impl Iterator<Item = &'i Entry> {
-        let found = |map: &'i Map, name: &str| {
+    pub fn candidates<'i>(&'i self, event: &EventRecord) -> impl Iterator<Item = &'i FilterIndexEntry> {
+        let found = |map: &'i AttributeMap, name: &str| {
             if map.is_empty() { None } else { event.attribute(name).and_then(|value| map.get(value)) }
         };
         let keyed = [found(&self.by_type, "type"), found(&self.by_source, "source")];
@@ -60,53 +60,53 @@ impl Index {
     }
 
     /// Names each subscriber that wants the event, by its place in the list, in no order.
-    pub fn visit(&self, event: &Record, mut wanted: impl FnMut(usize)) {
+    pub fn visit(&self, event: &EventRecord, mut wanted: impl FnMut(usize)) {
         for entry in self.candidates(event).filter(|entry| entry.wants(event, &Steps::default())) {
             wanted(entry.at);
         }
     }
 }
 
-impl Entry {
+impl FilterIndexEntry {
     /// Whether the subscriber wants the event. The key by which it was found is not asked for again.
     #[must_use]
-    pub fn wants(&self, event: &Record, steps: &Steps) -> bool {
-        self.ask.as_ref().is_none_or(|subscriber| wants(&subscriber.filter, event, steps))
+    pub fn wants(&self, event: &EventRecord, steps: &Steps) -> bool {
+        self.attributes.as_ref().is_none_or(|subscriber| matches(&subscriber.filter, event, steps))
     }
 }
 
 /// A value that the attribute must have, or the filter withholds the event.
-fn required<'f>(filter: &'f Filter, name: &str) -> Option<&'f str> {
+fn required<'f>(filter: &'f EventFilter, name: &str) -> Option<&'f str> {
     match filter {
-        Filter::Everything => None,
-        Filter::Exact(pairs) => value(pairs, name),
-        Filter::Rules(rules) => required_by_all(rules, name),
+        EventFilter::Everything => None,
+        EventFilter::Exact(pairs) => value(pairs, name),
+        EventFilter::Rules(rules) => required_by_all(rules, name),
     }
 }
 
 /// One member of an `all` that fails is enough (X-FLT-06).
-fn required_by_all<'f>(rules: &'f [Rule], name: &str) -> Option<&'f str> {
+fn required_by_all<'f>(rules: &'f [FilterRule], name: &str) -> Option<&'f str> {
     rules.iter().find_map(|rule| match rule {
-        Rule::Exact(pairs) => value(pairs, name),
-        Rule::All(rules) => required_by_all(rules, name),
+        FilterRule::Exact(pairs) => value(pairs, name),
+        FilterRule::All(rules) => required_by_all(rules, name),
         _ => None,
     })
 }
 
 /// An empty value asks for presence only.
-fn value<'f>(pairs: &'f Attributes, name: &str) -> Option<&'f str> {
+fn value<'f>(pairs: &'f AttributeMatches, name: &str) -> Option<&'f str> {
     let found = pairs.iter().find(|(key, value)| &**key == name && !value.is_empty());
     found.map(|(_, value)| &**value)
 }
 
-fn is_settled_by_its_key(filter: &Filter) -> bool {
-    let is_key = |pairs: &Attributes| {
+fn is_settled_by_its_key(filter: &EventFilter) -> bool {
+    let is_key = |pairs: &AttributeMatches| {
         pairs.len() == 1 && (value(pairs, "type").is_some() || value(pairs, "source").is_some())
     };
     match filter {
-        Filter::Everything => true,
-        Filter::Exact(pairs) => is_key(pairs),
-        Filter::Rules(rules) => matches!(&**rules, [Rule::Exact(pairs)] if is_key(pairs)),
+        EventFilter::Everything => true,
+        EventFilter::Exact(pairs) => is_key(pairs),
+        EventFilter::Rules(rules) => matches!(&**rules, [FilterRule::Exact(pairs)] if is_key(pairs)),
     }
 }
 
@@ -119,33 +119,33 @@ mod tests {
     use crate::events::filter::cesql;
     use crate::events::tests::trigger;
 
-    fn attributes() -> impl Strategy<Value = Attributes> {
+    fn attributes() -> impl Strategy<Value = AttributeMatches> {
         let name = prop_oneof![Just("type"), Just("source"), Just("color")];
         proptest::collection::vec((name, "[ab]?"), 0..3)
             .prop_map(|pairs| pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 
-    fn rule() -> impl Strategy<Value = Rule> {
+    fn rule() -> impl Strategy<Value = FilterRule> {
         let leaf = prop_oneof![
-            3 => attributes().prop_map(Rule::Exact),
-            1 => attributes().prop_map(Rule::Prefix),
-            1 => Just(Rule::Sql(cesql::parse("type = 'a'").unwrap())),
+            3 => attributes().prop_map(FilterRule::Exact),
+            1 => attributes().prop_map(FilterRule::Prefix),
+            1 => Just(FilterRule::Sql(cesql::parse("type = 'a'").unwrap())),
         ];
         leaf.prop_recursive(2, 6, 3, |inner| {
             let list = proptest::collection::vec(inner.clone(), 0..3);
             prop_oneof![
-                list.clone().prop_map(Rule::All),
-                list.prop_map(Rule::Any),
-                inner.prop_map(|rule| Rule::Not(Box::new(rule))),
+                list.clone().prop_map(FilterRule::All),
+                list.prop_map(FilterRule::Any),
+                inner.prop_map(|rule| FilterRule::Not(Box::new(rule))),
             ]
         })
     }
 
-    fn filter() -> impl Strategy<Value = Filter> {
+    fn filter() -> impl Strategy<Value = EventFilter> {
         prop_oneof![
-            Just(Filter::Everything),
-            attributes().prop_map(Filter::Exact),
-            proptest::collection::vec(rule(), 0..3).prop_map(|rules| Filter::Rules(rules.into())),
+            Just(EventFilter::Everything),
+            attributes().prop_map(EventFilter::Exact),
+            proptest::collection::vec(rule(), 0..3).prop_map(|rules| EventFilter::Rules(rules.into())),
         ]
     }
 
@@ -166,10 +166,10 @@ mod tests {
                 .collect();
             let steps = Steps::default();
             let mut found = Vec::new();
-            Index::new(&subscribers).visit(&event, |at| found.push(at));
+            FilterIndex::new(&subscribers).visit(&event, |at| found.push(at));
             found.sort_unstable();
             let asked: Vec<_> =
-                (0..subscribers.len()).filter(|at| wants(&subscribers[*at].filter, &event, &steps)).collect();
+                (0..subscribers.len()).filter(|at| matches(&subscribers[*at].filter, &event, &steps)).collect();
             prop_assert_eq!(found, asked);
         }
     }

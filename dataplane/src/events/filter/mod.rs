@@ -5,8 +5,8 @@ pub mod index;
 pub mod steps;
 
 use self::steps::Steps;
-use super::record::Record;
-use crate::table::{Filter, Rule, Verdict};
+use super::record::EventRecord;
+use crate::table::{EventFilter, FilterRule, FilterVerdict};
 
 /// Attributes that X-FLT-12 counts as always present are empty strings when unset, and no rule is
 /// satisfied by an empty value (X-FLT-10): so to rules absent and empty are the same.
@@ -14,10 +14,10 @@ use crate::table::{Filter, Rule, Verdict};
 /// A filter that uses up its `steps` withholds the event, whatever the rest of it would say: an error in an
 /// expression is the Boolean `false` (X-FLT-09), and a `not` around it must not turn that into a delivery.
 #[must_use]
-pub fn wants(filter: &Filter, record: &Record, steps: &Steps) -> bool {
+pub fn matches(filter: &EventFilter, record: &EventRecord, steps: &Steps) -> bool {
     let is_wanted = match filter {
-        Filter::Everything => true,
-        Filter::Exact(pairs) => {
+        EventFilter::Everything => true,
+        EventFilter::Exact(pairs) => {
             let is_wanted = |name: &str, found: &str, wanted: &str| match (wanted, found) {
                 ("", "") => record.attribute(name).is_some(), // any value of what is there (EV-OBJ-59)
                 ("", _) => true,
@@ -28,14 +28,14 @@ pub fn wants(filter: &Filter, record: &Record, steps: &Steps) -> bool {
             };
             pairs.iter().all(|(name, wanted)| test(name, wanted))
         }
-        Filter::Rules(rules) => all(rules, record, steps) != Verdict::Fail,
+        EventFilter::Rules(rules) => all(rules, record, steps) != FilterVerdict::Fail,
     };
     is_wanted && !steps.is_over()
 }
 
-fn judge(rule: &Rule, record: &Record, steps: &Steps) -> Verdict {
+fn judge(rule: &FilterRule, record: &EventRecord, steps: &Steps) -> FilterVerdict {
     if steps.take(1).is_err() {
-        return Verdict::Fail;
+        return FilterVerdict::Fail;
     }
     let every = |pairs: &[(Box<str>, Box<str>)], test: fn(&str, &str) -> bool| {
         let holds = |(name, wanted): &(Box<str>, Box<str>)| {
@@ -44,31 +44,31 @@ fn judge(rule: &Rule, record: &Record, steps: &Steps) -> Verdict {
         verdict(pairs.iter().all(holds))
     };
     match rule {
-        Rule::Exact(pairs) => every(pairs, |found, wanted| found == wanted),
-        Rule::Prefix(pairs) => every(pairs, |found, wanted| found.starts_with(wanted)),
-        Rule::Suffix(pairs) => every(pairs, |found, wanted| found.ends_with(wanted)),
-        Rule::All(rules) => all(rules, record, steps),
-        Rule::Any(rules) => any(rules, record, steps),
-        Rule::Not(rule) => match judge(rule, record, steps) {
-            Verdict::Pass => Verdict::Fail,
-            Verdict::Fail => Verdict::Pass,
-            Verdict::NoFilter => Verdict::NoFilter,
+        FilterRule::Exact(pairs) => every(pairs, |found, wanted| found == wanted),
+        FilterRule::Prefix(pairs) => every(pairs, |found, wanted| found.starts_with(wanted)),
+        FilterRule::Suffix(pairs) => every(pairs, |found, wanted| found.ends_with(wanted)),
+        FilterRule::All(rules) => all(rules, record, steps),
+        FilterRule::Any(rules) => any(rules, record, steps),
+        FilterRule::Not(rule) => match judge(rule, record, steps) {
+            FilterVerdict::Pass => FilterVerdict::Fail,
+            FilterVerdict::Fail => FilterVerdict::Pass,
+            FilterVerdict::NoFilter => FilterVerdict::NoFilter,
         },
-        Rule::Sql(expression) => verdict(expression.holds(record, steps)),
-        Rule::Always(verdict) => *verdict,
+        FilterRule::Sql(expression) => verdict(expression.holds(record, steps)),
+        FilterRule::Always(verdict) => *verdict,
     }
 }
 
-const fn verdict(passes: bool) -> Verdict {
-    if passes { Verdict::Pass } else { Verdict::Fail }
+const fn verdict(passes: bool) -> FilterVerdict {
+    if passes { FilterVerdict::Pass } else { FilterVerdict::Fail }
 }
 
 /// X-FLT-06: one that fails, or else what the last one says.
-fn all(rules: &[Rule], record: &Record, steps: &Steps) -> Verdict {
-    let mut last = Verdict::NoFilter;
+fn all(rules: &[FilterRule], record: &EventRecord, steps: &Steps) -> FilterVerdict {
+    let mut last = FilterVerdict::NoFilter;
     for rule in rules {
         last = judge(rule, record, steps);
-        if last == Verdict::Fail {
+        if last == FilterVerdict::Fail {
             break;
         }
     }
@@ -76,11 +76,11 @@ fn all(rules: &[Rule], record: &Record, steps: &Steps) -> Verdict {
 }
 
 /// X-FLT-07: one that passes, or else what the last one says.
-fn any(rules: &[Rule], record: &Record, steps: &Steps) -> Verdict {
-    let mut last = Verdict::NoFilter;
+fn any(rules: &[FilterRule], record: &EventRecord, steps: &Steps) -> FilterVerdict {
+    let mut last = FilterVerdict::NoFilter;
     for rule in rules {
         last = judge(rule, record, steps);
-        if last == Verdict::Pass {
+        if last == FilterVerdict::Pass {
             break;
         }
     }
@@ -88,7 +88,7 @@ fn any(rules: &[Rule], record: &Record, steps: &Steps) -> Verdict {
 }
 
 /// Tests an attribute as X-FLT-12 names them; empty if it is unset. No steps left: the test fails.
-fn with_value(record: &Record, name: &str, steps: &Steps, test: impl FnOnce(&str) -> bool) -> bool {
+fn with_value(record: &EventRecord, name: &str, steps: &Steps, test: impl FnOnce(&str) -> bool) -> bool {
     let name_of = if name == "datamediatype" { "datacontenttype" } else { name };
     let value = cesql::attribute(record, name_of).unwrap_or_default();
     if steps.take_text(2 * value.len()).is_err() || steps.take(1).is_err() {

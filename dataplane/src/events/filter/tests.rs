@@ -3,14 +3,14 @@ use super::super::limits::FILTER_STEPS_MAX;
 use super::super::record;
 use super::*;
 
-pub(super) fn event(envelope: &str) -> Record {
+pub(super) fn event(envelope: &str) -> EventRecord {
     let event = structured::parse(envelope.as_bytes()).unwrap();
     let mut bytes = record::encode_head(&event, &[], 0);
     bytes.extend(event.data.bytes());
-    Record::decode(bytes.into()).unwrap()
+    EventRecord::decode(bytes.into()).unwrap()
 }
 
-fn record() -> Record {
+fn record() -> EventRecord {
     event(
         r#"{"specversion":"1.0","id":"1","source":"/s","type":"a.b","n":5,"b":true,
             "time":"2018-04-05T17:31:00Z","empty":"","datacontenttype":"Text/Plain; charset=utf-8",
@@ -22,13 +22,13 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(Box<str>, Box<str>)> {
     pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
 }
 
-fn sql(text: &str) -> Rule {
-    Rule::Sql(cesql::parse(text).unwrap())
+fn sql(text: &str) -> FilterRule {
+    FilterRule::Sql(cesql::parse(text).unwrap())
 }
 
-const PASS: Rule = Rule::Always(Verdict::Pass);
-const FAIL: Rule = Rule::Always(Verdict::Fail);
-const NONE: Rule = Rule::Always(Verdict::NoFilter);
+const PASS: FilterRule = FilterRule::Always(FilterVerdict::Pass);
+const FAIL: FilterRule = FilterRule::Always(FilterVerdict::Fail);
+const NONE: FilterRule = FilterRule::Always(FilterVerdict::NoFilter);
 
 /// EV-RTE-04, EV-RTE-16, EV-OBJ-59, AMB-44, AMB-45, X-FLT-13.
 #[test]
@@ -50,34 +50,42 @@ fn every_named_attribute_must_have_exactly_the_value() {
         (&[("subject", "")], false),
     ];
     for (named, expected) in cases {
-        assert_eq!(wants(&Filter::Exact(pairs(named)), &record(), &Steps::default()), expected, "{named:?}");
+        assert_eq!(
+            matches(&EventFilter::Exact(pairs(named)), &record(), &Steps::default()),
+            expected,
+            "{named:?}"
+        );
     }
-    assert!(wants(&Filter::Everything, &record(), &Steps::default()));
+    assert!(matches(&EventFilter::Everything, &record(), &Steps::default()));
 }
 
 /// X-FLT-04, X-FLT-05, X-FLT-12: all keys; a missing attribute fails.
 #[test]
 fn exact_prefix_and_suffix_look_at_every_key() {
-    type Dialect = fn(Vec<(Box<str>, Box<str>)>) -> Rule;
-    type Case = (Dialect, &'static [(&'static str, &'static str)], Verdict);
-    let cases: [Case; 17] = [
-        (Rule::Exact, &[("type", "a.b"), ("n", "5")], Verdict::Pass),
-        (Rule::Exact, &[("type", "a.b"), ("n", "6")], Verdict::Fail),
-        (Rule::Exact, &[("absent", "x")], Verdict::Fail),
-        (Rule::Exact, &[("subject", "x")], Verdict::Fail),
-        (Rule::Exact, &[("datamediatype", "text/plain")], Verdict::Pass),
-        (Rule::Exact, &[("datamediatype", "Text/Plain")], Verdict::Fail),
-        (Rule::Exact, &[("datacontenttype", "Text/Plain; charset=utf-8")], Verdict::Pass),
-        (Rule::Exact, &[("schemaurl", "urn:schema"), ("dataschema", "urn:schema")], Verdict::Pass),
-        (Rule::Prefix, &[("type", "a."), ("time", "2018-04")], Verdict::Pass),
-        (Rule::Prefix, &[("type", "a."), ("time", "2019")], Verdict::Fail),
-        (Rule::Prefix, &[("type", "A")], Verdict::Fail),
-        (Rule::Prefix, &[("absent", "x")], Verdict::Fail),
-        (Rule::Prefix, &[("b", "tr")], Verdict::Pass),
-        (Rule::Suffix, &[("type", ".b"), ("time", "Z")], Verdict::Pass),
-        (Rule::Suffix, &[("type", ".b"), ("time", "z")], Verdict::Fail),
-        (Rule::Suffix, &[("type", "a.b.c")], Verdict::Fail),
-        (Rule::Suffix, &[("absent", "x")], Verdict::Fail),
+    type Dialect = fn(Vec<(Box<str>, Box<str>)>) -> FilterRule;
+    type FilterCase = (Dialect, &'static [(&'static str, &'static str)], FilterVerdict);
+    let cases: [FilterCase; 17] = [
+        (FilterRule::Exact, &[("type", "a.b"), ("n", "5")], FilterVerdict::Pass),
+        (FilterRule::Exact, &[("type", "a.b"), ("n", "6")], FilterVerdict::Fail),
+        (FilterRule::Exact, &[("absent", "x")], FilterVerdict::Fail),
+        (FilterRule::Exact, &[("subject", "x")], FilterVerdict::Fail),
+        (FilterRule::Exact, &[("datamediatype", "text/plain")], FilterVerdict::Pass),
+        (FilterRule::Exact, &[("datamediatype", "Text/Plain")], FilterVerdict::Fail),
+        (FilterRule::Exact, &[("datacontenttype", "Text/Plain; charset=utf-8")], FilterVerdict::Pass),
+        (
+            FilterRule::Exact,
+            &[("schemaurl", "urn:schema"), ("dataschema", "urn:schema")],
+            FilterVerdict::Pass,
+        ),
+        (FilterRule::Prefix, &[("type", "a."), ("time", "2018-04")], FilterVerdict::Pass),
+        (FilterRule::Prefix, &[("type", "a."), ("time", "2019")], FilterVerdict::Fail),
+        (FilterRule::Prefix, &[("type", "A")], FilterVerdict::Fail),
+        (FilterRule::Prefix, &[("absent", "x")], FilterVerdict::Fail),
+        (FilterRule::Prefix, &[("b", "tr")], FilterVerdict::Pass),
+        (FilterRule::Suffix, &[("type", ".b"), ("time", "Z")], FilterVerdict::Pass),
+        (FilterRule::Suffix, &[("type", ".b"), ("time", "z")], FilterVerdict::Fail),
+        (FilterRule::Suffix, &[("type", "a.b.c")], FilterVerdict::Fail),
+        (FilterRule::Suffix, &[("absent", "x")], FilterVerdict::Fail),
     ];
     for (dialect, named, expected) in cases {
         let rule = dialect(pairs(named));
@@ -89,18 +97,21 @@ fn exact_prefix_and_suffix_look_at_every_key() {
 #[test]
 fn all_any_and_not_combine_three_verdicts() {
     let cases = [
-        (Rule::All(vec![]), Verdict::NoFilter),
-        (Rule::All(vec![PASS, FAIL, PASS]), Verdict::Fail),
-        (Rule::All(vec![PASS, NONE]), Verdict::NoFilter),
-        (Rule::All(vec![NONE, PASS]), Verdict::Pass),
-        (Rule::Any(vec![]), Verdict::NoFilter),
-        (Rule::Any(vec![FAIL, PASS, FAIL]), Verdict::Pass),
-        (Rule::Any(vec![FAIL, NONE]), Verdict::NoFilter),
-        (Rule::Any(vec![NONE, FAIL]), Verdict::Fail),
-        (Rule::Not(Box::new(PASS)), Verdict::Fail),
-        (Rule::Not(Box::new(FAIL)), Verdict::Pass),
-        (Rule::Not(Box::new(NONE)), Verdict::NoFilter),
-        (Rule::Not(Box::new(Rule::Any(vec![FAIL, Rule::Not(Box::new(FAIL))]))), Verdict::Fail),
+        (FilterRule::All(vec![]), FilterVerdict::NoFilter),
+        (FilterRule::All(vec![PASS, FAIL, PASS]), FilterVerdict::Fail),
+        (FilterRule::All(vec![PASS, NONE]), FilterVerdict::NoFilter),
+        (FilterRule::All(vec![NONE, PASS]), FilterVerdict::Pass),
+        (FilterRule::Any(vec![]), FilterVerdict::NoFilter),
+        (FilterRule::Any(vec![FAIL, PASS, FAIL]), FilterVerdict::Pass),
+        (FilterRule::Any(vec![FAIL, NONE]), FilterVerdict::NoFilter),
+        (FilterRule::Any(vec![NONE, FAIL]), FilterVerdict::Fail),
+        (FilterRule::Not(Box::new(PASS)), FilterVerdict::Fail),
+        (FilterRule::Not(Box::new(FAIL)), FilterVerdict::Pass),
+        (FilterRule::Not(Box::new(NONE)), FilterVerdict::NoFilter),
+        (
+            FilterRule::Not(Box::new(FilterRule::Any(vec![FAIL, FilterRule::Not(Box::new(FAIL))]))),
+            FilterVerdict::Fail,
+        ),
     ];
     for (rule, expected) in cases {
         assert_eq!(judge(&rule, &record(), &Steps::default()), expected, "{rule:?}");
@@ -118,7 +129,7 @@ fn a_list_of_rules_withholds_on_fail_only() {
         (vec![PASS, NONE], true),
     ] {
         assert_eq!(
-            wants(&Filter::Rules(rules.clone().into()), &record(), &Steps::default()),
+            matches(&EventFilter::Rules(rules.clone().into()), &record(), &Steps::default()),
             expected,
             "{rules:?}"
         );
@@ -129,13 +140,13 @@ fn a_list_of_rules_withholds_on_fail_only() {
 #[test]
 fn an_expression_passes_on_true_alone() {
     for (text, expected) in [
-        ("type = 'a.b'", Verdict::Pass),
-        ("type = 'other'", Verdict::Fail),
-        ("absent = 'x'", Verdict::Fail),
-        ("NOT (absent = 'x')", Verdict::Fail),
-        ("type", Verdict::Fail),
-        ("'true'", Verdict::Fail),
-        ("1", Verdict::Fail),
+        ("type = 'a.b'", FilterVerdict::Pass),
+        ("type = 'other'", FilterVerdict::Fail),
+        ("absent = 'x'", FilterVerdict::Fail),
+        ("NOT (absent = 'x')", FilterVerdict::Fail),
+        ("type", FilterVerdict::Fail),
+        ("'true'", FilterVerdict::Fail),
+        ("1", FilterVerdict::Fail),
     ] {
         assert_eq!(judge(&sql(text), &record(), &Steps::default()), expected, "{text}");
     }
@@ -174,15 +185,15 @@ fn every_rule_and_function_keeps_to_its_budget() {
     let name: Box<str> = "subject".into();
     let pairs = || vec![(name.clone(), Box::from(&*long)); 64];
     let rules = texts.iter().map(|text| sql(text)).chain([
-        Rule::Exact(pairs()),
-        Rule::Prefix(pairs()),
-        Rule::Suffix(pairs()),
-        Rule::Any((0..5_000_000).map(|_| FAIL).collect()),
-        Rule::Any(vec![Rule::Exact(vec![("datamediatype".into(), "text/y".into())]); 10_000]),
+        FilterRule::Exact(pairs()),
+        FilterRule::Prefix(pairs()),
+        FilterRule::Suffix(pairs()),
+        FilterRule::Any((0..5_000_000).map(|_| FAIL).collect()),
+        FilterRule::Any(vec![FilterRule::Exact(vec![("datamediatype".into(), "text/y".into())]); 10_000]),
     ]);
     for (nth, rule) in rules.enumerate() {
         let steps = Steps::default();
-        let _ = wants(&Filter::Rules([rule].into()), &event, &steps);
+        let _ = matches(&EventFilter::Rules([rule].into()), &event, &steps);
         assert!(steps.used() <= FILTER_STEPS_MAX, "rule {nth}: {} steps", steps.used());
         // A step is at most some bytes of text: what was looked at is bounded as well.
         assert!(steps.used() > 100 || steps.is_over(), "rule {nth} is paid for");
@@ -193,10 +204,10 @@ fn every_rule_and_function_keeps_to_its_budget() {
 #[test]
 fn filter_over_its_budget_withholds_the_event() {
     let costly = || sql("type LIKE 'a%' AND source = '/s'");
-    for rule in [costly(), Rule::Not(Box::new(costly())), Rule::Any([costly(), PASS].into())] {
-        let (steps, rules) = (Steps::new(3), Filter::Rules([rule.clone()].into()));
-        assert!(!wants(&rules, &record(), &steps) && steps.is_over(), "{rule:?}");
+    for rule in [costly(), FilterRule::Not(Box::new(costly())), FilterRule::Any([costly(), PASS].into())] {
+        let (steps, rules) = (Steps::new(3), EventFilter::Rules([rule.clone()].into()));
+        assert!(!matches(&rules, &record(), &steps) && steps.is_over(), "{rule:?}");
     }
     let steps = Steps::default();
-    assert!(wants(&Filter::Rules([costly()].into()), &record(), &steps) && steps.used() < 100);
+    assert!(matches(&EventFilter::Rules([costly()].into()), &record(), &steps) && steps.used() < 100);
 }

@@ -1,13 +1,13 @@
 //! The door: what is let in, what is not, and that nobody is told 202 too early.
 
 use super::*;
-use crate::events::admission::{BadToken, Bearer, Grant, Papers};
+use crate::events::auth::{AdmissionRule, TokenError, TokenVerifier, VerifiedToken};
 
 const EVENT: [(&str, &str); 4] =
     [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
 const ENVELOPE: &str = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#;
 
-fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a [u8]> {
+fn header<'a>(answer: &'a LocalResponse, name: &str) -> Option<&'a [u8]> {
     answer.headers.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
 }
 
@@ -15,15 +15,15 @@ fn header<'a>(answer: &'a Answer, name: &str) -> Option<&'a [u8]> {
 #[test]
 fn each_request_gets_its_answer_and_only_events_are_stored() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![trigger("t", "http://s/")]);
     let structured = [("Content-Type", "application/cloudevents+json; charset=utf-8")];
     let avro = [("Content-Type", "application/cloudevents+avro")];
     let spent: Vec<_> = EVENT.into_iter().chain([("ce-knativebrokerttl", "1")]).collect();
     let upgrade: Vec<_> = EVENT.into_iter().chain([("Upgrade", "foo")]).collect();
     let large = vec![b'x'; 100_001];
-    type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [u8], u16);
-    let cases: [Case<'_>; 17] = [
+    type AdmissionCase<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a [u8], u16);
+    let cases: [AdmissionCase<'_>; 17] = [
         ("POST", PATH, &EVENT, b"x", 202),
         ("POST", "/brokers/ns/b/", &EVENT, b"x", 202),
         ("POST", "/brokers/ns/b?a=b", &EVENT, b"x", 202),
@@ -64,10 +64,10 @@ fn each_request_gets_its_answer_and_only_events_are_stored() {
 #[test]
 fn hops_that_came_along_are_counted_at_brokers_and_channels() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let broker = rig.publish(Vec::new());
-    let channel = Arc::new(Stream { guards_loops: false, ..stream_like(&broker) });
-    let read = |stream: &Arc<Stream>, more: &[(&str, &str)]| {
+    let channel = Arc::new(EventStream { guards_loops: false, ..stream_like(&broker) });
+    let read = |stream: &Arc<EventStream>, more: &[(&str, &str)]| {
         let headers: Vec<_> =
             EVENT.iter().chain(more).map(|(name, value)| (*name, value.as_bytes())).collect();
         let intake = crate::events::ingress::read(stream, &headers, b"");
@@ -92,8 +92,8 @@ fn hops_that_came_along_are_counted_at_brokers_and_channels() {
     }
 }
 
-fn stream_like(stream: &Stream) -> Stream {
-    Stream {
+fn stream_like(stream: &EventStream) -> EventStream {
+    EventStream {
         name: stream.name.clone(),
         event_bytes_max: stream.event_bytes_max,
         keeping: stream.keeping,
@@ -110,16 +110,16 @@ fn stream_like(stream: &Stream) -> Stream {
 
 /// Knows two senders.
 #[derive(Debug)]
-struct Two;
+struct TwoSenderVerifier;
 
-impl Papers for Two {
-    fn read(&self, token: &str, _: u64) -> Result<Bearer, BadToken> {
+impl TokenVerifier for TwoSenderVerifier {
+    fn read(&self, token: &str, _: u64) -> Result<VerifiedToken, TokenError> {
         match token {
             "friend" | "guest" => {
-                Ok(Bearer { subject: token.into(), audiences: vec!["here".into()], until_s: u64::MAX })
+                Ok(VerifiedToken { subject: token.into(), audiences: vec!["here".into()], until_s: u64::MAX })
             }
-            "early" => Err(BadToken::NoKeys),
-            _ => Err(BadToken::Unknown),
+            "early" => Err(TokenError::NoKeys),
+            _ => Err(TokenError::Unknown),
         }
     }
 }
@@ -129,13 +129,13 @@ impl Papers for Two {
 #[test]
 fn a_stream_that_asks_lets_in_whom_it_knows_with_what_he_may_send() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let only = |name: &str, filter| Grant { subjects: [name].into_iter().collect(), filter };
-    let guests = Filter::Exact(vec![("type".into(), "t".into())]);
-    rig.admission.replace(Some(Arc::new(Admission {
-        papers: Arc::new(Two),
+    let rig = BrokerFixture::new(folder.path());
+    let only = |name: &str, filter| AdmissionRule { subjects: [name].into_iter().collect(), filter };
+    let guests = EventFilter::Exact(vec![("type".into(), "t".into())]);
+    rig.admission.replace(Some(Arc::new(StreamAdmission {
+        verifier: Arc::new(TwoSenderVerifier),
         audiences: vec!["here".into()],
-        grants: vec![only("friend", Filter::Everything), only("guest", guests)],
+        grants: vec![only("friend", EventFilter::Everything), only("guest", guests)],
     })));
     let stream = rig.publish(vec![trigger("t", "http://s/")]);
     let post = |token: &'static str, headers: &[(&'static str, &'static str)]| {
@@ -174,7 +174,7 @@ fn a_stream_that_asks_lets_in_whom_it_knows_with_what_he_may_send() {
 #[test]
 fn a_batch_is_stored_whole_or_not_at_all() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![trigger("t", "http://s/")]);
     let batch = [("content-type", "application/cloudevents-batch+json")];
     let post = |body: String| rig.run(rig.request("POST", PATH, &batch, body.as_bytes())).status;
@@ -191,8 +191,8 @@ fn a_batch_is_stored_whole_or_not_at_all() {
 #[test]
 fn nothing_is_acknowledged_or_delivered_before_it_is_durable() {
     let folder = folder();
-    let slow = Weather { disk_latency: seconds(5)..=seconds(5), ..Weather::calm() };
-    let rig = Rig::with(folder.path(), &[], 1, slow, options());
+    let slow = FaultProfile { disk_latency: seconds(5)..=seconds(5), ..FaultProfile::calm() };
+    let rig = BrokerFixture::with(folder.path(), &[], 1, slow, options());
     rig.publish(vec![trigger("t", "http://s/")]);
     rig.run(async {
         let early = rig.ring.timeout(seconds(4), rig.post("1", "t")).await;
@@ -207,14 +207,14 @@ fn nothing_is_acknowledged_or_delivered_before_it_is_durable() {
 #[test]
 fn a_log_that_failed_accepts_nothing() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://s/")]);
     rig.run(async {
         assert_eq!(rig.post("1", "t").await, 202);
         rig.rest(seconds(1)).await;
-        rig.world.set_weather(Weather { disk_errors: 1_000_000, ..Weather::calm() });
+        rig.world.set_faults(FaultProfile { disk_errors: 1_000_000, ..FaultProfile::calm() });
         assert_eq!(rig.post("2", "t").await, 503);
-        rig.world.set_weather(Weather::calm());
+        rig.world.set_faults(FaultProfile::calm());
         let answer = rig.request("POST", PATH, &EVENT, b"").await;
         assert_eq!(answer.status, 503);
         assert!(header(&answer, "retry-after").is_some());
@@ -230,14 +230,14 @@ fn a_log_that_failed_accepts_nothing() {
 fn a_full_log_refuses_until_its_reader_catches_up() {
     let folder = folder();
     let small =
-        Options { segment_bytes: 1 << 18, record_bytes_max: 1 << 17, log_bytes_max: 1 << 20, ..options() };
-    let rig = Rig::with(folder.path(), &[], 1, Weather::calm(), small);
+        LogOptions { segment_bytes: 1 << 18, record_bytes_max: 1 << 17, log_bytes_max: 1 << 20, ..options() };
+    let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), small);
     let mut subscriber = trigger("t", "http://s/");
     subscriber.delivery.retries_max = 1_000_000;
     let stream = rig.publish(vec![subscriber]);
     let up = Rc::new(Cell::new(false));
     let is_up = Rc::clone(&up);
-    rig.rule(move |_| Step::Status(if is_up.get() { 202 } else { 503 }));
+    rig.rule(move |_| ScriptedAnswer::Status(if is_up.get() { 202 } else { 503 }));
     let body = vec![7; 50_000];
     rig.run(async {
         let mut accepted = 0;
@@ -267,8 +267,8 @@ fn a_full_log_refuses_until_its_reader_catches_up() {
 #[test]
 fn what_comes_from_inside_is_taken_where_others_are_refused() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let quota = Quota::new("namespace ns", 1000, None);
+    let rig = BrokerFixture::new(folder.path());
+    let quota = ByteQuota::new("namespace ns", 1000, None);
     quota.account(0, 1001);
     rig.quota.replace(Arc::new(quota));
     rig.publish(Vec::new());
@@ -293,13 +293,13 @@ fn what_comes_from_inside_is_taken_where_others_are_refused() {
 #[test]
 fn a_closed_stream_runs_empty() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let up = Rc::new(Cell::new(false));
     let is_up = Rc::clone(&up);
     rig.rule(move |call| match &*call.ty {
-        _ if !is_up.get() => Step::Status(503),
+        _ if !is_up.get() => ScriptedAnswer::Status(503),
         "question" => reply("r", "answer"),
-        _ => Step::Status(202),
+        _ => ScriptedAnswer::Status(202),
     });
     let patient = || {
         let mut subscriber = trigger("t", "http://s/");
@@ -327,8 +327,8 @@ fn a_closed_stream_runs_empty() {
 #[test]
 fn types_of_events_are_noted_where_they_come_in() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let types = Arc::<Types>::default();
+    let rig = BrokerFixture::new(folder.path());
+    let types = Arc::<EventTypeRegistry>::default();
     rig.types.replace(Some(Arc::clone(&types)));
     rig.publish(vec![of_type(trigger("t", "http://s/"), "question")]);
     rig.rule(|_| reply("r", "answer"));

@@ -1,17 +1,17 @@
 //! Many subscribers: each by itself, within its window, told of exactly its events.
 
 use super::*;
-use crate::events::journal::{self, What};
-use crate::events::left_behind::Left;
+use crate::events::abandoned::AbandonedEvents;
+use crate::events::delivery_log::{self, DeliveryOutcome};
 use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
-use crate::table::{Begin, Sequence};
+use crate::table::{DeliveryOrder, InitialOffset};
 
 /// EV-RTE-03, -04, -06, -07, EV-BRK-03, EV-RTE-23: one evaluation each; one delivery for each that
 /// matches, the same destination or not.
 #[test]
 fn every_matching_subscriber_gets_every_event_once() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![
         trigger("all", "http://all/"),
         of_type(trigger("a1", "http://a/"), "A"),
@@ -44,19 +44,19 @@ fn every_matching_subscriber_gets_every_event_once() {
 fn attempts_that_end_at_once_do_not_hold_the_core() {
     const EVENTS: usize = 1000;
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let turns = Rc::new(Cell::new(0_usize));
     let mut per_turn = BTreeMap::<usize, usize>::new();
     let (seen, most) = (Rc::clone(&turns), Rc::new(Cell::new(0)));
     let noted = Rc::clone(&most);
     rig.rule(move |call| {
         if call.url == "http://keeps/" {
-            return Step::After(seconds(3600), 202);
+            return ScriptedAnswer::After(seconds(3600), 202);
         }
         let here = per_turn.entry(seen.get()).or_default();
         *here += 1;
         noted.set(noted.get().max(*here));
-        Step::Refuse
+        ScriptedAnswer::Refuse
     });
     rig.publish(vec![trigger("keeps", "http://keeps/")]);
     rig.run(async {
@@ -64,7 +64,7 @@ fn attempts_that_end_at_once_do_not_hold_the_core() {
             assert_eq!(rig.post(&n.to_string(), "t").await, 202);
         }
         let mut gone = trigger("gone", "http://gone/");
-        (gone.begin, gone.delivery.retries_max) = (Begin::Earliest, 0);
+        (gone.initial_offset, gone.delivery.retries_max) = (InitialOffset::Earliest, 0);
         rig.publish(vec![trigger("keeps", "http://keeps/"), gone]);
         rig.sync();
         while rig.calls("http://gone/").len() < EVENTS {
@@ -80,7 +80,7 @@ fn attempts_that_end_at_once_do_not_hold_the_core() {
 #[test]
 fn a_new_subscriber_misses_nothing_after_its_publish() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     for round in 0..50 {
         let (old, new) = (trigger("old", "http://old/"), format!("n{round}"));
         rig.publish(vec![old]);
@@ -100,8 +100,8 @@ fn a_new_subscriber_misses_nothing_after_its_publish() {
 #[test]
 fn a_subscriber_that_cannot_be_registered_is_not_passed_by() {
     let folder = folder();
-    let few = Options { bookmarks_max: 2, ..options() };
-    let rig = Rig::with(folder.path(), &[], 1, Weather::calm(), few);
+    let few = LogOptions { cursors_max: 2, ..options() };
+    let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), few);
     let triggers =
         |count: usize| (0..count).map(|n| trigger(&format!("t{n}"), "http://s/")).collect::<Vec<_>>();
     rig.publish(triggers(1));
@@ -124,11 +124,11 @@ fn a_subscriber_that_cannot_be_registered_is_not_passed_by() {
 fn a_window_is_filled_and_never_exceeded() {
     for window in [1, 3, 8] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let mut subscriber = trigger("t", "http://s/");
         subscriber.delivery.window = window;
         let stream = rig.publish(vec![subscriber]);
-        rig.rule(|_| Step::After(Duration::from_millis(100), 202));
+        rig.rule(|_| ScriptedAnswer::After(Duration::from_millis(100), 202));
         rig.run(async {
             for n in 0..40 {
                 rig.post(&n.to_string(), "t").await;
@@ -145,19 +145,19 @@ fn a_window_is_filled_and_never_exceeded() {
 #[test]
 fn the_window_grows_and_shrinks_with_the_instances() {
     for (sequence, places, most) in [
-        (Sequence::Free, 0, 8),
-        (Sequence::Free, 4, 12),
-        (Sequence::Free, usize::MAX, UNFINISHED_MAX),
-        (Sequence::Strict, 100, 1),
+        (DeliveryOrder::Free, 0, 8),
+        (DeliveryOrder::Free, 4, 12),
+        (DeliveryOrder::Free, usize::MAX, UNFINISHED_MAX),
+        (DeliveryOrder::Strict, 100, 1),
     ] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let mut subscriber = trigger("t", "http://s/");
         subscriber.delivery.sequence = sequence;
         let stream = rig.publish(vec![subscriber]);
-        rig.rule(|_| Step::After(seconds(10), 202));
+        rig.rule(|_| ScriptedAnswer::After(seconds(10), 202));
         rig.places(places);
-        let events = if sequence == Sequence::Strict { 20 } else { UNFINISHED_MAX + 200 };
+        let events = if sequence == DeliveryOrder::Strict { 20 } else { UNFINISHED_MAX + 200 };
         rig.run(async {
             // All have come in before the first is answered.
             for n in 0..events {
@@ -175,12 +175,12 @@ fn the_window_grows_and_shrinks_with_the_instances() {
 #[test]
 fn a_dead_subscriber_costs_a_bounded_number_of_requests_and_nobody_else() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let mut dead = trigger("dead", "http://dead/");
     dead.delivery.retries_max = 1_000_000;
-    dead.delivery.backoff = Backoff::Linear(seconds(3600));
+    dead.delivery.backoff = BackoffPolicy::Linear(seconds(3600));
     let stream = rig.publish(vec![dead, trigger("live", "http://live/")]);
-    rig.rule(|call| Step::Status(if call.url == "http://dead/" { 503 } else { 202 }));
+    rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://dead/" { 503 } else { 202 }));
     let events = 3 * UNFINISHED_MAX;
     rig.run(async {
         for n in 0..events {
@@ -197,13 +197,13 @@ fn a_dead_subscriber_costs_a_bounded_number_of_requests_and_nobody_else() {
 #[test]
 fn a_slow_subscriber_does_not_hold_the_others() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let mut slow = trigger("slow", "http://slow/");
     slow.delivery.window = 1;
     rig.publish(vec![slow, trigger("fast", "http://fast/")]);
     rig.rule(|call| match &*call.url {
-        "http://slow/" => Step::After(seconds(10), 202),
-        _ => Step::Status(202),
+        "http://slow/" => ScriptedAnswer::After(seconds(10), 202),
+        _ => ScriptedAnswer::Status(202),
     });
     rig.run(async {
         for n in 0..50 {
@@ -220,9 +220,9 @@ fn a_slow_subscriber_does_not_hold_the_others() {
 #[test]
 fn a_changed_subscriber_goes_on_from_where_it_was() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://old/")]);
-    rig.rule(|call| Step::Status(if call.url == "http://old/" { 503 } else { 202 }));
+    rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://old/" { 503 } else { 202 }));
     rig.run(async {
         rig.post("1", "t").await;
         rig.rest(Duration::from_millis(500)).await;
@@ -243,7 +243,7 @@ fn a_changed_subscriber_goes_on_from_where_it_was() {
 fn a_removed_subscriber_is_forgotten_after_a_while() {
     for (away, expected) in [(60, &["1", "2"][..]), (600, &["1"])] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         rig.publish(vec![trigger("t", "http://s/"), trigger("other", "http://o/")]);
         rig.run(async {
             rig.post("1", "t").await;
@@ -267,11 +267,11 @@ fn a_removed_subscriber_is_forgotten_after_a_while() {
 #[test]
 fn a_deleted_subscriber_leaves_behind_what_it_had_not_got_until_then() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let mut behind = trigger("behind", "http://away/");
     behind.delivery.retries_max = 1_000;
     rig.publish(vec![behind, trigger("done", "http://s/"), trigger("other", "http://o/")]);
-    rig.rule(|call| Step::Status(if call.url == "http://away/" { 503 } else { 202 }));
+    rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://away/" { 503 } else { 202 }));
     rig.run(async {
         for id in ["1", "2"] {
             rig.post(id, "t").await;
@@ -285,7 +285,7 @@ fn a_deleted_subscriber_leaves_behind_what_it_had_not_got_until_then() {
         rig.rest(seconds(200)).await;
         assert_eq!(without.tally.abandoned.load(Relaxed), 2);
     });
-    let left = Left { stream: "broker/ns/b/1".into(), is_whole: false, events: 2 };
+    let left = AbandonedEvents { stream: "broker/ns/b/1".into(), is_whole: false, events: 2 };
     assert_eq!(rig.left_behind(), (vec![left], 2));
 }
 
@@ -293,7 +293,7 @@ fn a_deleted_subscriber_leaves_behind_what_it_had_not_got_until_then() {
 #[test]
 fn a_deleted_stream_tells_what_it_had_still_to_deliver() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let patient = |name| {
         let mut one = trigger(name, "http://away/");
         one.delivery.retries_max = 1_000;
@@ -305,7 +305,7 @@ fn a_deleted_stream_tells_what_it_had_still_to_deliver() {
         trigger("done", "http://s/"),
         of_type(patient("none"), "x"),
     ]);
-    rig.rule(|call| Step::Status(if call.url == "http://away/" { 503 } else { 202 }));
+    rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://away/" { 503 } else { 202 }));
     rig.run(async {
         for id in ["1", "2", "3"] {
             rig.post(id, "t").await;
@@ -317,14 +317,17 @@ fn a_deleted_stream_tells_what_it_had_still_to_deliver() {
         assert_eq!(rig.left_behind(), (Vec::new(), 0), "it may yet come back");
         rig.rest(seconds(100)).await;
     });
-    let left = Left { stream: "broker/ns/b/1".into(), is_whole: true, events: 6 };
+    let left = AbandonedEvents { stream: "broker/ns/b/1".into(), is_whole: true, events: 6 };
     assert_eq!(rig.left_behind(), (vec![left], 6));
     assert_eq!(rig.left_behind(), (Vec::new(), 6), "it is told once");
 
     let mut named = Vec::new();
     each_note(folder.path(), |note| {
-        if note.what == What::LeftBehind {
-            named.push(journal::who_left(note.subscriber).map(|(s, by)| (s.to_owned(), by.to_owned())));
+        if note.what == DeliveryOutcome::Abandoned {
+            named.push(
+                delivery_log::abandoned_subscriber(note.subscriber)
+                    .map(|(s, by)| (s.to_owned(), by.to_owned())),
+            );
         }
     });
     named.sort();
@@ -336,7 +339,7 @@ fn a_deleted_stream_tells_what_it_had_still_to_deliver() {
 #[test]
 fn data_is_not_altered() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://s/")]);
     let bodies: [&[u8]; 4] = [b"", b"\xff\xfe\x00\x01", b" { \"a\" : 1.0 } ", &[b'x'; 65_536]];
     rig.run(async {

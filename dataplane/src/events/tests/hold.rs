@@ -1,10 +1,10 @@
 //! Events that wait because something that their owner names is not there.
 
 use super::*;
-use crate::load::SubscriberTally;
+use crate::load::SubscriberCounters;
 
 /// A subscriber of `http://s/`, some of whose events wait.
-fn holding(hold: Hold) -> Subscriber {
+fn holding(hold: HoldReason) -> Subscriber {
     Subscriber { hold, ..trigger("t", "http://s/") }
 }
 
@@ -12,22 +12,22 @@ fn holding(hold: Hold) -> Subscriber {
 #[test]
 fn while_its_target_is_not_known_a_subscriber_gets_nothing_and_misses_nothing() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let tally = Arc::new(SubscriberTally::default());
+    let rig = BrokerFixture::new(folder.path());
+    let tally = Arc::new(SubscriberCounters::default());
     let to = |url, hold| Subscriber { hold, tally: Arc::clone(&tally), ..trigger("t", url) };
-    rig.publish(vec![to("http://old/", Hold::Nothing)]);
-    rig.rule(|_| Step::Status(202));
+    rig.publish(vec![to("http://old/", HoldReason::Nothing)]);
+    rig.rule(|_| ScriptedAnswer::Status(202));
     rig.run(async {
         rig.post("1", "t").await;
         rig.rest(seconds(1)).await;
-        let stream = rig.publish(vec![to("http://old/", Hold::Everything)]);
+        let stream = rig.publish(vec![to("http://old/", HoldReason::Everything)]);
         for id in ["2", "3"] {
             assert_eq!(rig.post(id, "t").await, 202);
         }
         rig.rest(seconds(60)).await;
         assert_eq!((rig.ids("http://old/"), ends(&stream, 0)), (vec!["1".to_owned()], [1, 0, 0, 0, 2]));
 
-        rig.publish(vec![to("http://new/", Hold::Nothing)]);
+        rig.publish(vec![to("http://new/", HoldReason::Nothing)]);
         rig.sync();
         rig.rest(seconds(1)).await;
         assert_eq!(
@@ -42,13 +42,13 @@ fn while_its_target_is_not_known_a_subscriber_gets_nothing_and_misses_nothing() 
 #[test]
 fn a_retry_waits_as_well_and_goes_to_the_new_target() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://old/")]);
-    rig.rule(|call| Step::Status(if call.url == "http://old/" { 503 } else { 202 }));
+    rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://old/" { 503 } else { 202 }));
     rig.run(async {
         rig.post("1", "t").await;
         rig.rest(Duration::from_millis(500)).await;
-        rig.publish(vec![Subscriber { hold: Hold::Everything, ..trigger("t", "http://old/") }]);
+        rig.publish(vec![Subscriber { hold: HoldReason::Everything, ..trigger("t", "http://old/") }]);
         rig.sync();
         rig.rest(seconds(60)).await;
         assert_eq!(rig.calls("http://old/").len(), 1);
@@ -63,13 +63,15 @@ fn a_retry_waits_as_well_and_goes_to_the_new_target() {
 #[test]
 fn a_dead_letter_waits_for_its_sink() {
     for (hold, sink, letters, end) in [
-        (Hold::Nothing, Some("http://dls/"), vec!["1".to_owned()], [1, 0, 1, 0, 0]),
-        (Hold::Nothing, None, vec![], [1, 0, 0, 1, 0]),
+        (HoldReason::Nothing, Some("http://dls/"), vec!["1".to_owned()], [1, 0, 1, 0, 0]),
+        (HoldReason::Nothing, None, vec![], [1, 0, 0, 1, 0]),
     ] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
-        let tally = Arc::clone(&rig.publish(vec![holding(Hold::DeadLetters)]).subscribers[0].tally);
-        rig.rule(|call| Step::Status(if call.url == "http://s/" && call.id == "1" { 400 } else { 202 }));
+        let rig = BrokerFixture::new(folder.path());
+        let tally = Arc::clone(&rig.publish(vec![holding(HoldReason::DeadLetters)]).subscribers[0].tally);
+        rig.rule(|call| {
+            ScriptedAnswer::Status(if call.url == "http://s/" && call.id == "1" { 400 } else { 202 })
+        });
         rig.run(async {
             rig.post("1", "t").await;
             rig.post("2", "t").await;
@@ -91,14 +93,16 @@ fn a_dead_letter_waits_for_its_sink() {
 #[test]
 fn a_sink_that_comes_back_during_the_last_attempt_gets_its_letter() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    rig.publish(vec![holding(Hold::DeadLetters)]);
+    let rig = BrokerFixture::new(folder.path());
+    rig.publish(vec![holding(HoldReason::DeadLetters)]);
     let ten = seconds(10);
-    rig.rule(move |call| if call.url == "http://s/" { Step::After(ten, 503) } else { Step::Status(202) });
+    rig.rule(move |call| {
+        if call.url == "http://s/" { ScriptedAnswer::After(ten, 503) } else { ScriptedAnswer::Status(202) }
+    });
     rig.run(async {
         rig.post("1", "t").await;
         rig.rest(seconds(25)).await; // in the third attempt of 10 s
-        let found = Subscriber { dead_letter: Some(target("http://dls/")), ..holding(Hold::Nothing) };
+        let found = Subscriber { dead_letter: Some(target("http://dls/")), ..holding(HoldReason::Nothing) };
         rig.publish(vec![found]);
         rig.sync();
         rig.rest(seconds(20)).await;

@@ -8,22 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use ring::sim::{Weather, World};
-use wal::Log;
+use ring::sim::{FaultProfile, Simulation};
+use wal::WriteAheadLog;
 
-use super::{PATH, Rig, Step, ends, folder, options, seconds, trigger};
-use crate::events::keeper::Keeper;
+use super::{BrokerFixture, PATH, ScriptedAnswer, ends, folder, options, seconds, trigger};
 use crate::events::limits::{GATHER_MAX, GATHERED_BYTES_MAX, UNFINISHED_MAX};
-use crate::load::Quota;
-use crate::table::{Durability, Keeping, Sequence, Stream};
+use crate::events::log_writer::LogWriter;
+use crate::load::ByteQuota;
+use crate::table::{DeliveryOrder, Durability, EventStream, RetentionPolicy};
 
 const URL: &str = "http://s/";
 
-fn unreachable(rig: &Rig) {
-    rig.rule(|_| Step::Status(503));
+fn unreachable(rig: &BrokerFixture) {
+    rig.rule(|_| ScriptedAnswer::Status(503));
 }
 
-fn all(stream: &Stream) -> u64 {
+fn all(stream: &EventStream) -> u64 {
     ends(stream, 0).iter().sum()
 }
 
@@ -33,7 +33,7 @@ fn lagging() -> crate::table::Subscriber {
     subscriber
 }
 
-async fn post_many(rig: &Rig, events: usize) {
+async fn post_many(rig: &BrokerFixture, events: usize) {
     for nth in 0..events {
         assert_eq!(rig.post(&format!("{nth}"), "a").await, 202, "{nth}");
     }
@@ -44,12 +44,12 @@ async fn post_many(rig: &Rig, events: usize) {
 #[test]
 fn an_interval_answers_at_once_and_flushes_later() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let patience = Duration::from_millis(700);
     for (durability, early) in
         [(Durability::Flush, 0), (Durability::Interval(patience), 2), (Durability::None, 2)]
     {
-        rig.keeping.set(Keeping { durability, ..Keeping::default() });
+        rig.keeping.set(RetentionPolicy { durability, ..RetentionPolicy::default() });
         let stream = rig.publish(vec![trigger("t", URL)]);
         rig.run(async {
             rig.sync();
@@ -77,8 +77,8 @@ fn an_interval_answers_at_once_and_flushes_later() {
 #[test]
 fn retention_by_size_drops_the_oldest_and_counts_them() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    rig.keeping.set(Keeping { retention_bytes: 20_000, ..Keeping::default() });
+    let rig = BrokerFixture::new(folder.path());
+    rig.keeping.set(RetentionPolicy { retention_bytes: 20_000, ..RetentionPolicy::default() });
     let stream = rig.publish(vec![lagging()]);
     unreachable(&rig);
     rig.run(async {
@@ -93,7 +93,7 @@ fn retention_by_size_drops_the_oldest_and_counts_them() {
     assert_eq!((tally.expired.load(Relaxed), tally.damaged.load(Relaxed)), (dropped, 0));
     let tried: std::collections::BTreeSet<_> = rig.ids(URL).into_iter().collect();
 
-    rig.rule(|_| Step::Status(202));
+    rig.rule(|_| ScriptedAnswer::Status(202));
     rig.run(async { rig.rest(seconds(5)).await });
     let [delivered, _, _, dropped_in_all, pending_now] = ends(&stream, 0);
     assert_eq!((dropped_in_all, pending_now, delivered), (dropped, 0, pending));
@@ -107,15 +107,16 @@ fn retention_by_size_drops_the_oldest_and_counts_them() {
 /// APP-07: what is too old is dropped with its retries and with those that wait for them, and counted.
 #[test]
 fn retention_by_time_drops_what_waits_for_a_retry_too() {
-    for sequence in [Sequence::Free, Sequence::ByKey, Sequence::Strict] {
+    for sequence in [DeliveryOrder::Free, DeliveryOrder::ByKey, DeliveryOrder::Strict] {
         too_old_is_dropped(sequence);
     }
 }
 
-fn too_old_is_dropped(sequence: Sequence) {
+fn too_old_is_dropped(sequence: DeliveryOrder) {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    rig.keeping.set(Keeping { retention_time: Duration::from_millis(1), ..Keeping::default() });
+    let rig = BrokerFixture::new(folder.path());
+    rig.keeping
+        .set(RetentionPolicy { retention_time: Duration::from_millis(1), ..RetentionPolicy::default() });
     let mut subscriber = lagging();
     subscriber.delivery.sequence = sequence;
     let stream = rig.publish(vec![subscriber]);
@@ -137,9 +138,9 @@ fn too_old_is_dropped(sequence: Sequence) {
 #[test]
 fn a_used_up_quota_is_a_429_with_retry_after_until_consumers_get_on() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let everything = Arc::new(Quota::new("all namespaces", 0, None));
-    rig.quota.replace(Arc::new(Quota::new("namespace ns", 10_000, Some(Arc::clone(&everything)))));
+    let rig = BrokerFixture::new(folder.path());
+    let everything = Arc::new(ByteQuota::new("all namespaces", 0, None));
+    rig.quota.replace(Arc::new(ByteQuota::new("namespace ns", 10_000, Some(Arc::clone(&everything)))));
     let stream = rig.publish(vec![lagging()]);
     unreachable(&rig);
     let headers = [("ce-specversion", "1.0"), ("ce-id", "x"), ("ce-source", "/s"), ("ce-type", "t")];
@@ -163,7 +164,7 @@ fn a_used_up_quota_is_a_429_with_retry_after_until_consumers_get_on() {
     assert_eq!((stream.tally.over_quota.load(Relaxed), stream.tally.refused.load(Relaxed)), (2, 2));
     assert_eq!(everything.used(), stream.tally.kept_bytes.load(Relaxed));
 
-    rig.rule(|_| Step::Status(202));
+    rig.rule(|_| ScriptedAnswer::Status(202));
     rig.run(async {
         rig.rest(seconds(8)).await;
         assert_eq!(rig.post("again", "t").await, 202);
@@ -177,10 +178,10 @@ fn a_used_up_quota_is_a_429_with_retry_after_until_consumers_get_on() {
 #[test]
 fn a_history_is_kept_for_replay_until_it_is_over() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let live = |rig: &Rig| rig.counters.log.live_bytes.load(Relaxed);
+    let rig = BrokerFixture::new(folder.path());
+    let live = |rig: &BrokerFixture| rig.counters.log.live_bytes.load(Relaxed);
     for (history_time, is_kept) in [(seconds(3600), true), (Duration::ZERO, false), (seconds(3600), true)] {
-        rig.keeping.set(Keeping { history_time, ..Keeping::default() });
+        rig.keeping.set(RetentionPolicy { history_time, ..RetentionPolicy::default() });
         let stream = rig.publish(vec![trigger("t", URL)]);
         rig.run(async {
             rig.sync();
@@ -199,7 +200,7 @@ fn a_history_is_kept_for_replay_until_it_is_over() {
 fn a_damaged_event_is_counted_as_dropped_and_the_others_are_delivered() {
     for lags in [false, true] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let stream = rig.publish(vec![lagging()]);
         unreachable(&rig);
         rig.run(async {
@@ -214,7 +215,7 @@ fn a_damaged_event_is_counted_as_dropped_and_the_others_are_delivered() {
         file.read_exact_at(&mut byte, 55_000).unwrap();
         file.write_all_at(&[!byte[0]], 55_000).unwrap();
 
-        rig.rule(|_| Step::Status(202));
+        rig.rule(|_| ScriptedAnswer::Status(202));
         rig.run(async { rig.rest(seconds(10)).await });
         let [delivered, _, _, dropped, pending] = ends(&stream, 0);
         assert_eq!((dropped, pending), (1, 0), "{lags}: {delivered}");
@@ -229,8 +230,8 @@ fn a_damaged_event_is_counted_as_dropped_and_the_others_are_delivered() {
 fn a_cold_backlog_is_read_ahead_and_delivered_whole() {
     const EVENTS: usize = 850;
     let folder = folder();
-    let large = || wal::Options { segment_bytes: 8 << 20, log_bytes_max: 256 << 20, ..super::options() };
-    let rig = |seed| Rig::with(folder.path(), &[], seed, Weather::calm(), large());
+    let large = || wal::LogOptions { segment_bytes: 8 << 20, log_bytes_max: 256 << 20, ..super::options() };
+    let rig = |seed| BrokerFixture::with(folder.path(), &[], seed, FaultProfile::calm(), large());
     let first = rig(1);
     first.publish(vec![lagging()]);
     unreachable(&first);
@@ -266,7 +267,7 @@ fn a_cold_backlog_is_read_ahead_and_delivered_whole() {
 #[test]
 fn an_idle_log_gives_its_space_back() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![lagging()]);
     unreachable(&rig);
     let bytes = || rig.counters.log.bytes.load(Relaxed);
@@ -278,7 +279,7 @@ fn an_idle_log_gives_its_space_back() {
         }
         rig.rest(seconds(2)).await;
         assert!(bytes() >= 9 << 20, "{}", bytes());
-        rig.rule(|_| Step::Status(202));
+        rig.rule(|_| ScriptedAnswer::Status(202));
         rig.rest(seconds(20)).await;
         assert!(bytes() <= 2 << 20, "{}", bytes());
     });
@@ -289,8 +290,8 @@ fn an_idle_log_gives_its_space_back() {
 #[test]
 fn what_comes_before_the_core_is_idle_is_one_flush() {
     let folder = folder();
-    let ring = World::new(3, Weather::calm()).ring();
-    let keeper = Keeper::new(&ring, Log::open(folder.path(), options()).unwrap().0);
+    let ring = Simulation::new(3, FaultProfile::calm()).ring();
+    let keeper = LogWriter::new(&ring, WriteAheadLog::open(folder.path(), options()).unwrap().0);
     let running = Rc::clone(&keeper);
     ring.spawn(async move { drop(running.run().await) });
     let feed = keeper.feed("s").unwrap();

@@ -21,24 +21,25 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ring::sim::{Weather, World};
+use ring::sim::{FaultProfile, Simulation};
 use ring::{Ring, Tick};
 use tempfile::TempDir;
-use wal::{Log, Options};
+use wal::{LogOptions, WriteAheadLog};
 
-use super::Answer;
-use super::admission::Admission;
-use super::delivery::{Post, PostError};
-use super::encode::Outgoing;
-use super::house::Events;
-use super::journal;
-use super::types::Types;
+use super::LocalResponse;
+use super::auth::StreamAdmission;
+use super::delivery::{EventSender, PostError};
+use super::delivery_log;
+use super::encode::EncodedEvent;
+use super::engine::BrokerEngine;
+use super::event_types::EventTypeRegistry;
 use crate::counters::CoreCounters;
-use crate::events::left_behind::Left;
-use crate::load::Quota;
-use crate::signal::Signals;
+use crate::events::abandoned::AbandonedEvents;
+use crate::load::ByteQuota;
+use crate::signal::SignalQueue;
 use crate::table::{
-    Backoff, Begin, Delivery, Filter, Hold, Keeping, Reply, Stream, Subscriber, Table, Target,
+    BackoffPolicy, DeliveryPolicy, DeliveryTarget, EventFilter, EventStream, HoldReason, InitialOffset,
+    ReplyTarget, RetentionPolicy, RoutingTable, Subscriber,
 };
 
 pub(super) const PATH: &str = "/brokers/ns/b";
@@ -49,9 +50,9 @@ pub(super) const QUIET_PATH: &str = "/brokers/ns/quiet";
 pub(super) const INSIDE_KEY: &str = "nobody can guess it";
 
 /// What the scripted world answers.
-pub(super) enum Step {
+pub(super) enum ScriptedAnswer {
     Status(u16),
-    Answer(Answer),
+    Answer(LocalResponse),
     Refuse,
     /// Takes this long, then answers with the status.
     After(Duration, u16),
@@ -59,28 +60,28 @@ pub(super) enum Step {
 
 /// One request that was made.
 #[derive(Clone)]
-pub(super) struct Call {
+pub(super) struct RecordedCall {
     pub(super) url: String,
     pub(super) id: String,
     pub(super) ty: String,
     pub(super) at: Tick,
-    pub(super) request: Outgoing,
+    pub(super) request: EncodedEvent,
 }
 
-impl Call {
+impl RecordedCall {
     pub(super) fn header(&self, name: &str) -> Option<String> {
         self.request.header(name).map(|value| String::from_utf8(value.to_vec()).unwrap())
     }
 }
 
 #[derive(Clone)]
-pub(super) struct Script(Rc<Inner>);
+pub(super) struct ScriptedTransport(Rc<ScriptState>);
 
-type Rule = Box<dyn FnMut(&Call) -> Step>;
+type Rule = Box<dyn FnMut(&RecordedCall) -> ScriptedAnswer>;
 
-struct Inner {
+struct ScriptState {
     ring: Ring,
-    calls: RefCell<Vec<Call>>,
+    calls: RefCell<Vec<RecordedCall>>,
     rule: RefCell<Rule>,
     /// Requests open at a time, by URL, and the most there ever were.
     open: RefCell<BTreeMap<String, (u32, u32)>>,
@@ -88,21 +89,30 @@ struct Inner {
     places: Cell<usize>,
 }
 
-impl Post for Script {
-    async fn post(&self, target: &Target, request: Outgoing, timeout: Duration) -> Result<Answer, PostError> {
+impl EventSender for ScriptedTransport {
+    async fn send(
+        &self,
+        target: &DeliveryTarget,
+        request: EncodedEvent,
+        timeout: Duration,
+    ) -> Result<LocalResponse, PostError> {
         let answered = self.0.ring.timeout(timeout, self.answer(target, request)).await;
         answered.unwrap_or(Err(PostError::Timeout(timeout)))
     }
 
-    fn places(&self, _: &Target) -> usize {
+    fn capacity(&self, _: &DeliveryTarget) -> usize {
         self.0.places.get()
     }
 }
 
-impl Script {
-    async fn answer(&self, target: &Target, request: Outgoing) -> Result<Answer, PostError> {
+impl ScriptedTransport {
+    async fn answer(
+        &self,
+        target: &DeliveryTarget,
+        request: EncodedEvent,
+    ) -> Result<LocalResponse, PostError> {
         let text = |name| String::from_utf8(request.header(name).unwrap_or_default().to_vec()).unwrap();
-        let call = Call {
+        let call = RecordedCall {
             url: target.url.to_string(),
             id: text("ce-id"),
             ty: text("ce-type"),
@@ -111,23 +121,25 @@ impl Script {
         };
         let step = (self.0.rule.borrow_mut())(&call);
         self.0.calls.borrow_mut().push(call);
-        let _open = Open::new(&self.0, &target.url);
+        let _open = OpenBroker::new(&self.0, &target.url);
         match step {
-            Step::Status(status) => Ok(Answer { status, headers: Vec::new(), body: Bytes::new() }),
-            Step::Answer(answer) => Ok(answer),
-            Step::Refuse => Err(PostError::Transport("connection refused".into())),
-            Step::After(wait, status) => {
+            ScriptedAnswer::Status(status) => {
+                Ok(LocalResponse { status, headers: Vec::new(), body: Bytes::new() })
+            }
+            ScriptedAnswer::Answer(answer) => Ok(answer),
+            ScriptedAnswer::Refuse => Err(PostError::Transport("connection refused".into())),
+            ScriptedAnswer::After(wait, status) => {
                 self.0.ring.sleep(wait).await;
-                Ok(Answer { status, headers: Vec::new(), body: Bytes::new() })
+                Ok(LocalResponse { status, headers: Vec::new(), body: Bytes::new() })
             }
         }
     }
 }
 
-struct Open<'a>(&'a Inner, String);
+struct OpenBroker<'a>(&'a ScriptState, String);
 
-impl<'a> Open<'a> {
-    fn new(inner: &'a Inner, url: &str) -> Self {
+impl<'a> OpenBroker<'a> {
+    fn new(inner: &'a ScriptState, url: &str) -> Self {
         let mut open = inner.open.borrow_mut();
         let (now, most) = open.entry(url.to_owned()).or_default();
         *now += 1;
@@ -136,65 +148,65 @@ impl<'a> Open<'a> {
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenBroker<'_> {
     fn drop(&mut self) {
         self.0.open.borrow_mut().get_mut(&self.1).unwrap().0 -= 1;
     }
 }
 
 /// One life of a core's events on one machine.
-pub(super) struct Rig {
-    pub(super) world: World,
+pub(super) struct BrokerFixture {
+    pub(super) world: Simulation,
     pub(super) ring: Ring,
-    pub(super) events: Rc<Events<Script>>,
-    pub(super) signals: Signals,
+    pub(super) events: Rc<BrokerEngine<ScriptedTransport>>,
+    pub(super) signals: SignalQueue,
     pub(super) counters: Arc<CoreCounters>,
-    script: Script,
-    table: RefCell<Arc<Table>>,
+    script: ScriptedTransport,
+    table: RefCell<Arc<RoutingTable>>,
     version: Cell<u64>,
     /// Of the stream that is published next.
-    pub(super) keeping: Cell<Keeping>,
-    pub(super) quota: RefCell<Arc<Quota>>,
+    pub(super) keeping: Cell<RetentionPolicy>,
+    pub(super) quota: RefCell<Arc<ByteQuota>>,
     pub(super) closed: Cell<bool>,
-    pub(super) types: RefCell<Option<Arc<Types>>>,
-    pub(super) admission: RefCell<Option<Arc<Admission>>>,
+    pub(super) types: RefCell<Option<Arc<EventTypeRegistry>>>,
+    pub(super) admission: RefCell<Option<Arc<StreamAdmission>>>,
 }
 
-pub(super) fn options() -> Options {
-    Options {
+pub(super) fn options() -> LogOptions {
+    LogOptions {
         segment_bytes: 1 << 20,
         record_bytes_max: 1 << 18,
         log_bytes_max: 16 << 20,
         seed: 5,
-        ..Options::default()
+        ..LogOptions::default()
     }
 }
 
-impl Rig {
+impl BrokerFixture {
     pub(super) fn new(folder: &Path) -> Self {
-        Self::with(folder, &[], 1, Weather::calm(), options())
+        Self::with(folder, &[], 1, FaultProfile::calm(), options())
     }
 
     pub(super) fn with(
         folder: &Path,
         others: &[&Path],
         seed: u64,
-        weather: Weather,
-        options: Options,
+        weather: FaultProfile,
+        options: LogOptions,
     ) -> Self {
-        let world = World::new(seed, weather);
+        let world = Simulation::new(seed, weather);
         let ring = world.ring();
-        let open = |folder: &Path| Log::open(folder, options.clone()).unwrap().0;
-        let script = Script(Rc::new(Inner {
+        let open = |folder: &Path| WriteAheadLog::open(folder, options.clone()).unwrap().0;
+        let script = ScriptedTransport(Rc::new(ScriptState {
             ring: ring.clone(),
             calls: RefCell::default(),
-            rule: RefCell::new(Box::new(|_| Step::Status(202))),
+            rule: RefCell::new(Box::new(|_| ScriptedAnswer::Status(202))),
             open: RefCell::default(),
             places: Cell::new(0),
         }));
         let others = others.iter().map(|folder| open(folder)).collect();
-        let events = Events::open(&ring, open(folder), others, &script, seed);
-        let (signals, counters) = (Signals::new(|| {}), Arc::<CoreCounters>::default());
+        let events = BrokerEngine::open(&ring, open(folder), others, &script, seed);
+        let (signals, counters) = (SignalQueue::new(|| {}), Arc::<CoreCounters>::default());
         events.start(0, &signals, &counters);
         let (table, version, keeping) = (RefCell::default(), Cell::new(0), Cell::default());
         Self {
@@ -214,7 +226,7 @@ impl Rig {
         }
     }
 
-    pub(super) fn rule(&self, rule: impl FnMut(&Call) -> Step + 'static) {
+    pub(super) fn rule(&self, rule: impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static) {
         *self.script.0.rule.borrow_mut() = Box::new(rule);
     }
 
@@ -224,12 +236,12 @@ impl Rig {
     }
 
     /// Publishes a table with one broker; the core is not told, as in the moment after a publish.
-    pub(super) fn publish(&self, subscribers: Vec<Subscriber>) -> Arc<Stream> {
+    pub(super) fn publish(&self, subscribers: Vec<Subscriber>) -> Arc<EventStream> {
         self.publish_as("broker/ns/b/1", subscribers)
     }
 
-    pub(super) fn publish_as(&self, name: &str, subscribers: Vec<Subscriber>) -> Arc<Stream> {
-        let stream = Arc::new(Stream {
+    pub(super) fn publish_as(&self, name: &str, subscribers: Vec<Subscriber>) -> Arc<EventStream> {
+        let stream = Arc::new(EventStream {
             name: name.into(),
             event_bytes_max: 100_000,
             keeping: self.keeping.get(),
@@ -243,14 +255,19 @@ impl Rig {
             tally: Arc::default(),
         });
         self.version.set(self.version.get() + 1);
-        let left_behind = Arc::clone(&self.table.borrow().left_behind);
+        let left_behind = Arc::clone(&self.table.borrow().abandoned);
         let inside_key = INSIDE_KEY.into();
-        let mut table = Table { version: self.version.get(), left_behind, inside_key, ..Table::default() };
+        let mut table = RoutingTable {
+            version: self.version.get(),
+            abandoned: left_behind,
+            internal_key: inside_key,
+            ..RoutingTable::default()
+        };
         table.streams.insert(PATH.into(), Arc::clone(&stream));
-        let quiet = Stream {
+        let quiet = EventStream {
             name: "broker/ns/quiet/1".into(),
             event_bytes_max: 100_000,
-            keeping: Keeping::default(),
+            keeping: RetentionPolicy::default(),
             quota: Arc::default(),
             in_order: false,
             is_closed: false,
@@ -266,9 +283,9 @@ impl Rig {
     }
 
     /// What was forgotten with a backlog since the last call, and how much that was in all.
-    pub(super) fn left_behind(&self) -> (Vec<Left>, u64) {
+    pub(super) fn left_behind(&self) -> (Vec<AbandonedEvents>, u64) {
         let table = self.table.borrow();
-        (table.left_behind.take().collect(), table.left_behind.events())
+        (table.abandoned.take().collect(), table.abandoned.events())
     }
 
     pub(super) fn sync(&self) {
@@ -281,7 +298,7 @@ impl Rig {
         path: &str,
         headers: &[(&str, &str)],
         body: &[u8],
-    ) -> Answer {
+    ) -> LocalResponse {
         let table = Arc::clone(&self.table.borrow());
         let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
         self.events.answer(&table, method, path, &headers, body).await
@@ -307,7 +324,7 @@ impl Rig {
         self.ring.block_on(future)
     }
 
-    pub(super) fn calls(&self, url: &str) -> Vec<Call> {
+    pub(super) fn calls(&self, url: &str) -> Vec<RecordedCall> {
         self.script.0.calls.borrow().iter().filter(|call| call.url == url).cloned().collect()
     }
 
@@ -338,7 +355,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for BrokerFixture {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             assert_eq!(self.ring.panicked(), 0, "a task panicked");
@@ -348,10 +365,13 @@ impl Drop for Rig {
 }
 
 /// All that the flight recorder noted in this log.
-pub(super) fn each_note(folder: &Path, mut take: impl FnMut(journal::Note<'_>)) -> wal::Inspection {
-    let mut look = |entry: &wal::Entry<'_>| {
-        if entry.stream == Some(journal::STREAM) && entry.kind == "event" {
-            journal::read(entry.payload, &mut take);
+pub(super) fn each_note(
+    folder: &Path,
+    mut take: impl FnMut(delivery_log::DeliveryLogEntry<'_>),
+) -> wal::LogInspection {
+    let mut look = |entry: &wal::InspectedRecord<'_>| {
+        if entry.stream == Some(delivery_log::STREAM) && entry.kind == "event" {
+            delivery_log::read(entry.payload, &mut take);
         }
         Ok(())
     };
@@ -362,16 +382,16 @@ pub(super) fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-pub(super) fn target(url: &str) -> Target {
-    Target {
+pub(super) fn target(url: &str) -> DeliveryTarget {
+    DeliveryTarget {
         url: url.into(),
         authority: "s".into(),
         host: "s".into(),
         port: 80,
         path: "/".into(),
         is_stream: false,
-        pass: None,
-        trust: None,
+        access_token: None,
+        tls: None,
     }
 }
 
@@ -380,36 +400,36 @@ pub(super) fn trigger(name: &str, url: &str) -> Subscriber {
     Subscriber {
         name: name.into(),
         label: format!("ns/{name}").into(),
-        filter: Filter::Everything,
+        filter: EventFilter::Everything,
         target: target(url),
-        reply: Reply::Reenter,
+        reply: ReplyTarget::Reenter,
         dead_letter: None,
-        hold: Hold::Nothing,
-        delivery: Delivery {
+        hold: HoldReason::Nothing,
+        delivery: DeliveryPolicy {
             retries_max: 2,
-            backoff: Backoff::Linear(Duration::from_secs(1)),
+            backoff: BackoffPolicy::Linear(Duration::from_secs(1)),
             window: 8,
-            ..Delivery::ONCE
+            ..DeliveryPolicy::ONCE
         },
-        begin: Begin::Now,
+        initial_offset: InitialOffset::Now,
         tally: Arc::default(),
     }
 }
 
 pub(super) fn of_type(mut subscriber: Subscriber, ty: &str) -> Subscriber {
-    subscriber.filter = Filter::Exact(vec![("type".into(), ty.into())]);
+    subscriber.filter = EventFilter::Exact(vec![("type".into(), ty.into())]);
     subscriber
 }
 
-pub(super) fn reply(id: &str, ty: &str) -> Step {
+pub(super) fn reply(id: &str, ty: &str) -> ScriptedAnswer {
     let headers = [("ce-specversion", "1.0"), ("ce-id", id), ("ce-source", "/r"), ("ce-type", ty)];
     let headers = headers.iter().map(|(n, v)| ((*n).into(), Bytes::copy_from_slice(v.as_bytes()))).collect();
-    Step::Answer(Answer { status: 200, headers, body: Bytes::from_static(b"reply data") })
+    ScriptedAnswer::Answer(LocalResponse { status: 200, headers, body: Bytes::from_static(b"reply data") })
 }
 
 /// delivered, filtered, dead-lettered, dropped, pending; whose sum is what was offered. Each of the dropped has
 /// a reason.
-pub(super) fn ends(stream: &Stream, at: usize) -> [u64; 5] {
+pub(super) fn ends(stream: &EventStream, at: usize) -> [u64; 5] {
     let tally = &stream.subscribers[at].tally;
     let settled =
         [&tally.delivered, &tally.filtered, &tally.dead_lettered, &tally.dropped].map(|n| n.load(Relaxed));

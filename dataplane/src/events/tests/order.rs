@@ -1,26 +1,26 @@
 //! Order where it is asked for, the mode that is asked for, and a subscriber that comes back.
 
 use super::*;
-use crate::events::cloudevent::{Mode, structured};
+use crate::events::cloudevent::{ContentMode, structured};
 use crate::events::limits::UNFINISHED_MAX;
-use crate::table::{Begin, Sequence};
+use crate::table::{DeliveryOrder, InitialOffset};
 
-fn in_sequence(sequence: Sequence) -> Subscriber {
+fn in_sequence(sequence: DeliveryOrder) -> Subscriber {
     let mut subscriber = trigger("t", "http://s/");
     subscriber.delivery.sequence = sequence;
     subscriber
 }
 
 /// The first attempt at each event fails.
-fn failing_once() -> impl FnMut(&Call) -> Step {
+fn failing_once() -> impl FnMut(&RecordedCall) -> ScriptedAnswer {
     let mut seen = std::collections::BTreeSet::new();
     move |call| {
         let status = if seen.insert(call.id.clone()) { 503 } else { 202 };
-        Step::After(Duration::from_millis(20), status)
+        ScriptedAnswer::After(Duration::from_millis(20), status)
     }
 }
 
-async fn post_with_key(rig: &Rig, id: &str, key: &str) {
+async fn post_with_key(rig: &BrokerFixture, id: &str, key: &str) {
     let headers = [
         ("ce-specversion", "1.0"),
         ("ce-id", id),
@@ -35,8 +35,8 @@ async fn post_with_key(rig: &Rig, id: &str, key: &str) {
 #[test]
 fn a_strict_sequence_has_one_event_under_way() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let stream = rig.publish(vec![in_sequence(Sequence::Strict)]);
+    let rig = BrokerFixture::new(folder.path());
+    let stream = rig.publish(vec![in_sequence(DeliveryOrder::Strict)]);
     rig.rule(failing_once());
     rig.run(async {
         for n in 0..20 {
@@ -53,8 +53,8 @@ fn a_strict_sequence_has_one_event_under_way() {
 #[test]
 fn keys_keep_their_order_and_go_side_by_side() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let stream = rig.publish(vec![in_sequence(Sequence::ByKey)]);
+    let rig = BrokerFixture::new(folder.path());
+    let stream = rig.publish(vec![in_sequence(DeliveryOrder::ByKey)]);
     rig.rule(failing_once());
     rig.run(async {
         for n in 0..30 {
@@ -74,11 +74,11 @@ fn keys_keep_their_order_and_go_side_by_side() {
 /// EV-DLV-13: a restart in the middle of a sequence goes on in order.
 #[test]
 fn a_sequence_goes_on_after_a_restart() {
-    for sequence in [Sequence::Strict, Sequence::ByKey] {
+    for sequence in [DeliveryOrder::Strict, DeliveryOrder::ByKey] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         rig.publish(vec![in_sequence(sequence)]);
-        rig.rule(|_| Step::After(seconds(1), 202));
+        rig.rule(|_| ScriptedAnswer::After(seconds(1), 202));
         rig.run(async {
             for n in 0..9 {
                 rig.post(&n.to_string(), "t").await;
@@ -86,7 +86,7 @@ fn a_sequence_goes_on_after_a_restart() {
             rig.rest(seconds(4)).await;
         });
         rig.end();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let stream = rig.publish(vec![in_sequence(sequence)]);
         rig.sync();
         assert!(ends(&stream, 0)[4] >= 4, "what is left counts before it is read: {:?}", ends(&stream, 0));
@@ -102,14 +102,14 @@ fn a_sequence_goes_on_after_a_restart() {
 #[test]
 fn a_subscriber_that_is_back_gets_its_events_without_waiting_out_the_backoff() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", "http://s/");
     subscriber.delivery.retries_max = 100;
-    subscriber.delivery.backoff = Backoff::Exponential(seconds(10));
+    subscriber.delivery.backoff = BackoffPolicy::Exponential(seconds(10));
     let stream = rig.publish(vec![subscriber]);
     let back = Rc::new(Cell::new(false));
     let is_back = Rc::clone(&back);
-    rig.rule(move |_| Step::Status(if is_back.get() { 202 } else { 503 }));
+    rig.rule(move |_| ScriptedAnswer::Status(if is_back.get() { 202 } else { 503 }));
     let (first, events) = (UNFINISHED_MAX - 1, UNFINISHED_MAX + 50);
     rig.run(async {
         for n in 0..first {
@@ -130,15 +130,15 @@ fn a_subscriber_that_is_back_gets_its_events_without_waiting_out_the_backoff() {
 #[test]
 fn an_event_is_sent_in_the_mode_that_is_asked_for() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let with = |name: &str, mode: Option<Mode>| {
+    let rig = BrokerFixture::new(folder.path());
+    let with = |name: &str, mode: Option<ContentMode>| {
         let mut subscriber = trigger(name, &format!("http://{name}/"));
         subscriber.delivery.mode = mode;
         subscriber
     };
     rig.publish(vec![
-        with("json", Some(Mode::Structured)),
-        with("binary", Some(Mode::Binary)),
+        with("json", Some(ContentMode::Structured)),
+        with("binary", Some(ContentMode::Binary)),
         with("kept", None),
     ]);
     let envelope =
@@ -166,8 +166,11 @@ fn an_event_is_sent_in_the_mode_that_is_asked_for() {
 #[test]
 fn a_new_subscriber_may_ask_for_what_came_before() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let from = |name: &str, begin: Begin| Subscriber { begin, ..trigger(name, &format!("http://{name}/")) };
+    let rig = BrokerFixture::new(folder.path());
+    let from = |name: &str, begin: InitialOffset| Subscriber {
+        initial_offset: begin,
+        ..trigger(name, &format!("http://{name}/"))
+    };
     rig.publish(vec![trigger("first", "http://first/")]);
     rig.run(async {
         for n in 0..5 {
@@ -177,10 +180,10 @@ fn a_new_subscriber_may_ask_for_what_came_before() {
     });
     let stream = rig.publish(vec![
         trigger("first", "http://first/"),
-        from("all", Begin::Earliest),
-        from("past", Begin::At(1)),
-        from("future", Begin::At(u64::MAX / 2)),
-        from("now", Begin::Now),
+        from("all", InitialOffset::Earliest),
+        from("past", InitialOffset::At(1)),
+        from("future", InitialOffset::At(u64::MAX / 2)),
+        from("now", InitialOffset::Now),
     ]);
     rig.run(async {
         rig.post("5", "t").await;

@@ -11,14 +11,14 @@ use super::*;
 /// how it ended.
 fn one_event(status: Option<u16>) -> (usize, usize, [u64; 5]) {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", "http://s/");
     subscriber.dead_letter = Some(target("http://dls/"));
     let stream = rig.publish(vec![subscriber]);
     rig.rule(move |call| match status {
-        _ if call.url == "http://dls/" => Step::Status(202),
-        Some(status) => Step::Status(status),
-        None => Step::Refuse,
+        _ if call.url == "http://dls/" => ScriptedAnswer::Status(202),
+        Some(status) => ScriptedAnswer::Status(status),
+        None => ScriptedAnswer::Refuse,
     });
     rig.run(async {
         assert_eq!(rig.post("1", "t").await, 202);
@@ -50,13 +50,13 @@ fn the_response_table_holds_end_to_end() {
 #[test]
 fn a_dead_letter_says_what_went_wrong() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", "http://s/");
     subscriber.dead_letter = Some(target("http://dls/"));
     rig.publish(vec![subscriber]);
     rig.rule(|call| match &*call.url {
-        "http://dls/" => Step::Status(202),
-        _ => Step::Answer(Answer {
+        "http://dls/" => ScriptedAnswer::Status(202),
+        _ => ScriptedAnswer::Answer(LocalResponse {
             status: 422,
             headers: Vec::new(),
             body: Bytes::from_static(b"no such order"),
@@ -80,18 +80,18 @@ fn a_dead_letter_says_what_went_wrong() {
 fn a_dead_letter_sink_is_tried_again() {
     for (failures, expected) in [(1, [0, 0, 1, 0, 0]), (9, [0, 0, 0, 1, 0])] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let mut subscriber = trigger("t", "http://s/");
         subscriber.dead_letter = Some(target("http://dls/"));
         let stream = rig.publish(vec![subscriber]);
         let mut left = failures;
         rig.rule(move |call| match &*call.url {
-            "http://dls/" if left == 0 => Step::Status(202),
+            "http://dls/" if left == 0 => ScriptedAnswer::Status(202),
             "http://dls/" => {
                 left -= 1;
-                Step::Status(503)
+                ScriptedAnswer::Status(503)
             }
-            _ => Step::Status(400),
+            _ => ScriptedAnswer::Status(400),
         });
         rig.run(async {
             rig.post("1", "t").await;
@@ -107,9 +107,9 @@ fn a_dead_letter_sink_is_tried_again() {
 #[test]
 fn without_a_sink_an_event_is_dropped_and_the_next_one_comes() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![trigger("t", "http://s/")]);
-    rig.rule(|call| Step::Status(if call.id == "1" { 400 } else { 202 }));
+    rig.rule(|call| ScriptedAnswer::Status(if call.id == "1" { 400 } else { 202 }));
     rig.run(async {
         rig.post("1", "t").await;
         rig.post("2", "t").await;
@@ -123,15 +123,15 @@ fn without_a_sink_an_event_is_dropped_and_the_next_one_comes() {
 #[test]
 fn attempts_are_apart_by_the_backoff_and_differ_in_the_trace_only() {
     for (backoff, waits) in
-        [(Backoff::Linear(seconds(2)), [2, 2, 2]), (Backoff::Exponential(seconds(2)), [2, 4, 8])]
+        [(BackoffPolicy::Linear(seconds(2)), [2, 2, 2]), (BackoffPolicy::Exponential(seconds(2)), [2, 4, 8])]
     {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let mut subscriber = trigger("t", "http://s/");
         subscriber.delivery.retries_max = 3;
         subscriber.delivery.backoff = backoff;
         rig.publish(vec![subscriber]);
-        rig.rule(|_| Step::Status(503));
+        rig.rule(|_| ScriptedAnswer::Status(503));
         rig.run(async {
             rig.post("1", "t").await;
             rig.rest(seconds(60)).await;
@@ -140,10 +140,10 @@ fn attempts_are_apart_by_the_backoff_and_differ_in_the_trace_only() {
         let apart: Vec<u64> = calls.windows(2).map(|pair| (pair[1].at - pair[0].at).as_secs()).collect();
         assert_eq!(apart, waits, "{backoff:?}");
         for pair in calls.windows(2) {
-            let trace = |call: &Call| call.header("traceparent").unwrap();
+            let trace = |call: &RecordedCall| call.header("traceparent").unwrap();
             assert_eq!(trace(&pair[0])[..36], trace(&pair[1])[..36]);
             assert_ne!(trace(&pair[0]), trace(&pair[1]));
-            let rest = |call: &Call| {
+            let rest = |call: &RecordedCall| {
                 let own = |(name, _): &(&str, &[u8])| *name != "traceparent";
                 let fields = call.request.headers().filter(own);
                 let fields: Vec<_> = fields.map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
@@ -158,14 +158,18 @@ fn attempts_are_apart_by_the_backoff_and_differ_in_the_trace_only() {
 #[test]
 fn a_subscriber_that_never_answers_is_asked_again() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", "http://s/");
     subscriber.delivery.timeout = Duration::from_millis(500);
     let stream = rig.publish(vec![subscriber]);
     let mut first = true;
-    rig.rule(
-        move |_| if std::mem::take(&mut first) { Step::After(seconds(3600), 202) } else { Step::Status(202) },
-    );
+    rig.rule(move |_| {
+        if std::mem::take(&mut first) {
+            ScriptedAnswer::After(seconds(3600), 202)
+        } else {
+            ScriptedAnswer::Status(202)
+        }
+    });
     rig.run(async {
         rig.post("1", "t").await;
         rig.rest(seconds(10)).await;
@@ -178,7 +182,7 @@ fn a_subscriber_that_never_answers_is_asked_again() {
 #[test]
 fn a_subscriber_sees_what_it_needs_and_not_our_hop_counter() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://s/")]);
     let headers = [
         ("ce-specversion", "1.0"),
@@ -207,13 +211,13 @@ fn a_subscriber_sees_what_it_needs_and_not_our_hop_counter() {
 #[test]
 fn a_stream_of_ours_is_told_the_hops_that_are_left() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let stream_at = |url| Target { is_stream: true, ..target(url) };
+    let rig = BrokerFixture::new(folder.path());
+    let stream_at = |url| DeliveryTarget { is_stream: true, ..target(url) };
     let mut subscriber = trigger("t", "http://ours/");
     subscriber.target = stream_at("http://ours/");
     subscriber.dead_letter = Some(stream_at("http://dls/"));
     rig.publish(vec![subscriber, trigger("other", "http://other/")]);
-    rig.rule(|call| Step::Status(if call.url == "http://ours/" { 400 } else { 202 }));
+    rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://ours/" { 400 } else { 202 }));
     for (given, left) in [(Some("7"), "6"), (None, "255")] {
         let event = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
         let headers: Vec<_> =

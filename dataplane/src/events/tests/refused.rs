@@ -2,20 +2,20 @@
 
 use super::*;
 use crate::events::limits::REFUSED_RETRY_EVERY;
-use crate::table::Target;
+use crate::table::DeliveryTarget;
 
 const OWN: &str = "http://own/brokers/ns/other";
 
-fn own_stream() -> Target {
-    Target { is_stream: true, ..target(OWN) }
+fn own_stream() -> DeliveryTarget {
+    DeliveryTarget { is_stream: true, ..target(OWN) }
 }
 
 /// Answers the first calls to our own stream so, and all others with 202.
-fn refuse(rig: &Rig, statuses: &'static [u16]) {
+fn refuse(rig: &BrokerFixture, statuses: &'static [u16]) {
     let mut left = statuses.iter();
     rig.rule(move |call| match call.url.as_str() {
-        OWN => Step::Status(left.next().copied().unwrap_or(202)),
-        _ => Step::Status(202),
+        OWN => ScriptedAnswer::Status(left.next().copied().unwrap_or(202)),
+        _ => ScriptedAnswer::Status(202),
     });
 }
 
@@ -25,7 +25,7 @@ fn own_stream_that_refuses_a_delivery_gets_it_later() {
         [(false, &[401, 403, 401, 403, 401][..]), (true, &[401, 401, 401, 401, 401][..])]
     {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let mut subscriber = trigger("t", OWN);
         subscriber.target = own_stream();
         subscriber.delivery.retries_max = 0;
@@ -47,7 +47,7 @@ fn own_stream_that_refuses_a_delivery_gets_it_later() {
 #[test]
 fn own_stream_that_answers_403_leaves_it_to_the_dead_letter_sink() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", OWN);
     (subscriber.target, subscriber.dead_letter) = (own_stream(), Some(target("http://dls/")));
     let stream = rig.publish(vec![subscriber]);
@@ -63,14 +63,14 @@ fn own_stream_that_answers_403_leaves_it_to_the_dead_letter_sink() {
 #[test]
 fn own_dead_letter_sink_that_answers_401_gets_it_later() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", "http://s/");
     (subscriber.dead_letter, subscriber.delivery.retries_max) = (Some(own_stream()), 0);
     let stream = rig.publish(vec![subscriber]);
     let mut refusals = [401, 403, 401].into_iter();
     rig.rule(move |call| match call.url.as_str() {
-        OWN => Step::Status(refusals.next().unwrap_or(202)),
-        _ => Step::Status(500),
+        OWN => ScriptedAnswer::Status(refusals.next().unwrap_or(202)),
+        _ => ScriptedAnswer::Status(500),
     });
     rig.run(async {
         assert_eq!(rig.post("1", "t").await, 202);

@@ -9,12 +9,12 @@ use super::*;
 #[test]
 fn a_reply_comes_back_into_the_broker() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let all = trigger("all", "http://all/");
     let stream = rig.publish(vec![all, of_type(trigger("b", "http://b/"), "B")]);
     rig.rule(|call| match (&*call.url, &*call.ty) {
         ("http://all/", "A") => reply("r", "B"),
-        _ => Step::Status(202),
+        _ => ScriptedAnswer::Status(202),
     });
     rig.run(async {
         rig.post("1", "A").await;
@@ -34,7 +34,7 @@ fn a_reply_comes_back_into_the_broker() {
 fn an_endless_echo_ends() {
     for (hops, calls) in [(None, 255), (Some("4"), 3)] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let stream = rig.publish(vec![trigger("echo", "http://echo/")]);
         rig.rule(|_| reply("again", "t"));
         rig.run(async {
@@ -54,19 +54,19 @@ fn an_endless_echo_ends() {
 #[test]
 fn only_an_event_in_a_200_is_a_reply() {
     let event = |status| {
-        let Step::Answer(answer) = reply("r", "B") else { unreachable!("reply() makes an answer") };
-        Answer { status, ..answer }
+        let ScriptedAnswer::Answer(answer) = reply("r", "B") else { unreachable!("reply() makes an answer") };
+        LocalResponse { status, ..answer }
     };
-    let text = Answer {
+    let text = LocalResponse {
         status: 200,
         headers: vec![("content-type".into(), Bytes::from_static(b"text/plain"))],
         body: Bytes::from_static(b"thanks"),
     };
     for (answer, dropped) in [(event(202), 0), (event(201), 0), (event(299), 0), (text, 1)] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let stream = rig.publish(vec![trigger("t", "http://s/")]);
-        rig.rule(move |_| Step::Answer(answer.clone()));
+        rig.rule(move |_| ScriptedAnswer::Answer(answer.clone()));
         rig.run(async {
             rig.post("1", "A").await;
             rig.rest(seconds(60)).await;
@@ -83,23 +83,25 @@ fn only_an_event_in_a_200_is_a_reply() {
 #[test]
 fn a_reply_that_cannot_be_stored_fails_the_delivery() {
     let malformed = || {
-        let Step::Answer(mut answer) = reply("r", "B") else { unreachable!("reply() makes an answer") };
+        let ScriptedAnswer::Answer(mut answer) = reply("r", "B") else {
+            unreachable!("reply() makes an answer")
+        };
         answer.headers.retain(|(name, _)| &**name != "ce-id");
         answer
     };
     let too_large = || {
-        let Step::Answer(answer) = reply("r", "B") else { unreachable!("reply() makes an answer") };
-        Answer { body: vec![0; 100_001].into(), ..answer }
+        let ScriptedAnswer::Answer(answer) = reply("r", "B") else { unreachable!("reply() makes an answer") };
+        LocalResponse { body: vec![0; 100_001].into(), ..answer }
     };
     for answer in [malformed(), too_large()] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let mut subscriber = trigger("t", "http://s/");
         subscriber.dead_letter = Some(target("http://dls/"));
         let stream = rig.publish(vec![subscriber]);
         rig.rule(move |call| match &*call.url {
-            "http://s/" => Step::Answer(answer.clone()),
-            _ => Step::Status(202),
+            "http://s/" => ScriptedAnswer::Answer(answer.clone()),
+            _ => ScriptedAnswer::Status(202),
         });
         rig.run(async {
             rig.post("1", "A").await;
@@ -113,7 +115,7 @@ fn a_reply_that_cannot_be_stored_fails_the_delivery() {
     }
 }
 
-fn subscription(reply: Reply) -> Subscriber {
+fn subscription(reply: ReplyTarget) -> Subscriber {
     let mut subscriber = of_type(trigger("t", "http://s/"), "A");
     subscriber.reply = reply;
     subscriber.dead_letter = Some(target("http://dls/"));
@@ -124,8 +126,8 @@ fn subscription(reply: Reply) -> Subscriber {
 #[test]
 fn a_reply_without_a_target_is_dropped() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let stream = rig.publish_as("channel/ns/c/1", vec![subscription(Reply::Discard)]);
+    let rig = BrokerFixture::new(folder.path());
+    let stream = rig.publish_as("channel/ns/c/1", vec![subscription(ReplyTarget::Discard)]);
     rig.rule(|_| reply("r", "B"));
     rig.run(async {
         rig.post("1", "A").await;
@@ -142,8 +144,8 @@ fn a_reply_without_a_target_is_dropped() {
 fn a_subscriber_that_is_not_asked_cannot_reply() {
     for broken in [false, true] {
         let folder = folder();
-        let rig = Rig::new(folder.path());
-        let stream = rig.publish_as("channel/ns/c/1", vec![subscription(Reply::Unasked)]);
+        let rig = BrokerFixture::new(folder.path());
+        let stream = rig.publish_as("channel/ns/c/1", vec![subscription(ReplyTarget::Unasked)]);
         rig.rule(move |_| reply("r", if broken { "" } else { "B" }));
         rig.run(async {
             rig.post("1", "A").await;
@@ -161,13 +163,13 @@ fn a_subscriber_that_is_not_asked_cannot_reply() {
 #[test]
 fn a_reply_is_sent_again_without_asking_the_subscriber_again() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let stream = rig.publish_as("channel/ns/c/1", vec![subscription(Reply::Send(target("http://r/")))]);
+    let rig = BrokerFixture::new(folder.path());
+    let stream = rig.publish_as("channel/ns/c/1", vec![subscription(ReplyTarget::Send(target("http://r/")))]);
     let mut failures = 2;
     rig.rule(move |call| match &*call.url {
         "http://r/" if failures > 0 => {
             failures -= 1;
-            Step::Status(500)
+            ScriptedAnswer::Status(500)
         }
         _ => reply("r", "B"),
     });
@@ -186,13 +188,13 @@ fn a_reply_is_sent_again_without_asking_the_subscriber_again() {
 #[test]
 fn a_reply_follows_where_replies_go() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let to = |url| vec![subscription(Reply::Send(target(url)))];
+    let rig = BrokerFixture::new(folder.path());
+    let to = |url| vec![subscription(ReplyTarget::Send(target(url)))];
     rig.publish_as("channel/ns/c/1", to("http://old/"));
     rig.rule(|call| match &*call.url {
         "http://s/" => reply("r", "B"),
-        "http://old/" => Step::Status(404),
-        _ => Step::Status(202),
+        "http://old/" => ScriptedAnswer::Status(404),
+        _ => ScriptedAnswer::Status(202),
     });
     rig.run(async {
         rig.post("1", "A").await;
@@ -212,12 +214,12 @@ fn a_reply_follows_where_replies_go() {
 #[test]
 fn a_reply_that_nobody_takes_makes_the_original_a_dead_letter() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
-    let stream = rig.publish_as("channel/ns/c/1", vec![subscription(Reply::Send(target("http://r/")))]);
+    let rig = BrokerFixture::new(folder.path());
+    let stream = rig.publish_as("channel/ns/c/1", vec![subscription(ReplyTarget::Send(target("http://r/")))]);
     rig.rule(|call| match &*call.url {
         "http://s/" => reply("r", "B"),
-        "http://r/" => Step::Status(503),
-        _ => Step::Status(202),
+        "http://r/" => ScriptedAnswer::Status(503),
+        _ => ScriptedAnswer::Status(202),
     });
     rig.run(async {
         rig.post("1", "A").await;
@@ -235,8 +237,8 @@ fn a_reply_that_nobody_takes_makes_the_original_a_dead_letter() {
 #[test]
 fn a_delivery_is_not_done_before_its_reply_is_durable() {
     let folder = folder();
-    let slow = Weather { disk_latency: seconds(5)..=seconds(5), ..Weather::calm() };
-    let rig = Rig::with(folder.path(), &[], 1, slow, options());
+    let slow = FaultProfile { disk_latency: seconds(5)..=seconds(5), ..FaultProfile::calm() };
+    let rig = BrokerFixture::with(folder.path(), &[], 1, slow, options());
     let stream = rig.publish(vec![of_type(trigger("a", "http://a/"), "A")]);
     rig.rule(|_| reply("r", "B"));
     rig.run(async {
@@ -255,7 +257,7 @@ fn a_delivery_is_not_done_before_its_reply_is_durable() {
 #[test]
 fn replies_have_room_in_a_full_log() {
     let folder = folder();
-    let rig = Rig::with(folder.path(), &[], 1, Weather::calm(), small_log());
+    let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), small_log());
     let stream =
         rig.publish(vec![of_type(trigger("t", "http://t/"), "A"), of_type(trigger("r", "http://r/"), "B")]);
     rig.sync();
@@ -278,9 +280,9 @@ fn replies_have_room_in_a_full_log() {
 #[test]
 fn a_reply_without_room_waits_and_costs_no_retry() {
     let folder = folder();
-    let rig = Rig::with(folder.path(), &[], 1, Weather::calm(), small_log());
+    let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), small_log());
     let mut down = of_type(trigger("r", "http://r/"), "B");
-    down.hold = Hold::Everything;
+    down.hold = HoldReason::Everything;
     let stream = rig.publish(vec![of_type(trigger("t", "http://t/"), "A"), down]);
     rig.sync();
     let up = Rc::new(Cell::new(false));
@@ -309,25 +311,25 @@ fn a_reply_without_room_waits_and_costs_no_retry() {
     assert_eq!(rig.ids("http://r/").into_iter().collect::<BTreeSet<_>>(), answered);
 }
 
-fn small_log() -> Options {
-    Options { segment_bytes: 1 << 18, record_bytes_max: 1 << 17, log_bytes_max: 1 << 20, ..options() }
+fn small_log() -> LogOptions {
+    LogOptions { segment_bytes: 1 << 18, record_bytes_max: 1 << 17, log_bytes_max: 1 << 20, ..options() }
 }
 
 /// A's are answered with B's of so many bytes, once that is `up`.
-fn answering(up: &Rc<Cell<bool>>, bytes: usize) -> impl FnMut(&Call) -> Step + 'static {
+fn answering(up: &Rc<Cell<bool>>, bytes: usize) -> impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static {
     let up = Rc::clone(up);
     move |call| match &*call.ty {
-        "A" if !up.get() => Step::Status(503),
+        "A" if !up.get() => ScriptedAnswer::Status(503),
         "A" => {
-            let Step::Answer(answer) = reply(&format!("r{}", call.id), "B") else { unreachable!() };
-            Step::Answer(Answer { body: vec![7; bytes].into(), ..answer })
+            let ScriptedAnswer::Answer(answer) = reply(&format!("r{}", call.id), "B") else { unreachable!() };
+            ScriptedAnswer::Answer(LocalResponse { body: vec![7; bytes].into(), ..answer })
         }
-        _ => Step::Status(202),
+        _ => ScriptedAnswer::Status(202),
     }
 }
 
 /// Posts A's until the log takes no more, and says how many it took.
-async fn fill(rig: &Rig) -> u64 {
+async fn fill(rig: &BrokerFixture) -> u64 {
     for accepted in 0.. {
         let id = accepted.to_string();
         let headers = [("ce-specversion", "1.0"), ("ce-id", &*id), ("ce-source", "/s"), ("ce-type", "A")];

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::events::journal::What;
-use crate::events::limits::BOOKMARK_EVERY;
+use crate::events::delivery_log::DeliveryOutcome;
+use crate::events::limits::CURSOR_INTERVAL;
 use crate::events::stalled::{self, Phase, StalledEvent};
 
 fn numbers(ids: &[String]) -> BTreeSet<u32> {
@@ -15,12 +15,12 @@ fn numbers(ids: &[String]) -> BTreeSet<u32> {
 #[test]
 fn a_restart_resends_only_what_was_unfinished() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     // Every seventh fails, and its retry would come only after this life.
-    rig.rule(|call| Step::Status(if call.id.parse::<u32>().unwrap() % 7 == 0 { 503 } else { 202 }));
+    rig.rule(|call| ScriptedAnswer::Status(if call.id.parse::<u32>().unwrap() % 7 == 0 { 503 } else { 202 }));
     let patient = || {
         let mut subscriber = trigger("t", "http://s/");
-        subscriber.delivery.backoff = Backoff::Linear(seconds(3600));
+        subscriber.delivery.backoff = BackoffPolicy::Linear(seconds(3600));
         subscriber
     };
     rig.publish(vec![patient()]);
@@ -32,7 +32,7 @@ fn a_restart_resends_only_what_was_unfinished() {
     });
     rig.end();
 
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![patient()]);
     rig.sync();
     rig.run(rig.rest(seconds(1)));
@@ -47,18 +47,22 @@ fn a_restart_resends_only_what_was_unfinished() {
 #[test]
 fn an_event_that_was_given_up_is_noted_when_its_bookmark_is_written() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let buried = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://s/") };
     rig.publish(vec![trigger("dropped", "http://s/"), buried, trigger("taken", "http://ok/")]);
-    rig.rule(|call| Step::Status(if call.url == "http://s/" { 400 } else { 202 }));
+    rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://s/" { 400 } else { 202 }));
     rig.run(async {
         rig.post("1", "t").await;
-        rig.rest(BOOKMARK_EVERY + Duration::from_millis(50)).await;
+        rig.rest(CURSOR_INTERVAL + Duration::from_millis(50)).await;
     });
     let mut told = Vec::new();
     let held =
         each_note(folder.path(), |note| told.push((note.subscriber.to_owned(), note.what, note.position)));
-    for (name, what) in [("dropped", What::Dropped), ("buried", What::DeadLettered), ("taken", What::Asked)] {
+    for (name, what) in [
+        ("dropped", DeliveryOutcome::Dropped),
+        ("buried", DeliveryOutcome::DeadLettered),
+        ("taken", DeliveryOutcome::Replied),
+    ] {
         let &(_, _, position) = told.iter().find(|(of, how, _)| of == name && *how == what).unwrap();
         let mark = held.streams["broker/ns/b/1"].mark(name).unwrap();
         assert!(mark.is_done(position), "{name}: otherwise this shows nothing");
@@ -71,12 +75,12 @@ fn attempts_of_an_earlier_life_count() {
     let folder = folder();
     let mut attempts = Vec::new();
     for _ in 0..4 {
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         let mut subscriber = trigger("t", "http://s/");
         subscriber.delivery.retries_max = 5;
-        subscriber.delivery.backoff = Backoff::Linear(seconds(2));
+        subscriber.delivery.backoff = BackoffPolicy::Linear(seconds(2));
         let stream = rig.publish(vec![subscriber]);
-        rig.rule(|_| Step::Status(503));
+        rig.rule(|_| ScriptedAnswer::Status(503));
         rig.run(async {
             rig.sync();
             if attempts.is_empty() {
@@ -96,23 +100,23 @@ fn attempts_of_an_earlier_life_count() {
 #[test]
 fn event_that_stopped_a_core_is_set_aside_after_a_restart() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let all = || {
         let buried =
             Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://a/") };
         vec![buried, trigger("dropped", "http://b/"), trigger("taken", "http://c/")]
     };
     rig.publish(all());
-    rig.rule(|_| Step::After(seconds(3600), 202));
+    rig.rule(|_| ScriptedAnswer::After(seconds(3600), 202));
     rig.run(async {
         rig.post("1", "t").await;
         rig.post("2", "t").await;
         rig.rest(seconds(1)).await;
     });
     rig.end();
-    let (log, _) = wal::Log::open(folder.path(), wal::Options::default()).unwrap();
+    let (log, _) = wal::WriteAheadLog::open(folder.path(), wal::LogOptions::default()).unwrap();
     let (stream, _) = log.streams().find(|(_, name)| *name == "broker/ns/b/1").unwrap();
-    let first = log.read_from(stream, wal::Position::ORIGIN).next().unwrap().position.get();
+    let first = log.read_from(stream, wal::LogPosition::ORIGIN).next().unwrap().position.get();
     drop(log);
     let event = |subscriber: &str, phase| StalledEvent {
         stream: "broker/ns/b/1".into(),
@@ -123,9 +127,9 @@ fn event_that_stopped_a_core_is_set_aside_after_a_restart() {
     let both = [event("buried", Phase::Filter), event("dropped", Phase::Request)];
     stalled::write(folder.path(), &both).unwrap();
 
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(all());
-    rig.rule(|_| Step::Status(202));
+    rig.rule(|_| ScriptedAnswer::Status(202));
     rig.sync();
     rig.run(rig.rest(seconds(1)));
     let ids = ["http://a/", "http://dls/", "http://b/", "http://c/"].map(|url| rig.ids(url));
@@ -139,13 +143,13 @@ fn event_that_stopped_a_core_is_set_aside_after_a_restart() {
 #[test]
 fn a_core_that_starts_with_an_empty_table_keeps_everything() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://s/")]);
-    rig.rule(|_| Step::After(seconds(3600), 202));
+    rig.rule(|_| ScriptedAnswer::After(seconds(3600), 202));
     rig.run(rig.post("1", "t"));
     rig.end();
 
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     rig.run(rig.rest(seconds(3600)));
     rig.publish_as("broker/ns/other/2", Vec::new());
     rig.sync();
@@ -164,12 +168,12 @@ fn a_power_cut_loses_no_acknowledged_event_and_no_reply() {
     let (mut cut_short, mut resent_total) = (0, 0);
     for seed in 0..60 {
         let folder = folder();
-        let life = Rig::with(folder.path(), &[], seed, Weather::windy(), options());
+        let life = BrokerFixture::with(folder.path(), &[], seed, FaultProfile::windy(), options());
         let subscribers =
             || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
-        let answer = |call: &Call| match &*call.url {
+        let answer = |call: &RecordedCall| match &*call.url {
             "http://a/" => reply(&format!("1{}", call.id), "B"),
-            _ => Step::Status(202),
+            _ => ScriptedAnswer::Status(202),
         };
         life.publish(subscribers());
         life.rule(answer);
@@ -191,7 +195,7 @@ fn a_power_cut_loses_no_acknowledged_event_and_no_reply() {
         let first_b = numbers(&life.ids("http://b/"));
         life.end();
 
-        let next = Rig::new(folder.path());
+        let next = BrokerFixture::new(folder.path());
         let stream = next.publish(subscribers());
         next.rule(answer);
         next.sync();
@@ -215,9 +219,9 @@ fn a_log_of_a_core_that_is_no_more_runs_empty() {
     let (old, new) = (folder(), folder());
     let subscribers =
         || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
-    let rig = Rig::new(old.path());
+    let rig = BrokerFixture::new(old.path());
     rig.publish(subscribers());
-    rig.rule(|_| Step::After(seconds(3600), 202));
+    rig.rule(|_| ScriptedAnswer::After(seconds(3600), 202));
     rig.run(async {
         for n in 0..20 {
             rig.post(&n.to_string(), "A").await;
@@ -225,9 +229,9 @@ fn a_log_of_a_core_that_is_no_more_runs_empty() {
     });
     rig.end();
 
-    let rig = Rig::with(new.path(), &[old.path()], 1, Weather::calm(), options());
+    let rig = BrokerFixture::with(new.path(), &[old.path()], 1, FaultProfile::calm(), options());
     let stream = rig.publish(subscribers());
-    rig.rule(|call| if call.url == "http://a/" { reply("r", "B") } else { Step::Status(202) });
+    rig.rule(|call| if call.url == "http://a/" { reply("r", "B") } else { ScriptedAnswer::Status(202) });
     rig.sync();
     rig.run(rig.rest(seconds(10)));
     assert_eq!(numbers(&rig.ids("http://a/")), (0..20).collect());
@@ -236,7 +240,7 @@ fn a_log_of_a_core_that_is_no_more_runs_empty() {
     assert_eq!((ends(&stream, 1)[0], ends(&stream, 1)[4]), (20, 0)); // the last bookmarks may not have been durable
     let mut taken = BTreeSet::new();
     each_note(old.path(), |note| {
-        if (note.subscriber, note.what, note.status) == ("a", What::Asked, 200) {
+        if (note.subscriber, note.what, note.status) == ("a", DeliveryOutcome::Replied, 200) {
             taken.insert(note.position);
         }
     });

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::*;
 use crate::events::filter::cesql;
 use crate::events::limits::{MATCHES_MAX, SWEEP_EVERY, UNFINISHED_MAX};
-use crate::table::Rule;
+use crate::table::FilterRule;
 
 fn sorted(mut ids: Vec<String>) -> Vec<String> {
     ids.sort();
@@ -20,7 +20,7 @@ fn expected(prefix: &str, count: usize) -> Vec<String> {
 #[test]
 fn each_of_many_subscribers_gets_its_own_type() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let subscribers =
         (0..300).map(|n| of_type(trigger(&format!("t{n}"), &format!("http://s{n}/")), &format!("type{n}")));
     let stream = rig.publish(subscribers.collect());
@@ -42,26 +42,32 @@ fn each_of_many_subscribers_gets_its_own_type() {
 fn filters_see_the_time_of_arrival() {
     let folder = folder();
     let pair = |value: &str| vec![("knativearrivaltime".into(), value.into())];
-    let sql = |text: &str| Rule::Sql(cesql::parse(text).unwrap());
+    let sql = |text: &str| FilterRule::Sql(cesql::parse(text).unwrap());
     let filters = [
-        (Filter::Exact(pair("")), true),
-        (Filter::Exact(pair("2001-01-01T00:00:00Z")), false),
-        (Filter::Rules([Rule::Prefix(pair("2"))].into()), true),
-        (Filter::Rules([Rule::Suffix(pair("Z"))].into()), true),
-        (Filter::Rules([sql("EXISTS knativearrivaltime AND knativearrivaltime > '2020'")].into()), false),
-        (Filter::Rules([sql("EXISTS knativearrivaltime AND knativearrivaltime LIKE '2%Z'")].into()), true),
+        (EventFilter::Exact(pair("")), true),
+        (EventFilter::Exact(pair("2001-01-01T00:00:00Z")), false),
+        (EventFilter::Rules([FilterRule::Prefix(pair("2"))].into()), true),
+        (EventFilter::Rules([FilterRule::Suffix(pair("Z"))].into()), true),
+        (
+            EventFilter::Rules([sql("EXISTS knativearrivaltime AND knativearrivaltime > '2020'")].into()),
+            false,
+        ),
+        (
+            EventFilter::Rules([sql("EXISTS knativearrivaltime AND knativearrivaltime LIKE '2%Z'")].into()),
+            true,
+        ),
     ];
     let subscribers = || {
         let each = filters.iter().enumerate().map(|(n, (filter, _))| Subscriber {
             filter: filter.clone(),
-            begin: Begin::Earliest,
+            initial_offset: InitialOffset::Earliest,
             ..trigger(&format!("t{n}"), &format!("http://s{n}/"))
         });
         each.collect::<Vec<_>>()
     };
     // In the first life they come after the event.
     for life in 0..2 {
-        let rig = Rig::new(folder.path());
+        let rig = BrokerFixture::new(folder.path());
         rig.publish(if life == 0 { Vec::new() } else { subscribers() });
         rig.run(async {
             assert_eq!(rig.post("1", "t").await, 202);
@@ -82,10 +88,14 @@ fn filters_see_the_time_of_arrival() {
 #[test]
 fn a_subscriber_that_left_the_line_catches_up_and_joins_again() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let is_dead = Rc::new(Cell::new(true));
     let dead = Rc::clone(&is_dead);
-    rig.rule(move |_| if dead.get() { Step::After(seconds(3), 503) } else { Step::Status(202) });
+    rig.rule(
+        move |_| {
+            if dead.get() { ScriptedAnswer::After(seconds(3), 503) } else { ScriptedAnswer::Status(202) }
+        },
+    );
     let mut patient = of_type(trigger("t", "http://s/"), "wanted");
     patient.delivery.retries_max = 1000;
     let stream = rig.publish(vec![patient]);
@@ -113,7 +123,7 @@ fn a_subscriber_that_left_the_line_catches_up_and_joins_again() {
 #[test]
 fn newcomers_in_the_stream_get_what_comes_after_them() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let url = |n: usize| format!("http://s{n}/");
     rig.run(async {
         for round in 0..12 {
@@ -135,7 +145,7 @@ fn newcomers_in_the_stream_get_what_comes_after_them() {
 #[test]
 fn a_stream_that_nobody_listened_to_for_a_while_loses_nothing() {
     let folder = folder();
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let first = || trigger("t", "http://s/");
     rig.run(async {
         for (round, subscribers) in
@@ -163,7 +173,7 @@ fn a_stream_that_nobody_listened_to_for_a_while_loses_nothing() {
 fn what_nobody_wanted_is_passed_for_good() {
     let folder = folder();
     let only = || vec![of_type(trigger("t", "http://s/"), "never")];
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     rig.publish(only());
     rig.run(async {
         for n in 0..50 {
@@ -173,7 +183,7 @@ fn what_nobody_wanted_is_passed_for_good() {
     });
     rig.end();
 
-    let next = Rig::new(folder.path());
+    let next = BrokerFixture::new(folder.path());
     let stream = next.publish(only());
     next.sync();
     next.run(next.rest(seconds(1)));

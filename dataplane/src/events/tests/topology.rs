@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::table::Sequence;
+use crate::table::DeliveryOrder;
 
 /// What was answered well: by URL and event.
-type Taken = Rc<RefCell<BTreeSet<(String, String)>>>;
+type DeliveredEvents = Rc<RefCell<BTreeSet<(String, String)>>>;
 
 /// A chain: `a` makes a B of each A, `b` a C of each B, `c` ends it; `all` hears everything. And a loop: `loop` makes
 /// another L of each L. Each with a dead letter sink of its own.
@@ -23,9 +23,9 @@ fn subscribers(rng: &mut fastrand::Rng) -> Vec<Subscriber> {
         let mut one = if wants.is_empty() { plain } else { of_type(plain, wants) };
         one.dead_letter = Some(target(&format!("http://dead-{name}/")));
         one.delivery.retries_max = rng.u32(0..5);
-        one.delivery.backoff = Backoff::Exponential(Duration::from_millis(rng.u64(1..400)));
+        one.delivery.backoff = BackoffPolicy::Exponential(Duration::from_millis(rng.u64(1..400)));
         one.delivery.window = rng.u32(1..9);
-        let sequences = [Sequence::Free, Sequence::ByKey, Sequence::Strict];
+        let sequences = [DeliveryOrder::Free, DeliveryOrder::ByKey, DeliveryOrder::Strict];
         one.delivery.sequence = sequences[rng.usize(0..3)];
         one
     };
@@ -33,7 +33,11 @@ fn subscribers(rng: &mut fastrand::Rng) -> Vec<Subscriber> {
 }
 
 /// `calm`: everybody takes everything at once.
-fn world(seed: u64, calm: bool, taken: &Taken) -> impl FnMut(&Call) -> Step + 'static {
+fn world(
+    seed: u64,
+    calm: bool,
+    taken: &DeliveredEvents,
+) -> impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static {
     let (mut rng, taken) = (fastrand::Rng::with_seed(seed), Rc::clone(taken));
     move |call| {
         // A sink that gave up too would be a drop, and drops are another test's.
@@ -41,9 +45,9 @@ fn world(seed: u64, calm: bool, taken: &Taken) -> impl FnMut(&Call) -> Step + 's
         if !calm && !is_sink && rng.u8(0..10) < 3 {
             let codes = [500, 404, 429, 400, 302, 999];
             return match rng.u8(0..4) {
-                0 => Step::Refuse,
-                1 => Step::After(Duration::from_millis(rng.u64(0..900)), codes[rng.usize(0..6)]),
-                _ => Step::Status(codes[rng.usize(0..6)]),
+                0 => ScriptedAnswer::Refuse,
+                1 => ScriptedAnswer::After(Duration::from_millis(rng.u64(0..900)), codes[rng.usize(0..6)]),
+                _ => ScriptedAnswer::Status(codes[rng.usize(0..6)]),
             };
         }
         taken.borrow_mut().insert((call.url.clone(), call.id.clone()));
@@ -51,13 +55,13 @@ fn world(seed: u64, calm: bool, taken: &Taken) -> impl FnMut(&Call) -> Step + 's
         match link {
             Some((_, _, "L")) => reply(&format!("{}'", call.id), "L"),
             Some((_, _, makes)) if !makes.is_empty() => reply(&format!("{makes}{}", &call.id[1..]), makes),
-            _ => Step::Status(202),
+            _ => ScriptedAnswer::Status(202),
         }
     }
 }
 
 /// Conservation and at-least-once, at the end of a calm last life.
-fn check(seed: u64, stream: &Stream, acknowledged: &BTreeSet<String>, taken: &Taken) {
+fn check(seed: u64, stream: &EventStream, acknowledged: &BTreeSet<String>, taken: &DeliveredEvents) {
     for (at, (name, ..)) in CHAIN.iter().enumerate() {
         let [.., dropped, pending] = ends(stream, at);
         assert_eq!(pending, 0, "seed {seed}: {name} has something left over");
@@ -104,7 +108,7 @@ fn check_loop(seed: u64, taken: &BTreeSet<(String, String)>, id: &str) {
 }
 
 /// Posts the event to the chain, or every fifth one to the loop; its id, if that was acknowledged.
-async fn post(rig: &Rig, life: u32, n: u32) -> Option<String> {
+async fn post(rig: &BrokerFixture, life: u32, n: u32) -> Option<String> {
     let ty = if n % 5 == 4 { "L" } else { "A" };
     let id = format!("{ty}{life}.{n}");
     let headers = [("ce-specversion", "1.0"), ("ce-id", &*id), ("ce-source", "/s"), ("ce-type", ty)];
@@ -115,10 +119,10 @@ async fn post(rig: &Rig, life: u32, n: u32) -> Option<String> {
 
 fn live_through(seed: u64) -> usize {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let (folder, taken) = (folder(), Taken::default());
+    let (folder, taken) = (folder(), DeliveredEvents::default());
     let acknowledged = Rc::new(RefCell::new(BTreeSet::new()));
     for life in 0..rng.u32(1..4) {
-        let rig = Rig::with(folder.path(), &[], rng.u64(..), Weather::windy(), options());
+        let rig = BrokerFixture::with(folder.path(), &[], rng.u64(..), FaultProfile::windy(), options());
         rig.publish(subscribers(&mut rng));
         rig.rule(world(rng.u64(..), false, &taken));
         let (done, limit) = (Rc::clone(&acknowledged), Duration::from_millis(rng.u64(50..3000)));
@@ -137,7 +141,7 @@ fn live_through(seed: u64) -> usize {
         }
         rig.end();
     }
-    let rig = Rig::new(folder.path());
+    let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(subscribers(&mut rng));
     rig.rule(world(0, true, &taken));
     rig.sync();

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use bytes::{BufMut, BytesMut};
 
-use super::{Framing, Malformed, Name};
+use super::{BodyFraming, FieldName, MalformedHttp};
 use crate::http::limits::{
     CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, FIELDS_USUAL, TRAILER_BYTES_MAX,
 };
 
 /// What the next bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece {
+pub enum BodyEvent {
     /// After `skip` bytes of framing come `take` bytes of content (at least one).
     Data { skip: usize, take: usize },
     /// All bytes were framing; more have to come.
@@ -22,8 +22,8 @@ pub enum Piece {
 
 /// Follows one body through its bytes.
 #[derive(Debug)]
-pub struct BodyReader {
-    state: State,
+pub struct BodyDecoder {
+    state: BodyDecoderState,
     /// Trailer lines, CR LF included; empty unless the peer sent some.
     trailers: Vec<u8>,
     /// It is a response's: blanks before a colon of its trailers are removed (RFC 9112 5.1).
@@ -31,7 +31,7 @@ pub struct BodyReader {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum State {
+enum BodyDecoderState {
     Length {
         left: u64,
     },
@@ -61,33 +61,33 @@ enum State {
     Done,
 }
 
-impl BodyReader {
+impl BodyDecoder {
     #[must_use]
-    pub fn new(framing: Framing) -> Self {
+    pub fn new(framing: BodyFraming) -> Self {
         let state = match framing {
-            Framing::Empty | Framing::Length(0) => State::Done,
-            Framing::Length(left) => State::Length { left },
-            Framing::Chunked => State::Size { size: 0, digits: 0 },
-            Framing::UntilClose => State::UntilClose,
+            BodyFraming::Empty | BodyFraming::Length(0) => BodyDecoderState::Done,
+            BodyFraming::Length(left) => BodyDecoderState::Length { left },
+            BodyFraming::Chunked => BodyDecoderState::Size { size: 0, digits: 0 },
+            BodyFraming::UntilClose => BodyDecoderState::UntilClose,
         };
         Self { state, trailers: Vec::new(), of_response: false }
     }
 
     #[must_use]
-    pub fn of_response(framing: Framing) -> Self {
+    pub fn of_response(framing: BodyFraming) -> Self {
         Self { of_response: true, ..Self::new(framing) }
     }
 
     /// Whether the body is complete.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
+        matches!(self.state, BodyDecoderState::Done)
     }
 
     /// Whether the connection may end here: the body is complete, or ends just so.
     #[must_use]
     pub fn may_close(&self) -> bool {
-        matches!(self.state, State::Done | State::UntilClose)
+        matches!(self.state, BodyDecoderState::Done | BodyDecoderState::UntilClose)
     }
 
     /// The trailer lines of a chunked body that is done.
@@ -97,24 +97,31 @@ impl BodyReader {
     }
 
     /// Looks at the next bytes; the caller takes away what the answer names and asks again.
-    pub fn next(&mut self, input: &[u8]) -> Result<Piece, Malformed> {
+    pub fn next(&mut self, input: &[u8]) -> Result<BodyEvent, MalformedHttp> {
         let mut at = 0;
         loop {
             match self.state {
-                State::Done => return Ok(Piece::End { skip: at }),
-                _ if at == input.len() => return Ok(Piece::NeedBytes),
-                State::UntilClose => return Ok(Piece::Data { skip: at, take: input.len() - at }),
-                State::Length { left } => {
-                    let take = at_most(left, input.len() - at);
-                    let left = left - take as u64;
-                    self.state = if left == 0 { State::Done } else { State::Length { left } };
-                    return Ok(Piece::Data { skip: at, take });
+                BodyDecoderState::Done => return Ok(BodyEvent::End { skip: at }),
+                _ if at == input.len() => return Ok(BodyEvent::NeedBytes),
+                BodyDecoderState::UntilClose => {
+                    return Ok(BodyEvent::Data { skip: at, take: input.len() - at });
                 }
-                State::Data { left } => {
+                BodyDecoderState::Length { left } => {
                     let take = at_most(left, input.len() - at);
                     let left = left - take as u64;
-                    self.state = if left == 0 { State::DataCarriageReturn } else { State::Data { left } };
-                    return Ok(Piece::Data { skip: at, take });
+                    self.state =
+                        if left == 0 { BodyDecoderState::Done } else { BodyDecoderState::Length { left } };
+                    return Ok(BodyEvent::Data { skip: at, take });
+                }
+                BodyDecoderState::Data { left } => {
+                    let take = at_most(left, input.len() - at);
+                    let left = left - take as u64;
+                    self.state = if left == 0 {
+                        BodyDecoderState::DataCarriageReturn
+                    } else {
+                        BodyDecoderState::Data { left }
+                    };
+                    return Ok(BodyEvent::Data { skip: at, take });
                 }
                 _ => {
                     self.state = self.framing_byte(input[at])?;
@@ -125,61 +132,77 @@ impl BodyReader {
     }
 
     /// One byte of a chunked body that is not content.
-    fn framing_byte(&mut self, byte: u8) -> Result<State, Malformed> {
+    fn framing_byte(&mut self, byte: u8) -> Result<BodyDecoderState, MalformedHttp> {
         Ok(match (self.state, byte) {
-            (State::Size { size, digits }, _) if byte.is_ascii_hexdigit() => {
+            (BodyDecoderState::Size { size, digits }, _) if byte.is_ascii_hexdigit() => {
                 if digits == CHUNK_SIZE_DIGITS_MAX {
-                    return Err(Malformed::ChunkSize);
+                    return Err(MalformedHttp::ChunkSize);
                 }
                 let digit = (byte as char).to_digit(16).map_or(0, u64::from);
-                State::Size { size: (size << 4) | digit, digits: digits + 1 }
+                BodyDecoderState::Size { size: (size << 4) | digit, digits: digits + 1 }
             }
-            (State::Size { digits: 0, .. }, _) => return Err(Malformed::ChunkSize),
-            (State::Size { size, .. }, b'\r') => State::SizeEnd { size },
-            (State::Size { size, .. }, b';') => State::Extension { size, bytes: 0 },
-            (State::Size { .. }, _) => return Err(Malformed::ChunkSize),
+            (BodyDecoderState::Size { digits: 0, .. }, _) => return Err(MalformedHttp::ChunkSize),
+            (BodyDecoderState::Size { size, .. }, b'\r') => BodyDecoderState::SizeEnd { size },
+            (BodyDecoderState::Size { size, .. }, b';') => BodyDecoderState::Extension { size, bytes: 0 },
+            (BodyDecoderState::Size { .. }, _) => return Err(MalformedHttp::ChunkSize),
 
-            (State::Extension { size, .. }, b'\r') => State::SizeEnd { size },
-            (State::Extension { size, bytes }, b'\t' | b' '..=b'~' | 0x80..)
+            (BodyDecoderState::Extension { size, .. }, b'\r') => BodyDecoderState::SizeEnd { size },
+            (BodyDecoderState::Extension { size, bytes }, b'\t' | b' '..=b'~' | 0x80..)
                 if bytes < CHUNK_EXTENSION_BYTES_MAX =>
             {
-                State::Extension { size, bytes: bytes + 1 }
+                BodyDecoderState::Extension { size, bytes: bytes + 1 }
             }
-            (State::Extension { .. }, _) => return Err(Malformed::ChunkExtension),
+            (BodyDecoderState::Extension { .. }, _) => return Err(MalformedHttp::ChunkExtension),
 
-            (State::SizeEnd { size: 0 }, b'\n') => State::TrailerStart,
-            (State::SizeEnd { size }, b'\n') => State::Data { left: size },
-            (State::DataCarriageReturn, b'\r') => State::DataLineFeed,
-            (State::DataLineFeed, b'\n') => State::Size { size: 0, digits: 0 },
-            (State::SizeEnd { .. } | State::DataCarriageReturn | State::DataLineFeed, _) => {
-                return Err(Malformed::ChunkEnd);
+            (BodyDecoderState::SizeEnd { size: 0 }, b'\n') => BodyDecoderState::TrailerStart,
+            (BodyDecoderState::SizeEnd { size }, b'\n') => BodyDecoderState::Data { left: size },
+            (BodyDecoderState::DataCarriageReturn, b'\r') => BodyDecoderState::DataLineFeed,
+            (BodyDecoderState::DataLineFeed, b'\n') => BodyDecoderState::Size { size: 0, digits: 0 },
+            (
+                BodyDecoderState::SizeEnd { .. }
+                | BodyDecoderState::DataCarriageReturn
+                | BodyDecoderState::DataLineFeed,
+                _,
+            ) => {
+                return Err(MalformedHttp::ChunkEnd);
             }
 
-            (State::TrailerStart, b'\r') => State::LastLineFeed,
-            (State::LastLineFeed, b'\n') => {
+            (BodyDecoderState::TrailerStart, b'\r') => BodyDecoderState::LastLineFeed,
+            (BodyDecoderState::LastLineFeed, b'\n') => {
                 if self.of_response && !self.trailers.is_empty() {
                     self.trailers = without_blanks(&self.trailers);
                 }
                 check_trailers(&self.trailers)?;
-                State::Done
+                BodyDecoderState::Done
             }
-            (State::LastLineFeed, _) | (State::TrailerStart | State::TrailerLine, b'\n') => {
-                return Err(Malformed::Trailer);
+            (BodyDecoderState::LastLineFeed, _)
+            | (BodyDecoderState::TrailerStart | BodyDecoderState::TrailerLine, b'\n') => {
+                return Err(MalformedHttp::Trailer);
             }
-            (State::TrailerLine, b'\r') => self.keep(byte, State::TrailerLineFeed)?,
-            (State::TrailerStart | State::TrailerLine, _) => self.keep(byte, State::TrailerLine)?,
-            (State::TrailerLineFeed, b'\n') => self.keep(byte, State::TrailerStart)?,
-            (State::TrailerLineFeed, _) => return Err(Malformed::Trailer),
+            (BodyDecoderState::TrailerLine, b'\r') => self.retain(byte, BodyDecoderState::TrailerLineFeed)?,
+            (BodyDecoderState::TrailerStart | BodyDecoderState::TrailerLine, _) => {
+                self.retain(byte, BodyDecoderState::TrailerLine)?
+            }
+            (BodyDecoderState::TrailerLineFeed, b'\n') => {
+                self.retain(byte, BodyDecoderState::TrailerStart)?
+            }
+            (BodyDecoderState::TrailerLineFeed, _) => return Err(MalformedHttp::Trailer),
 
-            (State::Length { .. } | State::UntilClose | State::Data { .. } | State::Done, _) => {
+            (
+                BodyDecoderState::Length { .. }
+                | BodyDecoderState::UntilClose
+                | BodyDecoderState::Data { .. }
+                | BodyDecoderState::Done,
+                _,
+            ) => {
                 unreachable!("next() takes content itself")
             }
         })
     }
 
-    fn keep(&mut self, byte: u8, next: State) -> Result<State, Malformed> {
+    fn retain(&mut self, byte: u8, next: BodyDecoderState) -> Result<BodyDecoderState, MalformedHttp> {
         if self.trailers.len() == TRAILER_BYTES_MAX {
-            return Err(Malformed::TrailersTooLarge);
+            return Err(MalformedHttp::TrailersTooLarge);
         }
         self.trailers.push(byte);
         Ok(next)
@@ -201,7 +224,7 @@ fn without_blanks(lines: &[u8]) -> Vec<u8> {
     clean
 }
 
-fn check_trailers(lines: &[u8]) -> Result<(), Malformed> {
+fn check_trailers(lines: &[u8]) -> Result<(), MalformedHttp> {
     if lines.is_empty() {
         return Ok(());
     }
@@ -210,7 +233,7 @@ fn check_trailers(lines: &[u8]) -> Result<(), Malformed> {
     let mut slots = [httparse::EMPTY_HEADER; FIELDS_USUAL];
     match httparse::parse_headers(&whole, &mut slots) {
         Ok(httparse::Status::Complete(_)) => Ok(()),
-        _ => Err(Malformed::Trailer),
+        _ => Err(MalformedHttp::Trailer),
     }
 }
 
@@ -219,7 +242,7 @@ fn check_trailers(lines: &[u8]) -> Result<(), Malformed> {
 pub fn trailer_fields(lines: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines.split_inclusive(|&byte| byte == b'\n').filter(|line| {
         let name = &line[..memchr::memchr(b':', line).unwrap_or(0)];
-        Name::of(name) == Name::Other && !name.eq_ignore_ascii_case(b"trailer")
+        FieldName::of(name) == FieldName::Other && !name.eq_ignore_ascii_case(b"trailer")
     })
 }
 
@@ -239,24 +262,26 @@ mod tests {
     use super::*;
 
     /// Content, bytes that the body took if it ended, trailers.
-    type Read = (Vec<u8>, Option<usize>, Vec<u8>);
+    type DecodedBody = (Vec<u8>, Option<usize>, Vec<u8>);
 
     /// Reads a body; the input comes in pieces of `step` bytes.
-    fn read(framing: Framing, input: &[u8], step: usize) -> Result<Read, Malformed> {
-        let mut reader = BodyReader::new(framing);
+    fn read(framing: BodyFraming, input: &[u8], step: usize) -> Result<DecodedBody, MalformedHttp> {
+        let mut reader = BodyDecoder::new(framing);
         let mut content = Vec::new();
         let mut taken = 0;
         let mut end = input.len().min(step);
         loop {
             match reader.next(&input[taken..end])? {
-                Piece::Data { skip, take } => {
+                BodyEvent::Data { skip, take } => {
                     assert!(take > 0);
                     content.extend_from_slice(&input[taken + skip..taken + skip + take]);
                     taken += skip + take;
                 }
-                Piece::End { skip } => return Ok((content, Some(taken + skip), reader.trailers().to_vec())),
-                Piece::NeedBytes if end == input.len() => return Ok((content, None, Vec::new())),
-                Piece::NeedBytes => {
+                BodyEvent::End { skip } => {
+                    return Ok((content, Some(taken + skip), reader.trailers().to_vec()));
+                }
+                BodyEvent::NeedBytes if end == input.len() => return Ok((content, None, Vec::new())),
+                BodyEvent::NeedBytes => {
                     taken = end;
                     end = input.len().min(end + step);
                 }
@@ -267,18 +292,18 @@ mod tests {
     #[test]
     fn a_body_ends_where_its_framing_says_and_not_a_byte_later() {
         for (framing, input, content, bytes) in [
-            (Framing::Empty, "GET", "", Some(0)),
-            (Framing::Length(3), "abcGET", "abc", Some(3)),
-            (Framing::Length(9), "abc", "abc", None),
-            (Framing::UntilClose, "abc", "abc", None),
-            (Framing::Chunked, "3\r\nabc\r\n0\r\n\r\nGET", "abc", Some(13)),
+            (BodyFraming::Empty, "GET", "", Some(0)),
+            (BodyFraming::Length(3), "abcGET", "abc", Some(3)),
+            (BodyFraming::Length(9), "abc", "abc", None),
+            (BodyFraming::UntilClose, "abc", "abc", None),
+            (BodyFraming::Chunked, "3\r\nabc\r\n0\r\n\r\nGET", "abc", Some(13)),
             (
-                Framing::Chunked,
+                BodyFraming::Chunked,
                 "3;a=\"b\"\r\nabc\r\nA\r\n0123456789\r\n000\r\nX: y\r\n\r\nG",
                 "abc0123456789",
                 Some(42),
             ),
-            (Framing::Chunked, "0\r\n\r", "", None),
+            (BodyFraming::Chunked, "0\r\n\r", "", None),
         ] {
             for step in 1..=input.len() {
                 let (found, taken, _) = read(framing, input.as_bytes(), step).unwrap();
@@ -292,35 +317,35 @@ mod tests {
         let long_extension = format!("1;{}\r\n", "x".repeat(1 + usize::from(CHUNK_EXTENSION_BYTES_MAX)));
         let long_trailers = format!("0\r\nA: {}\r\n\r\n", "x".repeat(TRAILER_BYTES_MAX));
         for (input, why) in [
-            ("\r\n", Malformed::ChunkSize),
-            ("-1\r\n", Malformed::ChunkSize),
-            ("+1\r\n", Malformed::ChunkSize),
-            ("0x1\r\n", Malformed::ChunkSize),
-            (" 1\r\n", Malformed::ChunkSize),
-            ("1 \r\n", Malformed::ChunkSize),
-            ("g\r\n", Malformed::ChunkSize),
-            ("1\na\r\n", Malformed::ChunkSize),
-            ("11111111111111111\r\n", Malformed::ChunkSize),
-            ("00000000000000001\r\n", Malformed::ChunkSize),
-            ("1\rx", Malformed::ChunkEnd),
-            ("1;\n", Malformed::ChunkExtension),
-            ("1;a\0\r\n", Malformed::ChunkExtension),
-            (&long_extension, Malformed::ChunkExtension),
-            ("1\r\nab", Malformed::ChunkEnd),
-            ("1\r\na\n", Malformed::ChunkEnd),
-            ("1\r\na\r\r", Malformed::ChunkEnd),
-            ("1\r\na0\r\n\r\n", Malformed::ChunkEnd),
-            ("0\r\n\n", Malformed::Trailer),
-            ("0\r\nA : b\r\n\r\n", Malformed::Trailer),
-            ("0\r\nA\r\n\r\n", Malformed::Trailer),
-            ("0\r\nA: b\n\r\n", Malformed::Trailer),
-            ("0\r\n A: b\r\n\r\n", Malformed::Trailer),
-            ("0\r\n\rX", Malformed::Trailer),
-            (&long_trailers, Malformed::TrailersTooLarge),
+            ("\r\n", MalformedHttp::ChunkSize),
+            ("-1\r\n", MalformedHttp::ChunkSize),
+            ("+1\r\n", MalformedHttp::ChunkSize),
+            ("0x1\r\n", MalformedHttp::ChunkSize),
+            (" 1\r\n", MalformedHttp::ChunkSize),
+            ("1 \r\n", MalformedHttp::ChunkSize),
+            ("g\r\n", MalformedHttp::ChunkSize),
+            ("1\na\r\n", MalformedHttp::ChunkSize),
+            ("11111111111111111\r\n", MalformedHttp::ChunkSize),
+            ("00000000000000001\r\n", MalformedHttp::ChunkSize),
+            ("1\rx", MalformedHttp::ChunkEnd),
+            ("1;\n", MalformedHttp::ChunkExtension),
+            ("1;a\0\r\n", MalformedHttp::ChunkExtension),
+            (&long_extension, MalformedHttp::ChunkExtension),
+            ("1\r\nab", MalformedHttp::ChunkEnd),
+            ("1\r\na\n", MalformedHttp::ChunkEnd),
+            ("1\r\na\r\r", MalformedHttp::ChunkEnd),
+            ("1\r\na0\r\n\r\n", MalformedHttp::ChunkEnd),
+            ("0\r\n\n", MalformedHttp::Trailer),
+            ("0\r\nA : b\r\n\r\n", MalformedHttp::Trailer),
+            ("0\r\nA\r\n\r\n", MalformedHttp::Trailer),
+            ("0\r\nA: b\n\r\n", MalformedHttp::Trailer),
+            ("0\r\n A: b\r\n\r\n", MalformedHttp::Trailer),
+            ("0\r\n\rX", MalformedHttp::Trailer),
+            (&long_trailers, MalformedHttp::TrailersTooLarge),
         ] {
             for step in [1, 2, input.len()] {
                 assert_eq!(
-                    read(Framing::Chunked, input.as_bytes(), step).unwrap_err(),
+                    read(BodyFraming::Chunked, input.as_bytes(), step).unwrap_err(),
                     why,
                     "{input:?} by {step}"
                 );
@@ -330,7 +355,7 @@ mod tests {
 
     #[test]
     fn the_largest_chunk_size_is_a_size_and_not_an_overflow() {
-        let (content, end, _) = read(Framing::Chunked, b"ffffffffffffffff\r\nabc", 64).unwrap();
+        let (content, end, _) = read(BodyFraming::Chunked, b"ffffffffffffffff\r\nabc", 64).unwrap();
         assert_eq!((content.as_slice(), end), (b"abc".as_slice(), None));
     }
 
@@ -360,15 +385,15 @@ mod tests {
                 wire.put_slice(b"\r\n");
             }
             wire.put_slice(b"0\r\n\r\n");
-            let (content, end, _) = read(Framing::Chunked, &wire, step).unwrap();
+            let (content, end, _) = read(BodyFraming::Chunked, &wire, step).unwrap();
             prop_assert_eq!(content, pieces.concat());
             prop_assert_eq!(end, Some(wire.len()));
         }
 
         #[test]
         fn any_bytes_in_any_pieces_give_one_answer(input in "[0-9a-f;\r\n :x]{0,60}", step in 1usize..20) {
-            let whole = read(Framing::Chunked, input.as_bytes(), usize::MAX);
-            prop_assert_eq!(whole, read(Framing::Chunked, input.as_bytes(), step));
+            let whole = read(BodyFraming::Chunked, input.as_bytes(), usize::MAX);
+            prop_assert_eq!(whole, read(BodyFraming::Chunked, input.as_bytes(), step));
         }
     }
 }

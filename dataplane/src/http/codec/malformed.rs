@@ -2,7 +2,7 @@
 
 /// One way of being unreadable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Malformed {
+pub enum MalformedHttp {
     RequestLine,
     StatusLine,
     Target,
@@ -29,7 +29,7 @@ pub enum Malformed {
     TrailersTooLarge,
 }
 
-impl Malformed {
+impl MalformedHttp {
     /// The status that tells a client.
     #[must_use]
     pub fn status(self) -> u16 {

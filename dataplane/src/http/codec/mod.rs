@@ -4,18 +4,18 @@
 //! however the bytes were cut into pieces.
 
 mod body;
-mod coding;
+mod field_names;
 mod host;
 mod malformed;
-mod names;
 mod request;
 mod response;
+mod transfer_coding;
 
-pub use body::{BodyReader, Piece, put_chunk_line, trailer_fields};
+pub use body::{BodyDecoder, BodyEvent, put_chunk_line, trailer_fields};
+pub use field_names::{FieldName, has_token, tokens};
 pub use host::is_authority;
-pub use malformed::Malformed;
-pub use names::{Name, has_token, tokens};
-pub use request::{Method, Probe, RequestHead, RequestView, parse_request};
+pub use malformed::MalformedHttp;
+pub use request::{Method, PlatformProbe, RequestHead, RequestView, parse_request};
 pub use response::{ResponseHead, ResponseView, parse_response};
 
 /// What a head parser says about the bytes so far.
@@ -26,17 +26,17 @@ pub enum Parsed {
     /// All fine so far, and not the end.
     NeedBytes,
     /// No continuation can make this right.
-    Malformed(Malformed),
+    Malformed(MalformedHttp),
 }
 
 /// A range of the head's bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct ByteRange {
     pub start: u32,
     pub end: u32,
 }
 
-impl Span {
+impl ByteRange {
     /// The range that `part`, a slice of `whole`, takes in it.
     fn of(part: &[u8], whole: &[u8]) -> Self {
         let start = part.as_ptr() as usize - whole.as_ptr() as usize;
@@ -59,15 +59,15 @@ fn text(bytes: &[u8]) -> &str {
 
 /// One header field, classified once.
 #[derive(Debug, Clone, Copy)]
-pub struct Field {
-    pub kind: Name,
-    pub name: Span,
-    pub value: Span,
+pub struct HeaderField {
+    pub kind: FieldName,
+    pub name: ByteRange,
+    pub value: ByteRange,
 }
 
 /// Where a body ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Framing {
+pub enum BodyFraming {
     #[default]
     Empty,
     Length(u64),
@@ -77,7 +77,7 @@ pub enum Framing {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Version {
+pub enum HttpVersion {
     Http10,
     #[default]
     Http11,
@@ -109,7 +109,7 @@ fn bare_line_feed(bytes: &[u8]) -> Option<usize> {
 /// Whether a whole head has no empty line before it and each of its lines ends in CRLF, told by where its fields begin: the parser lets
 /// no line feed into a line, so one stands between two lines or nowhere. A look at each joint and not at each byte; to be believed
 /// when it says yes.
-fn is_cut_by_crlf(head: &[u8], fields: &[Field]) -> bool {
+fn is_cut_by_crlf(head: &[u8], fields: &[HeaderField]) -> bool {
     let begins = !matches!(head.first(), None | Some(b'\r' | b'\n'));
     let cut = begins && fields.iter().all(|field| head[..field.name.start as usize].ends_with(b"\r\n"));
     let cut = cut && head.ends_with(b"\r\n\r\n");

@@ -2,11 +2,11 @@
 
 use std::mem::MaybeUninit;
 
-use super::coding::Coding;
-use super::names::trim;
+use super::field_names::trim;
+use super::transfer_coding::TransferCoding;
 use super::{
-    Field, Framing, Malformed, Name, Parsed, Span, Version, as_version_known, bare_line_feed, content_length,
-    first_line, host, is_cut_by_crlf, text, tokens,
+    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Parsed, as_version_known,
+    bare_line_feed, content_length, first_line, host, is_cut_by_crlf, text, tokens,
 };
 use crate::http::limits::{EMPTY_LINES, FIELDS_USUAL, HeadLimits, REQUEST_LINE_BYTES_MAX, TARGET_BYTES_MAX};
 
@@ -49,7 +49,7 @@ impl Method {
 
 /// Whether it is a question of the platform's, and not of a client's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Probe {
+pub enum PlatformProbe {
     #[default]
     No,
     /// `K-Network-Probe: probe`: whether it would be routed (X-KI-16).
@@ -65,8 +65,8 @@ pub struct RequestHead {
     /// How large it may be.
     pub limits: HeadLimits,
     pub method: Method,
-    pub version: Version,
-    pub framing: Framing,
+    pub version: HttpVersion,
+    pub framing: BodyFraming,
     /// The client is content to send more on this connection.
     pub keep_alive: bool,
     /// `Expect: 100-continue` on a request with a body.
@@ -78,15 +78,15 @@ pub struct RequestHead {
     /// `Upgrade: websocket`, with `Connection: upgrade`, on a GET of HTTP/1.1 without a body; elsewhere
     /// both mean nothing (RFC 6455 4.1).
     pub wants_websocket: bool,
-    pub probe: Probe,
+    pub probe: PlatformProbe,
     /// How many may still pass it on; only of OPTIONS and TRACE, for others it means nothing (RFC 9110 7.6.2).
     pub hops_left: Option<u64>,
-    pub fields: Vec<Field>,
-    method_name: Span,
+    pub fields: Vec<HeaderField>,
+    method_name: ByteRange,
     /// The host that is meant: the URL's when the target is one (then Host does not count).
-    authority: Span,
+    authority: ByteRange,
     /// From the path on; empty, or from the query on, when an absolute URL has no path.
-    path: Span,
+    path: ByteRange,
 }
 
 impl RequestHead {
@@ -175,7 +175,7 @@ impl<'a> RequestView<'a> {
     }
 
     /// All values of one kind, in order.
-    pub fn values(self, kind: Name) -> impl Iterator<Item = &'a [u8]> {
+    pub fn values(self, kind: FieldName) -> impl Iterator<Item = &'a [u8]> {
         let bytes = self.bytes;
         self.head.fields.iter().filter(move |f| f.kind == kind).map(move |f| f.value.in_bytes(bytes))
     }
@@ -190,14 +190,14 @@ pub fn parse_request(bytes: &[u8], head: &mut RequestHead) -> Parsed {
             Ok(()) => Parsed::Head { bytes: end },
             Err(why) => Parsed::Malformed(why),
         },
-        Ok(None) if window.len() == head.limits.bytes_max => Parsed::Malformed(Malformed::HeadTooLarge),
+        Ok(None) if window.len() == head.limits.bytes_max => Parsed::Malformed(MalformedHttp::HeadTooLarge),
         Ok(None) => Parsed::NeedBytes,
         Err(why) => Parsed::Malformed(why),
     }
 }
 
 /// Splits the lines; `None` when the head's end is not there yet.
-fn lines(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
+fn lines(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, MalformedHttp> {
     let end = split(window, head);
     if let Ok(Some(end)) = end
         && is_usual(&window[..end], head)
@@ -219,22 +219,22 @@ fn is_usual(whole: &[u8], head: &RequestHead) -> bool {
 }
 
 /// What httparse lets pass: a bare LF as a line's end, a line of any length, empty lines without end.
-fn offence(read: &[u8]) -> Option<(usize, Malformed)> {
+fn offence(read: &[u8]) -> Option<(usize, MalformedHttp)> {
     if read.starts_with(EMPTY_LINES) {
-        return Some((EMPTY_LINES.len(), Malformed::RequestLine));
+        return Some((EMPTY_LINES.len(), MalformedHttp::RequestLine));
     }
     let line = &read[..read.len().min(REQUEST_LINE_BYTES_MAX)];
     if read.len() > REQUEST_LINE_BYTES_MAX && memchr::memchr(b'\n', line).is_none() {
-        return Some((REQUEST_LINE_BYTES_MAX, Malformed::TargetTooLong));
+        return Some((REQUEST_LINE_BYTES_MAX, MalformedHttp::TargetTooLong));
     }
-    bare_line_feed(read).map(|at| (at, Malformed::BareLineFeed))
+    bare_line_feed(read).map(|at| (at, MalformedHttp::BareLineFeed))
 }
 
-fn split(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
+fn split(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, MalformedHttp> {
     match split_as_it_is(window, head) {
-        Err(Malformed::Version) => match version_at(window).and_then(|at| as_version_known(window, at)) {
+        Err(MalformedHttp::Version) => match version_at(window).and_then(|at| as_version_known(window, at)) {
             Some(known) => split_as_it_is(&known, head),
-            None => Err(Malformed::Version),
+            None => Err(MalformedHttp::Version),
         },
         split => split,
     }
@@ -246,11 +246,11 @@ fn version_at(window: &[u8]) -> Option<usize> {
     Some(begin + memchr::memchr_iter(b' ', &window[begin..]).nth(1)? + 1)
 }
 
-fn split_as_it_is(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
+fn split_as_it_is(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, MalformedHttp> {
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
     let usual = head.limits.fields_max.min(FIELDS_USUAL);
     match split_into(window, head, &mut slots[..usual]) {
-        Err(Malformed::TooManyFields) if head.limits.fields_max > usual => {
+        Err(MalformedHttp::TooManyFields) if head.limits.fields_max > usual => {
             split_with_many_fields(window, head)
         }
         split => split,
@@ -259,7 +259,7 @@ fn split_as_it_is(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>
 
 /// A function of its own, so that the usual head needs no more of the stack than it takes.
 #[inline(never)]
-fn split_with_many_fields(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
+fn split_with_many_fields(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, MalformedHttp> {
     let mut slots = [const { MaybeUninit::uninit() }; HeadLimits::REWRITTEN.fields_max];
     let many = head.limits.fields_max.min(slots.len());
     split_into(window, head, &mut slots[..many])
@@ -269,7 +269,7 @@ fn split_into<'a>(
     window: &'a [u8],
     head: &mut RequestHead,
     slots: &mut [MaybeUninit<httparse::Header<'a>>],
-) -> Result<Option<usize>, Malformed> {
+) -> Result<Option<usize>, MalformedHttp> {
     let mut request = httparse::Request::new(&mut []);
     let end = match request.parse_with_uninit_headers(window, slots) {
         Ok(httparse::Status::Complete(end)) => end,
@@ -278,57 +278,57 @@ fn split_into<'a>(
     };
 
     let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
-        return Err(Malformed::RequestLine);
+        return Err(MalformedHttp::RequestLine);
     };
     head.method = Method::of(method);
-    head.method_name = Span::of(method.as_bytes(), window);
-    head.path = Span::of(target.as_bytes(), window);
-    head.version = if version == 0 { Version::Http10 } else { Version::Http11 };
+    head.method_name = ByteRange::of(method.as_bytes(), window);
+    head.path = ByteRange::of(target.as_bytes(), window);
+    head.version = if version == 0 { HttpVersion::Http10 } else { HttpVersion::Http11 };
     head.fields.clear();
-    head.fields.extend(request.headers.iter().map(|header| Field {
-        kind: Name::of(header.name.as_bytes()),
-        name: Span::of(header.name.as_bytes(), window),
-        value: Span::of(header.value, window),
+    head.fields.extend(request.headers.iter().map(|header| HeaderField {
+        kind: FieldName::of(header.name.as_bytes()),
+        name: ByteRange::of(header.name.as_bytes(), window),
+        value: ByteRange::of(header.value, window),
     }));
     Ok(Some(end))
 }
 
-fn from_httparse(why: httparse::Error) -> Malformed {
+fn from_httparse(why: httparse::Error) -> MalformedHttp {
     match why {
-        httparse::Error::HeaderName => Malformed::FieldName,
-        httparse::Error::HeaderValue => Malformed::FieldValue,
-        httparse::Error::TooManyHeaders => Malformed::TooManyFields,
-        httparse::Error::Version => Malformed::Version,
-        _ => Malformed::RequestLine,
+        httparse::Error::HeaderName => MalformedHttp::FieldName,
+        httparse::Error::HeaderValue => MalformedHttp::FieldValue,
+        httparse::Error::TooManyHeaders => MalformedHttp::TooManyFields,
+        httparse::Error::Version => MalformedHttp::Version,
+        _ => MalformedHttp::RequestLine,
     }
 }
 
 /// What the fields say together.
-fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), Malformed> {
+fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), MalformedHttp> {
     let target = head.path;
     if target.end - target.start > TARGET_BYTES_MAX as u32 {
-        return Err(Malformed::TargetTooLong);
+        return Err(MalformedHttp::TargetTooLong);
     }
     let meant = judge_target(bytes, head)?;
-    let noted = Noted::take(bytes, head)?;
+    let noted = RequestFields::take(bytes, head)?;
 
     head.authority = match (noted.host, meant) {
-        (None, _) if head.version == Version::Http11 => return Err(Malformed::HostMissing),
+        (None, _) if head.version == HttpVersion::Http11 => return Err(MalformedHttp::HostMissing),
         (_, Some(authority)) => authority,
         (Some(host), None) => host,
-        (None, None) => Span::default(),
+        (None, None) => ByteRange::default(),
     };
     head.framing = noted.framing(head.version)?;
     // RFC 9112 9.3: a gateway is the server that a client of HTTP/1.0 may ask to keep the connection.
-    head.keep_alive = !noted.close && (head.version == Version::Http11 || noted.keep_alive);
+    head.keep_alive = !noted.close && (head.version == HttpVersion::Http11 || noted.keep_alive);
     head.nominates = noted.nominates;
     head.wants_websocket = noted.websocket
         && noted.upgrade
-        && head.version == Version::Http11
+        && head.version == HttpVersion::Http11
         && head.method == Method::Get
-        && head.framing == Framing::Empty;
+        && head.framing == BodyFraming::Empty;
     head.expects_continue =
-        noted.expects_continue && head.version == Version::Http11 && head.framing != Framing::Empty;
+        noted.expects_continue && head.version == HttpVersion::Http11 && head.framing != BodyFraming::Empty;
     head.expects_more = noted.expects_more;
     head.probe = noted.probe;
     head.hops_left = noted.hops_left;
@@ -336,14 +336,14 @@ fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), Malformed> {
 }
 
 /// Cuts scheme and authority off an absolute target; the authority, if there was one.
-fn judge_target(bytes: &[u8], head: &mut RequestHead) -> Result<Option<Span>, Malformed> {
+fn judge_target(bytes: &[u8], head: &mut RequestHead) -> Result<Option<ByteRange>, MalformedHttp> {
     let target = head.path.in_bytes(bytes);
     if target.iter().any(|&byte| byte == b'#' || !byte.is_ascii()) {
-        return Err(Malformed::Target);
+        return Err(MalformedHttp::Target);
     }
     match target {
         _ if head.method == Method::Connect => {
-            return if host::is_authority(target) { Ok(Some(head.path)) } else { Err(Malformed::Target) };
+            return if host::is_authority(target) { Ok(Some(head.path)) } else { Err(MalformedHttp::Target) };
         }
         [b'/', ..] => return Ok(None),
         b"*" if head.method == Method::Options => return Ok(None),
@@ -353,15 +353,15 @@ fn judge_target(bytes: &[u8], head: &mut RequestHead) -> Result<Option<Span>, Ma
     let scheme = [b"http://".as_slice(), b"https://"]
         .into_iter()
         .find(|scheme| target.len() > scheme.len() && target[..scheme.len()].eq_ignore_ascii_case(scheme))
-        .ok_or(Malformed::Target)?;
+        .ok_or(MalformedHttp::Target)?;
     let rest = &target[scheme.len()..];
     let authority_end = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(authority_end);
     if !host::is_authority(authority) {
-        return Err(Malformed::Target);
+        return Err(MalformedHttp::Target);
     }
-    head.path = Span::of(path, bytes);
-    Ok(Some(Span::of(authority, bytes)))
+    head.path = ByteRange::of(path, bytes);
+    Ok(Some(ByteRange::of(authority, bytes)))
 }
 
 /// A field that only probes have. Two comparisons of lengths for most.
@@ -375,10 +375,10 @@ fn is_of_kubelet(name: &[u8], value: &[u8]) -> bool {
 
 /// What the pass over the fields found.
 #[derive(Default)]
-struct Noted {
-    host: Option<Span>,
+struct RequestFields {
+    host: Option<ByteRange>,
     length: Option<u64>,
-    coding: Coding,
+    coding: TransferCoding,
     close: bool,
     keep_alive: bool,
     upgrade: bool,
@@ -386,44 +386,47 @@ struct Noted {
     nominates: bool,
     expects_continue: bool,
     expects_more: bool,
-    probe: Probe,
+    probe: PlatformProbe,
     hops_left: Option<u64>,
 }
 
-impl Noted {
-    fn take(bytes: &[u8], head: &RequestHead) -> Result<Self, Malformed> {
+impl RequestFields {
+    fn take(bytes: &[u8], head: &RequestHead) -> Result<Self, MalformedHttp> {
         let mut noted = Self::default();
         for field in &head.fields {
             let value = field.value.in_bytes(bytes);
             match field.kind {
-                Name::Host if noted.host.is_some() => return Err(Malformed::HostRepeated),
-                Name::Host if !host::is_authority(value) => return Err(Malformed::HostInvalid),
-                Name::Host => noted.host = Some(field.value),
-                Name::ContentLength if noted.length.is_some() => return Err(Malformed::LengthRepeated),
-                Name::ContentLength => {
-                    noted.length = Some(content_length(value).ok_or(Malformed::LengthInvalid)?);
+                FieldName::Host if noted.host.is_some() => return Err(MalformedHttp::HostRepeated),
+                FieldName::Host if !host::is_authority(value) => return Err(MalformedHttp::HostInvalid),
+                FieldName::Host => noted.host = Some(field.value),
+                FieldName::ContentLength if noted.length.is_some() => {
+                    return Err(MalformedHttp::LengthRepeated);
                 }
-                Name::TransferEncoding => noted.coding.add(value),
-                Name::Connection => noted.connection(value),
-                Name::Upgrade => {
+                FieldName::ContentLength => {
+                    noted.length = Some(content_length(value).ok_or(MalformedHttp::LengthInvalid)?);
+                }
+                FieldName::TransferEncoding => noted.coding.add(value),
+                FieldName::Connection => noted.connection(value),
+                FieldName::Upgrade => {
                     noted.websocket |= tokens(value).any(|t| t.eq_ignore_ascii_case(b"websocket"))
                 }
-                Name::Expect if trim(value).eq_ignore_ascii_case(b"100-continue") => {
+                FieldName::Expect if trim(value).eq_ignore_ascii_case(b"100-continue") => {
                     noted.expects_continue = true
                 }
-                Name::Expect => noted.expects_more = true,
-                Name::MaxForwards if matches!(head.method, Method::Options | Method::Trace) => {
+                FieldName::Expect => noted.expects_more = true,
+                FieldName::MaxForwards if matches!(head.method, Method::Options | Method::Trace) => {
                     noted.hops_left = content_length(value).into_iter().chain(noted.hops_left).min();
                 }
-                Name::NetworkProbe if trim(value) == b"probe" => noted.probe = Probe::Route,
-                Name::NetworkProbe => noted.probe = Probe::Health,
+                FieldName::NetworkProbe if trim(value) == b"probe" => noted.probe = PlatformProbe::Route,
+                FieldName::NetworkProbe => noted.probe = PlatformProbe::Health,
                 // `K-Network-Probe` says more, wherever it stands.
-                Name::Other
-                    if noted.probe == Probe::No && is_of_kubelet(field.name.in_bytes(bytes), value) =>
+                FieldName::Other
+                    if noted.probe == PlatformProbe::No
+                        && is_of_kubelet(field.name.in_bytes(bytes), value) =>
                 {
-                    noted.probe = Probe::Health
+                    noted.probe = PlatformProbe::Health
                 }
-                Name::Lookalike => return Err(Malformed::FieldName),
+                FieldName::Lookalike => return Err(MalformedHttp::FieldName),
                 _ => {}
             }
         }
@@ -444,15 +447,15 @@ impl Noted {
         }
     }
 
-    fn framing(&self, version: Version) -> Result<Framing, Malformed> {
+    fn framing(&self, version: HttpVersion) -> Result<BodyFraming, MalformedHttp> {
         match (self.coding, self.length) {
-            (Coding::None, None | Some(0)) => Ok(Framing::Empty),
-            (Coding::None, Some(length)) => Ok(Framing::Length(length)),
-            (_, Some(_)) => Err(Malformed::LengthAndCoding),
-            (_, None) if version == Version::Http10 => Err(Malformed::CodingInOldVersion),
-            (Coding::Chunked, None) => Ok(Framing::Chunked),
-            (Coding::Unknown, None) => Err(Malformed::CodingUnknown),
-            (Coding::Open | Coding::Invalid, None) => Err(Malformed::CodingInvalid),
+            (TransferCoding::None, None | Some(0)) => Ok(BodyFraming::Empty),
+            (TransferCoding::None, Some(length)) => Ok(BodyFraming::Length(length)),
+            (_, Some(_)) => Err(MalformedHttp::LengthAndCoding),
+            (_, None) if version == HttpVersion::Http10 => Err(MalformedHttp::CodingInOldVersion),
+            (TransferCoding::Chunked, None) => Ok(BodyFraming::Chunked),
+            (TransferCoding::Unknown, None) => Err(MalformedHttp::CodingUnknown),
+            (TransferCoding::Open | TransferCoding::Invalid, None) => Err(MalformedHttp::CodingInvalid),
         }
     }
 }

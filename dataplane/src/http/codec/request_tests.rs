@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::http::limits::{FIELDS_MAX, HEAD_BYTES_MAX};
 
-fn parse(bytes: &[u8]) -> Result<(RequestHead, usize), Malformed> {
+fn parse(bytes: &[u8]) -> Result<(RequestHead, usize), MalformedHttp> {
     let mut head = RequestHead::default();
     match parse_request(bytes, &mut head) {
         Parsed::Head { bytes } => Ok((head, bytes)),
@@ -17,7 +17,7 @@ fn parse(bytes: &[u8]) -> Result<(RequestHead, usize), Malformed> {
 /// Each could be read as another request, or as two, by a parser that is less strict.
 #[test]
 fn what_another_parser_could_read_differently_is_refused() {
-    use Malformed::*;
+    use MalformedHttp::*;
     for (text, why) in [
         // Content-Length and Transfer-Encoding
         (
@@ -125,13 +125,13 @@ fn what_another_parser_could_read_differently_is_refused() {
 #[test]
 fn what_is_wrong_has_one_status() {
     for (why, status) in [
-        (Malformed::HostMissing, 400),
-        (Malformed::LengthAndCoding, 400),
-        (Malformed::TargetTooLong, 414),
-        (Malformed::HeadTooLarge, 431),
-        (Malformed::TooManyFields, 431),
-        (Malformed::CodingUnknown, 501),
-        (Malformed::Version, 505),
+        (MalformedHttp::HostMissing, 400),
+        (MalformedHttp::LengthAndCoding, 400),
+        (MalformedHttp::TargetTooLong, 414),
+        (MalformedHttp::HeadTooLarge, 431),
+        (MalformedHttp::TooManyFields, 431),
+        (MalformedHttp::CodingUnknown, 501),
+        (MalformedHttp::Version, 505),
     ] {
         assert_eq!(why.status(), status, "{why:?}");
     }
@@ -148,7 +148,7 @@ fn a_good_request_is_read_as_it_is() {
     assert_eq!(view.path(), "/a%2Fb/../c?d=|e|");
     assert_eq!(view.authority(), "App.example.com:8080");
     assert_eq!(view.field("x-odd"), Some(b"v".as_slice()));
-    assert_eq!(head.framing, Framing::Length(3));
+    assert_eq!(head.framing, BodyFraming::Length(3));
     assert!(head.keep_alive && head.expects_continue && head.nominates && !head.expects_more);
 }
 
@@ -171,15 +171,15 @@ fn an_absolute_target_names_the_host_that_counts() {
 #[test]
 fn framing_and_persistence_follow_the_version() {
     for (text, framing, keep_alive) in [
-        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Framing::Empty, true),
-        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: Close\r\n\r\n", Framing::Empty, false),
-        ("GET / HTTP/1.0\r\n\r\n", Framing::Empty, false),
-        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", Framing::Empty, true),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\n\r\n", Framing::Chunked, true),
-        ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", Framing::Empty, true),
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", BodyFraming::Empty, true),
+        ("GET / HTTP/1.1\r\nHost: a\r\nConnection: Close\r\n\r\n", BodyFraming::Empty, false),
+        ("GET / HTTP/1.0\r\n\r\n", BodyFraming::Empty, false),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", BodyFraming::Empty, true),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\n\r\n", BodyFraming::Chunked, true),
+        ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", BodyFraming::Empty, true),
         // RFC 9110 2.5: later ones of the same kind are read as the last that is known.
-        ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", Framing::Empty, true),
-        ("\r\nPOST / HTTP/1.9\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", Framing::Chunked, true),
+        ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", BodyFraming::Empty, true),
+        ("\r\nPOST / HTTP/1.9\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", BodyFraming::Chunked, true),
     ] {
         let (head, _) = parse(text.as_bytes()).unwrap();
         assert_eq!((head.framing, head.keep_alive), (framing, keep_alive), "{text:?}");
@@ -189,13 +189,13 @@ fn framing_and_persistence_follow_the_version() {
 #[test]
 fn a_head_is_bounded_in_fields_and_bytes() {
     let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(FIELDS_MAX));
-    assert_eq!(parse(many.as_bytes()).unwrap_err(), Malformed::TooManyFields);
+    assert_eq!(parse(many.as_bytes()).unwrap_err(), MalformedHttp::TooManyFields);
     let large = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(HEAD_BYTES_MAX));
-    assert_eq!(parse(large.as_bytes()).unwrap_err(), Malformed::HeadTooLarge);
+    assert_eq!(parse(large.as_bytes()).unwrap_err(), MalformedHttp::HeadTooLarge);
     let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "y".repeat(TARGET_BYTES_MAX));
-    assert_eq!(parse(long.as_bytes()).unwrap_err(), Malformed::TargetTooLong);
+    assert_eq!(parse(long.as_bytes()).unwrap_err(), MalformedHttp::TargetTooLong);
     let endless = vec![b'G'; HEAD_BYTES_MAX];
-    assert_eq!(parse(&endless).unwrap_err(), Malformed::TargetTooLong);
+    assert_eq!(parse(&endless).unwrap_err(), MalformedHttp::TargetTooLong);
 }
 
 /// RFC 9112 9.3: a client of HTTP/1.0 has to ask for it, and `close` wins.
@@ -269,14 +269,14 @@ proptest! {
 #[test]
 fn probes_are_told_from_requests_and_from_each_other() {
     for (fields, probe) in [
-        ("User-Agent: curl/8", Probe::No),
-        ("K-Kubelet-Probe:", Probe::No),
-        ("user-agent: kube-probe/1.34", Probe::Health),
-        ("K-Kubelet-Probe: queue", Probe::Health),
-        ("K-Network-Probe: queue", Probe::Health),
-        ("K-Network-Probe: probe", Probe::Route),
-        ("K-Network-Probe: probe\r\nUser-Agent: kube-probe/1", Probe::Route),
-        ("User-Agent: kube-probe/1\r\nK-Network-Probe: probe", Probe::Route),
+        ("User-Agent: curl/8", PlatformProbe::No),
+        ("K-Kubelet-Probe:", PlatformProbe::No),
+        ("user-agent: kube-probe/1.34", PlatformProbe::Health),
+        ("K-Kubelet-Probe: queue", PlatformProbe::Health),
+        ("K-Network-Probe: queue", PlatformProbe::Health),
+        ("K-Network-Probe: probe", PlatformProbe::Route),
+        ("K-Network-Probe: probe\r\nUser-Agent: kube-probe/1", PlatformProbe::Route),
+        ("User-Agent: kube-probe/1\r\nK-Network-Probe: probe", PlatformProbe::Route),
     ] {
         let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n");
         assert_eq!(parse(bytes.as_bytes()).unwrap().0.probe, probe, "{fields}");

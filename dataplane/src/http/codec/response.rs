@@ -3,10 +3,10 @@
 
 use std::mem::MaybeUninit;
 
-use super::coding::Coding;
+use super::transfer_coding::TransferCoding;
 use super::{
-    Field, Framing, Malformed, Method, Name, Parsed, Span, Version, as_version_known, bare_line_feed,
-    content_length, first_line, is_cut_by_crlf, text, tokens,
+    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Method, Parsed,
+    as_version_known, bare_line_feed, content_length, first_line, is_cut_by_crlf, text, tokens,
 };
 use crate::http::limits::{EMPTY_LINES, FIELDS_CEILING, FIELDS_USUAL, HeadLimits};
 
@@ -16,14 +16,14 @@ pub struct ResponseHead {
     /// How large it may be.
     pub limits: HeadLimits,
     pub status: u16,
-    pub version: Version,
-    pub framing: Framing,
+    pub version: HttpVersion,
+    pub framing: BodyFraming,
     /// The connection can carry another request after this response.
     pub keep_alive: bool,
     /// `Connection` names fields beyond `close`, `keep-alive` and `upgrade`.
     pub nominates: bool,
-    pub fields: Vec<Field>,
-    reason: Span,
+    pub fields: Vec<HeaderField>,
+    reason: ByteRange,
 }
 
 impl ResponseHead {
@@ -64,7 +64,7 @@ impl<'a> ResponseView<'a> {
     }
 
     /// All values of one kind, in order.
-    pub fn values(self, kind: Name) -> impl Iterator<Item = &'a [u8]> {
+    pub fn values(self, kind: FieldName) -> impl Iterator<Item = &'a [u8]> {
         let bytes = self.bytes;
         self.head.fields.iter().filter(move |f| f.kind == kind).map(move |f| f.value.in_bytes(bytes))
     }
@@ -79,16 +79,16 @@ pub fn parse_response(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> P
             Ok(()) => Parsed::Head { bytes: end },
             Err(why) => Parsed::Malformed(why),
         },
-        Ok(None) if window.len() == head.limits.bytes_max => Parsed::Malformed(Malformed::HeadTooLarge),
+        Ok(None) if window.len() == head.limits.bytes_max => Parsed::Malformed(MalformedHttp::HeadTooLarge),
         Ok(None) => Parsed::NeedBytes,
         Err(why) => Parsed::Malformed(why),
     }
 }
 
 /// Splits the lines; `None` when the head's end is not there yet.
-fn lines(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malformed> {
+fn lines(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, MalformedHttp> {
     if window.starts_with(EMPTY_LINES) {
-        return Err(Malformed::StatusLine);
+        return Err(MalformedHttp::StatusLine);
     }
     let end = split(window, head);
     if let Ok(Some(end)) = end
@@ -99,27 +99,27 @@ fn lines(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malfor
     let read = end.as_ref().map_or(window.len(), |end| end.unwrap_or(window.len()));
     match bare_line_feed(&window[..read]) {
         None => end,
-        Some(at) => split(&window[..at], head).and(Err(Malformed::BareLineFeed)),
+        Some(at) => split(&window[..at], head).and(Err(MalformedHttp::BareLineFeed)),
     }
 }
 
-fn split(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malformed> {
+fn split(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, MalformedHttp> {
     match split_as_it_is(window, head) {
-        Err(Malformed::Version) => match first_line(window).and_then(|at| as_version_known(window, at)) {
+        Err(MalformedHttp::Version) => match first_line(window).and_then(|at| as_version_known(window, at)) {
             Some(known) => split_as_it_is(&known, head),
-            None => Err(Malformed::Version),
+            None => Err(MalformedHttp::Version),
         },
         split => split,
     }
     // An answer's version is a part of its status line, and told as that.
-    .map_err(|why| if why == Malformed::Version { Malformed::StatusLine } else { why })
+    .map_err(|why| if why == MalformedHttp::Version { MalformedHttp::StatusLine } else { why })
 }
 
-fn split_as_it_is(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malformed> {
+fn split_as_it_is(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, MalformedHttp> {
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
     let usual = head.limits.fields_max.min(FIELDS_USUAL);
     match split_into(window, head, &mut slots[..usual]) {
-        Err(Malformed::TooManyFields) if head.limits.fields_max > usual => {
+        Err(MalformedHttp::TooManyFields) if head.limits.fields_max > usual => {
             split_with_many_fields(window, head)
         }
         split => split,
@@ -128,7 +128,7 @@ fn split_as_it_is(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize
 
 /// A function of its own, so that the usual head needs no more of the stack than it takes.
 #[inline(never)]
-fn split_with_many_fields(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malformed> {
+fn split_with_many_fields(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, MalformedHttp> {
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_CEILING];
     let many = head.limits.fields_max.min(slots.len());
     split_into(window, head, &mut slots[..many])
@@ -138,7 +138,7 @@ fn split_into<'a>(
     window: &'a [u8],
     head: &mut ResponseHead,
     slots: &mut [MaybeUninit<httparse::Header<'a>>],
-) -> Result<Option<usize>, Malformed> {
+) -> Result<Option<usize>, MalformedHttp> {
     let mut response = httparse::Response::new(&mut []);
     let mut config = httparse::ParserConfig::default();
     config.allow_spaces_after_header_name_in_responses(true);
@@ -146,51 +146,53 @@ fn split_into<'a>(
     let end = match parsed {
         Ok(httparse::Status::Complete(end)) => end,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(httparse::Error::HeaderName) => return Err(Malformed::FieldName),
-        Err(httparse::Error::HeaderValue) => return Err(Malformed::FieldValue),
-        Err(httparse::Error::TooManyHeaders) => return Err(Malformed::TooManyFields),
-        Err(httparse::Error::Version) => return Err(Malformed::Version),
-        Err(_) => return Err(Malformed::StatusLine),
+        Err(httparse::Error::HeaderName) => return Err(MalformedHttp::FieldName),
+        Err(httparse::Error::HeaderValue) => return Err(MalformedHttp::FieldValue),
+        Err(httparse::Error::TooManyHeaders) => return Err(MalformedHttp::TooManyFields),
+        Err(httparse::Error::Version) => return Err(MalformedHttp::Version),
+        Err(_) => return Err(MalformedHttp::StatusLine),
     };
 
     let (Some(status), Some(version)) = (response.code, response.version) else {
-        return Err(Malformed::StatusLine);
+        return Err(MalformedHttp::StatusLine);
     };
     head.status = status;
-    head.version = if version == 0 { Version::Http10 } else { Version::Http11 };
+    head.version = if version == 0 { HttpVersion::Http10 } else { HttpVersion::Http11 };
     // httparse answers with a static "" when there is no reason, or one with obs-text.
     head.reason = match response.reason {
-        None | Some("") => Span::default(),
-        Some(reason) => Span::of(reason.as_bytes(), window),
+        None | Some("") => ByteRange::default(),
+        Some(reason) => ByteRange::of(reason.as_bytes(), window),
     };
     head.fields.clear();
-    head.fields.extend(response.headers.iter().map(|header| Field {
-        kind: Name::of(header.name.as_bytes()),
-        name: Span::of(header.name.as_bytes(), window),
-        value: Span::of(header.value, window),
+    head.fields.extend(response.headers.iter().map(|header| HeaderField {
+        kind: FieldName::of(header.name.as_bytes()),
+        name: ByteRange::of(header.name.as_bytes(), window),
+        value: ByteRange::of(header.value, window),
     }));
     Ok(Some(end))
 }
 
 /// What the fields say together (RFC 9112 6.3).
-fn judge(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<(), Malformed> {
+fn judge(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<(), MalformedHttp> {
     if !(100..1000).contains(&head.status) {
-        return Err(Malformed::StatusLine);
+        return Err(MalformedHttp::StatusLine);
     }
 
     let mut length = None;
-    let mut coding = Coding::None;
-    let mut close = head.version == Version::Http10;
+    let mut coding = TransferCoding::None;
+    let mut close = head.version == HttpVersion::Http10;
     head.nominates = false;
     for field in &head.fields {
         let value = field.value.in_bytes(bytes);
         match field.kind {
-            Name::ContentLength if length.is_some() => return Err(Malformed::LengthRepeated),
-            Name::ContentLength => length = Some(content_length(value).ok_or(Malformed::LengthInvalid)?),
-            Name::TransferEncoding => coding.add(value),
-            Name::Lookalike => return Err(Malformed::FieldName),
-            Name::Connection if value == b"keep-alive" => {} // nearly all of them, and it says what is so anyway
-            Name::Connection => {
+            FieldName::ContentLength if length.is_some() => return Err(MalformedHttp::LengthRepeated),
+            FieldName::ContentLength => {
+                length = Some(content_length(value).ok_or(MalformedHttp::LengthInvalid)?)
+            }
+            FieldName::TransferEncoding => coding.add(value),
+            FieldName::Lookalike => return Err(MalformedHttp::FieldName),
+            FieldName::Connection if value == b"keep-alive" => {} // nearly all of them, and it says what is so anyway
+            FieldName::Connection => {
                 for token in tokens(value) {
                     close |= token.eq_ignore_ascii_case(b"close");
                     head.nominates |= ![b"close".as_slice(), b"keep-alive", b"upgrade"]
@@ -203,18 +205,18 @@ fn judge(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<(), Mal
     }
 
     let framing = match (coding, length) {
-        (Coding::None, None) => Framing::UntilClose,
-        (Coding::None, Some(0)) => Framing::Empty,
-        (Coding::None, Some(length)) => Framing::Length(length),
-        (_, Some(_)) => return Err(Malformed::LengthAndCoding),
-        (_, None) if head.version == Version::Http10 => return Err(Malformed::CodingInOldVersion),
-        (Coding::Chunked, None) => Framing::Chunked,
-        (Coding::Unknown, None) => return Err(Malformed::CodingUnknown),
-        (Coding::Open | Coding::Invalid, None) => return Err(Malformed::CodingInvalid),
+        (TransferCoding::None, None) => BodyFraming::UntilClose,
+        (TransferCoding::None, Some(0)) => BodyFraming::Empty,
+        (TransferCoding::None, Some(length)) => BodyFraming::Length(length),
+        (_, Some(_)) => return Err(MalformedHttp::LengthAndCoding),
+        (_, None) if head.version == HttpVersion::Http10 => return Err(MalformedHttp::CodingInOldVersion),
+        (TransferCoding::Chunked, None) => BodyFraming::Chunked,
+        (TransferCoding::Unknown, None) => return Err(MalformedHttp::CodingUnknown),
+        (TransferCoding::Open | TransferCoding::Invalid, None) => return Err(MalformedHttp::CodingInvalid),
     };
     let bodiless = asked == Method::Head || matches!(head.status, 100..200 | 204 | 304);
-    head.framing = if bodiless { Framing::Empty } else { framing };
-    head.keep_alive = !close && head.framing != Framing::UntilClose;
+    head.framing = if bodiless { BodyFraming::Empty } else { framing };
+    head.keep_alive = !close && head.framing != BodyFraming::UntilClose;
     Ok(())
 }
 
@@ -224,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    fn parse(text: &str, asked: Method) -> Result<ResponseHead, Malformed> {
+    fn parse(text: &str, asked: Method) -> Result<ResponseHead, MalformedHttp> {
         let mut head = ResponseHead::default();
         match parse_response(text.as_bytes(), asked, &mut head) {
             Parsed::Head { bytes } => {
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_response_body_ends_where_rfc_9112_says() {
-        use Framing::{Chunked, Empty, Length, UntilClose};
+        use BodyFraming::{Chunked, Empty, Length, UntilClose};
         use Method::{Get, Head};
         for (asked, head, framing) in [
             (Get, "200 OK\r\nContent-Length: 5", Length(5)),
@@ -259,29 +261,29 @@ mod tests {
     #[test]
     fn an_ambiguous_response_is_refused() {
         for (head, why) in [
-            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5", Malformed::LengthRepeated),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5", Malformed::LengthInvalid),
-            ("HTTP/1.1 200 OK\r\nContent-Length: -1", Malformed::LengthInvalid),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5", MalformedHttp::LengthRepeated),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5", MalformedHttp::LengthInvalid),
+            ("HTTP/1.1 200 OK\r\nContent-Length: -1", MalformedHttp::LengthInvalid),
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked",
-                Malformed::LengthAndCoding,
+                MalformedHttp::LengthAndCoding,
             ),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, identity", Malformed::CodingInvalid),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked", Malformed::CodingUnknown),
-            ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked", Malformed::CodingInOldVersion),
-            ("HTTP/1.1 200 OK\r\n Content-Length: 5", Malformed::FieldName),
-            ("HTTP/1.1 200 OK\r\nContent Length : 5", Malformed::FieldName),
-            ("HTTP/1.1 200 OK\r\nContent-Length : 5\r\nContent-Length: 5", Malformed::LengthRepeated),
-            ("HTTP/1.1 200 OK\r\nContent_Length : 5", Malformed::FieldName),
-            ("HTTP/1.1 200 OK\r\nA: b\r\n c", Malformed::FieldName),
-            ("HTTP/1.1 200 OK\nA: b", Malformed::BareLineFeed),
-            ("HTTP/1.1 200 OK\r\nA: b\nC: d", Malformed::BareLineFeed),
-            ("\nHTTP/1.1 200 OK\r\nA: b", Malformed::BareLineFeed),
-            ("\r\n\nHTTP/1.1 200 OK\r\nA: b", Malformed::BareLineFeed),
-            ("HTTP/1.1 200 OK\r\nA: b\rc", Malformed::FieldValue),
-            ("HTTP/1.1 20 OK", Malformed::StatusLine),
-            ("HTTP/1.1 099 OK", Malformed::StatusLine),
-            ("ICY 200 OK", Malformed::StatusLine),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, identity", MalformedHttp::CodingInvalid),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked", MalformedHttp::CodingUnknown),
+            ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked", MalformedHttp::CodingInOldVersion),
+            ("HTTP/1.1 200 OK\r\n Content-Length: 5", MalformedHttp::FieldName),
+            ("HTTP/1.1 200 OK\r\nContent Length : 5", MalformedHttp::FieldName),
+            ("HTTP/1.1 200 OK\r\nContent-Length : 5\r\nContent-Length: 5", MalformedHttp::LengthRepeated),
+            ("HTTP/1.1 200 OK\r\nContent_Length : 5", MalformedHttp::FieldName),
+            ("HTTP/1.1 200 OK\r\nA: b\r\n c", MalformedHttp::FieldName),
+            ("HTTP/1.1 200 OK\nA: b", MalformedHttp::BareLineFeed),
+            ("HTTP/1.1 200 OK\r\nA: b\nC: d", MalformedHttp::BareLineFeed),
+            ("\nHTTP/1.1 200 OK\r\nA: b", MalformedHttp::BareLineFeed),
+            ("\r\n\nHTTP/1.1 200 OK\r\nA: b", MalformedHttp::BareLineFeed),
+            ("HTTP/1.1 200 OK\r\nA: b\rc", MalformedHttp::FieldValue),
+            ("HTTP/1.1 20 OK", MalformedHttp::StatusLine),
+            ("HTTP/1.1 099 OK", MalformedHttp::StatusLine),
+            ("ICY 200 OK", MalformedHttp::StatusLine),
         ] {
             assert_eq!(parse(&format!("{head}\r\n\r\n"), Method::Get).unwrap_err(), why, "{head}");
         }
@@ -328,12 +330,16 @@ mod tests {
     #[test]
     fn an_answer_of_a_later_minor_version_is_read_as_the_one_known() {
         for (text, framing, kept) in [
-            ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\n\r\n", Framing::Length(5), true),
-            ("\r\nHTTP/1.9 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Framing::Chunked, true),
-            ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\n", Framing::Length(5), false),
+            ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\n\r\n", BodyFraming::Length(5), true),
+            ("\r\nHTTP/1.9 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", BodyFraming::Chunked, true),
+            (
+                "HTTP/1.2 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\n",
+                BodyFraming::Length(5),
+                false,
+            ),
         ] {
             let head = parse(text, Method::Get).unwrap();
-            assert_eq!((head.framing, head.keep_alive, head.version), (framing, kept, Version::Http11));
+            assert_eq!((head.framing, head.keep_alive, head.version), (framing, kept, HttpVersion::Http11));
             assert_eq!(head.view(text.as_bytes()).reason(), b"OK");
             for end in 0..text.len() {
                 let parsed =
@@ -342,12 +348,15 @@ mod tests {
             }
         }
         for (text, why) in [
-            ("HTTP/1.25 200 OK\r\n\r\n", Malformed::StatusLine),
-            ("HTTP/2.0 200 OK\r\n\r\n", Malformed::StatusLine),
-            ("HTTP/3 200 OK\r\n\r\n", Malformed::StatusLine),
-            ("HTTP/1.2 20 OK\r\n\r\n", Malformed::StatusLine),
-            ("HTTP/1.2 200 OK\nA: b\r\n\r\n", Malformed::BareLineFeed),
-            ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", Malformed::LengthRepeated),
+            ("HTTP/1.25 200 OK\r\n\r\n", MalformedHttp::StatusLine),
+            ("HTTP/2.0 200 OK\r\n\r\n", MalformedHttp::StatusLine),
+            ("HTTP/3 200 OK\r\n\r\n", MalformedHttp::StatusLine),
+            ("HTTP/1.2 20 OK\r\n\r\n", MalformedHttp::StatusLine),
+            ("HTTP/1.2 200 OK\nA: b\r\n\r\n", MalformedHttp::BareLineFeed),
+            (
+                "HTTP/1.2 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
+                MalformedHttp::LengthRepeated,
+            ),
         ] {
             assert_eq!(parse(text, Method::Get).unwrap_err(), why, "{text:?}");
         }
@@ -359,7 +368,7 @@ mod tests {
         for blank in [" ", "\t", " \t "] {
             let text = format!("HTTP/1.1 200 OK\r\nContent-Length{blank}: 5\r\nX-A{blank}:b\r\n\r\n");
             let head = parse(&text, Method::Get).unwrap();
-            assert_eq!(head.framing, Framing::Length(5), "{blank:?}");
+            assert_eq!(head.framing, BodyFraming::Length(5), "{blank:?}");
             assert_eq!(head.view(text.as_bytes()).field("x-a"), Some(b"b".as_slice()));
         }
     }
@@ -379,7 +388,7 @@ mod tests {
         let limits = HeadLimits { bytes_max: 60_000, ..HeadLimits::default() };
         let mut head = ResponseHead { limits, ..ResponseHead::default() };
         let parsed = parse_response(text.as_bytes(), Method::Get, &mut head);
-        assert_eq!(parsed, Parsed::Malformed(Malformed::HeadTooLarge));
+        assert_eq!(parsed, Parsed::Malformed(MalformedHttp::HeadTooLarge));
     }
 
     #[test]

@@ -12,78 +12,87 @@ use bytes::{Bytes, BytesMut};
 use ring::Tick;
 
 use super::over_http2::capacity;
-use super::replay::Taped;
-use super::server::Shared;
+use super::replay::TeeBody;
+use super::server::StreamContext;
 use super::{
-    Attempt, Body, Course, Due, Fault, Gone, Job, Part, Reply, carry, heads, unless_gone, websocket,
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter,
+    StreamProgress, StreamRequest, carry, heads, unless_gone, websocket,
 };
 use crate::h2::grpc;
-use crate::h2::heads::Translated;
-use crate::h2::io::Facts;
+use crate::h2::heads::TranslatedRequest;
+use crate::h2::io::IoState;
 use crate::h2::trailers;
-use crate::http::answer::Answer;
-use crate::http::codec::{Framing, Malformed};
+use crate::http::buffers::by;
+use crate::http::codec::{BodyFraming, MalformedHttp};
 use crate::http::date;
 use crate::http::headers::put_request;
-use crate::http::wire::by;
-use crate::proxy::exchange::meant;
-use crate::proxy::mirror::Recording;
-use crate::proxy::note::{End, Note};
-use crate::proxy::{Proxy, Refusal, Wish};
-use crate::table::{Ask, Cookie};
+use crate::http::local_response::LocalResponse;
+use crate::proxy::exchange::original_host;
+use crate::proxy::mirror::MirrorBuffer;
+use crate::proxy::request_record::{RequestEnd, RequestRecord};
+use crate::proxy::{AcquireRequest, LocalReply, Proxy};
+use crate::table::{AffinityCookie, RouteRequest};
 
 /// Serves one stream to its end.
-pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+pub(super) async fn stream(
+    shared: Rc<StreamContext>,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
     let proxy = &shared.proxy;
     let started = proxy.ring.now();
     let (parts, incoming) = request.into_parts();
-    if websocket::is_asked(&parts) {
+    if websocket::is_requested(&parts) {
         return websocket::stream(Rc::clone(&shared), parts, incoming, respond).await;
     }
     let ends = incoming.is_end_stream();
     let is_head = parts.method == ::http::Method::HEAD;
-    let is_grpc = grpc::is_asked(&parts);
-    let course = Course::new(&proxy.limits);
-    let mut body = Incoming { stream: incoming, proxy, course: &course, facts: &shared.facts };
-    let mut reply = Outgoing::new(respond, proxy, &course);
+    let is_grpc = grpc::is_grpc(&parts);
+    let course = StreamProgress::new(&proxy.limits);
+    let mut body = Http2RequestBody { stream: incoming, proxy, course: &course, facts: &shared.facts };
+    let mut reply = Http2ResponseWriter::new(respond, proxy, &course);
 
     let translated = match parts.headers.len() > proxy.limits.head.fields_max {
-        true => Err(Malformed::TooManyFields),
+        true => Err(MalformedHttp::TooManyFields),
         false => heads::from_client(&parts, ends),
     };
     drop(parts);
-    let mut note = Note::default();
-    note.begin(proxy, translated.as_ref().ok().map(|request| request.head.view(&request.bytes)));
-    let attempt = match translated.map_err(Refusal::Malformed).and_then(possible) {
+    let mut note = RequestRecord::default();
+    note.start(proxy, translated.as_ref().ok().map(|request| request.head.view(&request.bytes)));
+    let attempt = match translated.map_err(LocalReply::Malformed).and_then(possible) {
         Ok(request) => exchange(&shared, request, started, &mut body, &mut reply, &mut note).await,
-        Err(refusal) => Attempt::Refused(refusal),
+        Err(refusal) => AttemptOutcome::Refused(refusal),
     };
     let client = shared.peer.canonical();
     let mut ended = |status, bytes, reason| {
         proxy.counters.answered(status);
-        note.end(proxy, &End { client, protocol: "HTTP/2", status, bytes, reason });
+        note.end(proxy, &RequestEnd { client, protocol: "HTTP/2", status, bytes, reason });
     };
     match attempt {
-        Attempt::Done { status, .. } => {
+        AttemptOutcome::Done { status, .. } => {
             ended(status, reply.bytes, None);
             if !body.stream.is_end_stream() {
-                hear_out(proxy, &mut body.stream).await;
+                drain_body(proxy, &mut body.stream).await;
                 reply.reset(Reason::NO_ERROR); // the rest of the request is not wanted
             }
         }
-        Attempt::Refused(refusal) => {
+        AttemptOutcome::Refused(refusal) => {
             proxy.counters.refused[refusal.index()].fetch_add(1, Relaxed);
             let answered = match is_grpc {
-                true => reply.head(grpc::refusal(refusal.status(), &refusal.to_string()), true).await,
+                true => reply.head(grpc::grpc_response(refusal.status(), &refusal.to_string()), true).await,
                 false => reply.refuse(&refusal.answer(), is_head).await,
             };
-            ended(refusal.status(), reply.bytes, End::reason(&refusal));
+            ended(refusal.status(), reply.bytes, RequestEnd::reason(&refusal));
             if answered.is_ok() && !body.stream.is_end_stream() {
-                hear_out(proxy, &mut body.stream).await;
+                drain_body(proxy, &mut body.stream).await;
                 reply.reset(Reason::NO_ERROR);
             }
         }
-        Attempt::Cut | Attempt::Stale | Attempt::Unread | Attempt::Unasked | Attempt::Switched => {
+        AttemptOutcome::Cut
+        | AttemptOutcome::Stale
+        | AttemptOutcome::Unread
+        | AttemptOutcome::Unasked
+        | AttemptOutcome::Switched => {
             ended(0, reply.bytes, None);
             reply.reset(Reason::INTERNAL_ERROR);
         }
@@ -92,7 +101,7 @@ pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, res
 
 /// Hears a client out that is still sending, within the limits of a lingering connection: h2 drops what has not left
 /// when a stream is reset, so a reset at once would swallow the answer.
-pub(super) async fn hear_out(proxy: &Proxy, stream: &mut RecvStream) {
+pub(super) async fn drain_body(proxy: &Proxy, stream: &mut RecvStream) {
     proxy.ring.yield_now().await; // the connection's task writes meanwhile
     let rest = async {
         let mut left = proxy.limits.linger_bytes_max;
@@ -107,36 +116,36 @@ pub(super) async fn hear_out(proxy: &Proxy, stream: &mut RecvStream) {
     let _ = by(&proxy.ring, Some(proxy.ring.now() + proxy.limits.linger_max), rest).await; // either way it ends
 }
 
-fn possible(request: Translated) -> Result<Translated, Refusal> {
-    match Refusal::of(&request.head) {
+fn possible(request: TranslatedRequest) -> Result<TranslatedRequest, LocalReply> {
+    match LocalReply::of(&request.head) {
         Some(refusal) => Err(refusal),
         None => Ok(request),
     }
 }
 
 async fn exchange(
-    shared: &Shared,
-    request: Translated,
+    shared: &StreamContext,
+    request: TranslatedRequest,
     started: Tick,
-    body: &mut Incoming<'_>,
-    reply: &mut Outgoing<'_>,
-    note: &mut Note,
-) -> Attempt {
+    body: &mut Http2RequestBody<'_>,
+    reply: &mut Http2ResponseWriter<'_>,
+    note: &mut RequestRecord,
+) -> AttemptOutcome {
     let proxy = &shared.proxy;
     let view = request.head.view(&request.bytes);
     if let Some(misdirected) = shared.misdirected(view.authority()) {
-        return Attempt::Refused(misdirected);
+        return AttemptOutcome::Refused(misdirected);
     }
-    let ask = Ask::client(view, &shared.peer);
+    let ask = RouteRequest::client(view, &shared.peer);
     let choice = match proxy.route_noted(&ask, note) {
         Ok(choice) => choice,
-        Err(refusal) => return Attempt::Refused(refusal),
+        Err(refusal) => return AttemptOutcome::Refused(refusal),
     };
-    let mut wish = Wish { ask, bytes: request.bytes.len(), tried: Vec::new() };
+    let mut wish = AcquireRequest { route_request: ask, bytes: request.bytes.len(), tried: Vec::new() };
     let (place, link) = match unless_gone(reply, proxy.reach(choice, &mut wish, started)).await {
         Ok(Ok(both)) => both,
-        Ok(Err(refusal)) => return Attempt::Refused(refusal),
-        Err(Gone) => return Attempt::Cut,
+        Ok(Err(refusal)) => return AttemptOutcome::Refused(refusal),
+        Err(ClientGone) => return AttemptOutcome::Cut,
     };
 
     note.placed(&place, proxy.ring.now());
@@ -145,60 +154,62 @@ async fn exchange(
     note.written(proxy, &mut written);
     let course = reply.course;
     course.placed(&proxy.limits, place.backend());
-    let job = Job {
+    let job = StreamRequest {
         proxy,
         peer: Some(&shared.peer),
         head: &request.head,
         written: written.freeze(),
-        meant: meant(place.edits(), view),
+        original_host: original_host(place.edits(), view),
         wants_trailers: request.wants_trailers,
         scheme: place.backend().scheme(),
-        due: Due::new(started, &place.backend().timeouts),
-        timing: note.timing.clone().filter(|_| proxy.tells_timing.get()),
-        course,
+        deadlines: ResponseDeadlines::new(started, &place.backend().timeouts),
+        timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
+        progress: course,
         backend: place.backend().key.clone(),
     };
-    job.course.request_read.set(request.head.framing == Framing::Empty);
-    reply.due = job.due.total;
-    reply.cookie = place.choice.bond.cookie;
-    let tape = Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &job.written, job.written.len());
-    let mut body = Taped { body, tape, chunked: request.head.framing == Framing::Chunked };
+    job.progress.request_read.set(request.head.framing == BodyFraming::Empty);
+    reply.deadlines = job.deadlines.total;
+    reply.cookie = place.selected.affinity.cookie;
+    let tape =
+        MirrorBuffer::start(proxy, place.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
+    let mut body =
+        TeeBody { body, mirror_buffer: tape, chunked: request.head.framing == BodyFraming::Chunked };
     let ended = carry(&job, place, link, &mut body, reply).await;
     body.end(&job, &ended);
-    job.course.tell(note);
+    job.progress.tell(note);
     ended
 }
 
 /// The request's body.
-struct Incoming<'a> {
+struct Http2RequestBody<'a> {
     stream: RecvStream,
     proxy: &'a Proxy,
-    course: &'a Course,
-    facts: &'a Facts,
+    course: &'a StreamProgress,
+    facts: &'a IoState,
 }
 
-impl Body for Incoming<'_> {
-    async fn next(&mut self) -> Result<Part, Fault> {
+impl RequestBody for Http2RequestBody<'_> {
+    async fn next(&mut self) -> Result<BodyPart, BodyFault> {
         let next = async {
             match self.stream.data().await {
-                Some(Ok(bytes)) => Ok(Part::Data(bytes)),
-                Some(Err(_)) => Err(Fault::Gone),
+                Some(Ok(bytes)) => Ok(BodyPart::Data(bytes)),
+                Some(Err(_)) => Err(BodyFault::Gone),
                 None => {
-                    let fields = self.stream.trailers().await.map_err(|_| Fault::Gone)?;
+                    let fields = self.stream.trailers().await.map_err(|_| BodyFault::Gone)?;
                     if self.facts.has_malformed_trailers(self.stream.stream_id().as_u32()) {
-                        return Err(Fault::Malformed(Malformed::Trailer));
+                        return Err(BodyFault::Malformed(MalformedHttp::Trailer));
                     }
                     if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) {
-                        return Err(Fault::Malformed(Malformed::FieldValue));
+                        return Err(BodyFault::Malformed(MalformedHttp::FieldValue));
                     }
-                    Ok(Part::End(fields.and_then(trailers::passed)))
+                    Ok(BodyPart::End(fields.and_then(trailers::forwardable)))
                 }
             }
         };
-        self.course.activity.body(&self.proxy.ring, next).await.unwrap_or(Err(Fault::Stalled))
+        self.course.activity.body(&self.proxy.ring, next).await.unwrap_or(Err(BodyFault::Stalled))
     }
 
-    fn passed_on(&mut self, bytes: usize) {
+    fn forwarded(&mut self, bytes: usize) {
         // Fails only when the stream is gone, which the next call says.
         let _ = self.stream.flow_control().release_capacity(bytes);
     }
@@ -209,28 +220,28 @@ impl Body for Incoming<'_> {
 }
 
 /// The way back.
-pub(super) struct Outgoing<'a> {
+pub(super) struct Http2ResponseWriter<'a> {
     respond: SendResponse<Bytes>,
     /// Once the answer's head has left.
     pub(super) stream: Option<SendStream<Bytes>>,
     proxy: &'a Proxy,
-    pub(super) course: &'a Course,
+    pub(super) course: &'a StreamProgress,
     /// The end of all patience with the client.
-    pub(super) due: Option<Tick>,
+    pub(super) deadlines: Option<Tick>,
     /// The client is to get it with its answer.
-    cookie: Option<Cookie>,
+    cookie: Option<AffinityCookie>,
     /// The response is one of gRPC, whose status says more than a reset.
     is_grpc: bool,
     /// Of bodies.
     pub(super) bytes: u64,
 }
 
-impl Reply for Outgoing<'_> {
-    async fn interim(&mut self, answer: Response<()>) -> Result<(), Gone> {
-        self.respond.send_informational(answer).map_err(|_| Gone)
+impl ResponseWriter for Http2ResponseWriter<'_> {
+    async fn interim(&mut self, answer: Response<()>) -> Result<(), ClientGone> {
+        self.respond.send_informational(answer).map_err(|_| ClientGone)
     }
 
-    async fn head(&mut self, mut answer: Response<()>, ends: bool) -> Result<(), Gone> {
+    async fn head(&mut self, mut answer: Response<()>, ends: bool) -> Result<(), ClientGone> {
         if let Some(cookie) =
             self.cookie.take().and_then(|cookie| HeaderValue::from_bytes(&cookie.value()).ok())
         {
@@ -239,39 +250,39 @@ impl Reply for Outgoing<'_> {
         date::add(answer.headers_mut(), self.proxy.ring.now());
         let headers = answer.headers();
         self.is_grpc = grpc::is_named(headers) && !headers.contains_key(::http::header::CONTENT_LENGTH);
-        self.stream = Some(self.respond.send_response(answer, ends).map_err(|_| Gone)?);
+        self.stream = Some(self.respond.send_response(answer, ends).map_err(|_| ClientGone)?);
         Ok(())
     }
 
-    async fn data(&mut self, mut bytes: Bytes, ends: bool) -> Result<(), Gone> {
-        let stream = self.stream.as_mut().ok_or(Gone)?;
+    async fn data(&mut self, mut bytes: Bytes, ends: bool) -> Result<(), ClientGone> {
+        let stream = self.stream.as_mut().ok_or(ClientGone)?;
         if bytes.is_empty() && ends {
-            return stream.send_data(bytes, true).map_err(|_| Gone);
+            return stream.send_data(bytes, true).map_err(|_| ClientGone);
         }
         while !bytes.is_empty() {
             let room = capacity(stream, bytes.len());
-            let room = self.course.activity.send(&self.proxy.ring, self.due, room).await;
-            let room = room.map_err(|_| Gone)?.ok_or(Gone)?;
+            let room = self.course.activity.send(&self.proxy.ring, self.deadlines, room).await;
+            let room = room.map_err(|_| ClientGone)?.ok_or(ClientGone)?;
             let piece = bytes.split_to(room.min(bytes.len()));
             self.bytes += piece.len() as u64;
-            stream.send_data(piece, ends && bytes.is_empty()).map_err(|_| Gone)?;
+            stream.send_data(piece, ends && bytes.is_empty()).map_err(|_| ClientGone)?;
         }
         Ok(())
     }
 
-    async fn end(&mut self, trailers: Option<HeaderMap>) -> Result<(), Gone> {
-        let stream = self.stream.as_mut().ok_or(Gone)?;
+    async fn end(&mut self, trailers: Option<HeaderMap>) -> Result<(), ClientGone> {
+        let stream = self.stream.as_mut().ok_or(ClientGone)?;
         match trailers {
             Some(fields) => stream.send_trailers(fields),
             None => stream.send_data(Bytes::new(), true),
         }
-        .map_err(|_| Gone)
+        .map_err(|_| ClientGone)
     }
 
-    async fn end_late(&mut self) -> Result<(), Gone> {
+    async fn end_late(&mut self) -> Result<(), ClientGone> {
         match self.is_grpc {
             true => self.end(Some(grpc::status(504, "request timeout"))).await,
-            false => Err(Gone),
+            false => Err(ClientGone),
         }
     }
 
@@ -283,9 +294,9 @@ impl Reply for Outgoing<'_> {
     }
 }
 
-impl<'a> Outgoing<'a> {
-    pub(super) fn new(respond: SendResponse<Bytes>, proxy: &'a Proxy, course: &'a Course) -> Self {
-        Self { respond, stream: None, proxy, course, due: None, cookie: None, is_grpc: false, bytes: 0 }
+impl<'a> Http2ResponseWriter<'a> {
+    pub(super) fn new(respond: SendResponse<Bytes>, proxy: &'a Proxy, course: &'a StreamProgress) -> Self {
+        Self { respond, stream: None, proxy, course, deadlines: None, cookie: None, is_grpc: false, bytes: 0 }
     }
 
     pub(super) fn reset(&mut self, reason: Reason) {
@@ -296,9 +307,9 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Sends a whole answer of ours.
-    pub(super) async fn refuse(&mut self, answer: &Answer, is_head: bool) -> Result<(), Gone> {
+    pub(super) async fn refuse(&mut self, answer: &LocalResponse, is_head: bool) -> Result<(), ClientGone> {
         let mut head = Response::new(());
-        *head.status_mut() = StatusCode::from_u16(answer.status).map_err(|_| Gone)?;
+        *head.status_mut() = StatusCode::from_u16(answer.status).map_err(|_| ClientGone)?;
         for (name, value) in &answer.headers {
             if let (Ok(name), Ok(value)) =
                 (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))

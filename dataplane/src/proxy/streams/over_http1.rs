@@ -7,78 +7,91 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use ring::Chunk;
 
-use super::expectation::Expectation;
-use super::{Attempt, Body, Fault, Job, Part, Reply, Stop, heads, is_ended, unless_gone};
+use super::expect_continue::ExpectContinue;
+use super::{
+    AttemptOutcome, BodyFault, BodyPart, RequestBody, ResponseWriter, StreamAbort, StreamRequest, heads,
+    is_ended, unless_gone,
+};
 use crate::h2::trailers;
+use crate::http::buffers::{HeadReadError, ReadBuffer, by, earlier};
 use crate::http::codec::{
-    BodyReader, Framing, Malformed, Piece, ResponseHead, parse_response, put_chunk_line,
+    BodyDecoder, BodyEvent, BodyFraming, MalformedHttp, ResponseHead, parse_response, put_chunk_line,
 };
 use crate::http::limits::INTERIM_MAX;
-use crate::http::pool::Upstream;
-use crate::http::wire::{HeadFault, Inflow, by, earlier};
-use crate::proxy::Refusal;
-use crate::proxy::beside::beside;
-use crate::tls::{Pipe, Wire};
+use crate::http::pool::UpstreamConnection;
+use crate::proxy::LocalReply;
+use crate::proxy::select::select_both;
+use crate::tls::{ByteStream, Transport};
 
 /// Sends the request and passes its answer on, side by side.
 pub(super) async fn attempt(
-    job: &Job<'_>,
-    upstream: &mut Upstream,
-    body: &mut impl Body,
-    reply: &mut impl Reply,
-) -> Attempt {
-    let Upstream { stream, inflow, outflow, head, reused } = upstream;
-    let answering = Answering { job, up: stream, inflow, head, reused: *reused, reply };
+    job: &StreamRequest<'_>,
+    upstream: &mut UpstreamConnection,
+    body: &mut impl RequestBody,
+    reply: &mut impl ResponseWriter,
+) -> AttemptOutcome {
+    let UpstreamConnection { stream, read_buffer: inflow, write_buffer: outflow, head, reused } = upstream;
+    let answering =
+        Http1UpstreamResponse { job, up: stream, read_buffer: inflow, head, reused: *reused, reply };
     let sending = async {
         match send(job, stream, &mut outflow.buffer, body).await {
             Ok(()) => {
-                job.course.sent.set(true);
+                job.progress.sent.set(true);
                 body.watch().await;
-                Attempt::Cut
+                AttemptOutcome::Cut
             }
-            Err(Broken::Instance) => pending().await, // it may have answered all the same
-            Err(Broken::TimedOut) if job.course.activity.answered().is_some() => Attempt::Cut,
-            Err(Broken::TimedOut) => Attempt::Refused(Refusal::TimedOut),
-            Err(Broken::Body(fault)) => job.broken(fault),
+            Err(Http1UpstreamError::Instance) => pending().await, // it may have answered all the same
+            Err(Http1UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => {
+                AttemptOutcome::Cut
+            }
+            Err(Http1UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::TimedOut),
+            Err(Http1UpstreamError::Body(fault)) => job.broken(fault),
         }
     };
-    beside(answering.run(), sending).await
+    select_both(answering.run(), sending).await
 }
 
 /// Passes on an answer whose head has come, to a request that was sent by somebody else.
-pub(super) async fn pass_on(
-    job: &Job<'_>,
-    upstream: &mut Upstream,
+pub(super) async fn forward(
+    job: &StreamRequest<'_>,
+    upstream: &mut UpstreamConnection,
     bytes: Chunk,
-    reply: &mut impl Reply,
-) -> Attempt {
-    let Upstream { stream, inflow, head, reused, .. } = upstream;
-    Answering { job, up: stream, inflow, head, reused: *reused, reply }.pass_on(bytes).await
+    reply: &mut impl ResponseWriter,
+) -> AttemptOutcome {
+    let UpstreamConnection { stream, read_buffer: inflow, head, reused, .. } = upstream;
+    Http1UpstreamResponse { job, up: stream, read_buffer: inflow, head, reused: *reused, reply }
+        .forward(bytes)
+        .await
 }
 
-enum Broken {
+enum Http1UpstreamError {
     Instance,
     TimedOut,
-    Body(Fault),
+    Body(BodyFault),
 }
 
-async fn send(job: &Job<'_>, up: &Wire, out: &mut BytesMut, body: &mut impl Body) -> Result<(), Broken> {
+async fn send(
+    job: &StreamRequest<'_>,
+    up: &Transport,
+    out: &mut BytesMut,
+    body: &mut impl RequestBody,
+) -> Result<(), Http1UpstreamError> {
     in_time(job, up.send(job.written.clone().into())).await?;
-    let chunked = job.head.framing == Framing::Chunked;
+    let chunked = job.head.framing == BodyFraming::Chunked;
     // What the head promised: one byte more would be the start of another request.
     let mut left = match job.head.framing {
-        Framing::Length(length) => length,
+        BodyFraming::Length(length) => length,
         _ => u64::MAX,
     };
     while job.has_body() {
-        let part = body.next().await.map_err(Broken::Body)?;
-        job.course.body_begun.set(true);
+        let part = body.next().await.map_err(Http1UpstreamError::Body)?;
+        job.progress.body_started.set(true);
         match part {
-            Part::Data(bytes) => {
+            BodyPart::Data(bytes) => {
                 let size = bytes.len();
                 left = left
                     .checked_sub(size as u64)
-                    .ok_or(Broken::Body(Fault::Malformed(Malformed::LengthInvalid)))?;
+                    .ok_or(Http1UpstreamError::Body(BodyFault::Malformed(MalformedHttp::LengthInvalid)))?;
                 if chunked && size > 0 {
                     put_chunk_line(out, size);
                     out.extend_from_slice(&bytes);
@@ -87,11 +100,11 @@ async fn send(job: &Job<'_>, up: &Wire, out: &mut BytesMut, body: &mut impl Body
                 } else {
                     in_time(job, up.send(bytes.into())).await?;
                 }
-                body.passed_on(size);
+                body.forwarded(size);
             }
-            Part::End(fields) => {
+            BodyPart::End(fields) => {
                 if !chunked && left > 0 {
-                    return Err(Broken::Body(Fault::Malformed(Malformed::LengthInvalid)));
+                    return Err(Http1UpstreamError::Body(BodyFault::Malformed(MalformedHttp::LengthInvalid)));
                 }
                 if chunked {
                     trailers::put_end(out, fields.as_ref());
@@ -101,89 +114,92 @@ async fn send(job: &Job<'_>, up: &Wire, out: &mut BytesMut, body: &mut impl Body
             }
         }
     }
-    job.course.request_read.set(true);
+    job.progress.request_read.set(true);
     Ok(())
 }
 
-async fn in_time(job: &Job<'_>, send: impl Future<Output = io::Result<()>>) -> Result<(), Broken> {
-    match job.course.activity.send(&job.proxy.ring, None, send).await {
+async fn in_time(
+    job: &StreamRequest<'_>,
+    send: impl Future<Output = io::Result<()>>,
+) -> Result<(), Http1UpstreamError> {
+    match job.progress.activity.send(&job.proxy.ring, None, send).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) => Err(Broken::Instance),
-        Err(_) => Err(Broken::TimedOut),
+        Ok(Err(_)) => Err(Http1UpstreamError::Instance),
+        Err(_) => Err(Http1UpstreamError::TimedOut),
     }
 }
 
-struct Answering<'a, R> {
-    job: &'a Job<'a>,
-    up: &'a Wire,
-    inflow: &'a mut Inflow,
+struct Http1UpstreamResponse<'a, R> {
+    job: &'a StreamRequest<'a>,
+    up: &'a Transport,
+    read_buffer: &'a mut ReadBuffer,
     head: &'a mut ResponseHead,
     reused: bool,
     reply: &'a mut R,
 }
 
-impl<R: Reply> Answering<'_, R> {
-    async fn run(mut self) -> Attempt {
+impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
+    async fn run(mut self) -> AttemptOutcome {
         match self.final_head().await {
-            Ok(bytes) => self.pass_on(bytes).await,
+            Ok(bytes) => self.forward(bytes).await,
             Err(attempt) => attempt,
         }
     }
 
-    async fn pass_on(mut self, bytes: Chunk) -> Attempt {
+    async fn forward(mut self, bytes: Chunk) -> AttemptOutcome {
         let answer = match heads::from_instance(self.head.view(&bytes)) {
             Ok(answer) => answer,
             Err(why) => return self.job.malformed(why),
         };
         drop(bytes); // the receive buffer goes back
 
-        let reader = BodyReader::of_response(self.head.framing);
+        let reader = BodyDecoder::of_response(self.head.framing);
         let answer = self.job.answered(answer);
         let ends = reader.is_done();
         if self.reply.head(answer, ends).await.is_err() {
-            return Attempt::Cut;
+            return AttemptOutcome::Cut;
         }
         if !ends {
             let body = self.body(reader).await;
             // What the instance may still say of a late answer is for nobody.
-            self.inflow.ended |= matches!(body, Err(Stop::Late));
+            self.read_buffer.ended |= matches!(body, Err(StreamAbort::Late));
             if !is_ended(self.reply, body).await {
-                return Attempt::Cut;
+                return AttemptOutcome::Cut;
             }
         }
-        Attempt::Done { status: self.head.status, close: false }
+        AttemptOutcome::Done { status: self.head.status, close: false }
     }
 
     /// The final answer's head; interim ones are passed on.
-    async fn final_head(&mut self) -> Result<Chunk, Attempt> {
+    async fn final_head(&mut self) -> Result<Chunk, AttemptOutcome> {
         let ring = &self.job.proxy.ring;
-        let (received_before, due) = (self.inflow.bytes, self.job.due);
+        let (received_before, due) = (self.read_buffer.bytes, self.job.deadlines);
         // Interim responses and the beginning of a head are traffic of the instance.
         let received = Cell::new(None);
-        let expectation = Expectation::of(self.job);
+        let expectation = ExpectContinue::of(self.job);
         let mut interim = 0;
         loop {
             let at = earlier(due.head(received.get()), expectation.due());
             let (asked, head) = (self.job.head.method, &mut *self.head);
             let parse = |bytes: &[u8]| parse_response(bytes, asked, head);
-            let parsed = self.inflow.head_noting(self.up, parse, || received.set(Some(ring.now())));
+            let parsed = self.read_buffer.head_noting(self.up, parse, || received.set(Some(ring.now())));
             let bytes = match unless_gone(self.reply, by(ring, at, parsed)).await {
-                Err(_) => return Err(Attempt::Cut),
+                Err(_) => return Err(AttemptOutcome::Cut),
                 Ok(Ok(Ok(bytes))) => bytes,
-                Ok(Ok(Err(HeadFault::Malformed(why)))) => return Err(self.job.malformed(why)),
-                Ok(Ok(Err(_))) if self.reused && self.inflow.bytes == received_before => {
-                    return Err(Attempt::Stale);
+                Ok(Ok(Err(HeadReadError::Malformed(why)))) => return Err(self.job.malformed(why)),
+                Ok(Ok(Err(_))) if self.reused && self.read_buffer.bytes == received_before => {
+                    return Err(AttemptOutcome::Stale);
                 }
-                Ok(Ok(Err(why))) if why.is_reset() && self.inflow.bytes == received_before => {
-                    return Err(Attempt::Unread);
+                Ok(Ok(Err(why))) if why.is_reset() && self.read_buffer.bytes == received_before => {
+                    return Err(AttemptOutcome::Unread);
                 }
                 Ok(Ok(Err(_))) => return Err(self.job.failed()),
                 Ok(Err(_)) if due.head(received.get()).is_some_and(|due| ring.now() >= due) => {
-                    return Err(Attempt::Refused(Refusal::TimedOut));
+                    return Err(AttemptOutcome::Refused(LocalReply::TimedOut));
                 }
                 Ok(Err(_)) if !expectation.is_due() => continue, // a part of the head came
                 Ok(Err(_)) => {
-                    expectation.say(self.reply).await.map_err(|_| Attempt::Cut)?;
+                    expectation.send(self.reply).await.map_err(|_| AttemptOutcome::Cut)?;
                     continue;
                 }
             };
@@ -196,45 +212,47 @@ impl<R: Reply> Answering<'_, R> {
             if interim > INTERIM_MAX {
                 return Err(self.job.failed());
             }
-            if expectation.hear(self.head.status) {
+            if expectation.observe(self.head.status) {
                 let answer =
                     heads::from_instance(self.head.view(&bytes)).map_err(|why| self.job.malformed(why))?;
                 drop(bytes);
-                self.reply.interim(answer).await.map_err(|_| Attempt::Cut)?;
+                self.reply.interim(answer).await.map_err(|_| AttemptOutcome::Cut)?;
             }
         }
     }
 
-    async fn body(&mut self, mut reader: BodyReader) -> Result<(), Stop> {
+    async fn body(&mut self, mut reader: BodyDecoder) -> Result<(), StreamAbort> {
         loop {
-            match reader.next(&self.inflow.held).map_err(|_| Stop::Instance)? {
-                Piece::Data { skip, take } => {
-                    self.inflow.held.advance(skip);
+            match reader.next(&self.read_buffer.unread).map_err(|_| StreamAbort::Instance)? {
+                BodyEvent::Data { skip, take } => {
+                    self.read_buffer.unread.advance(skip);
                     // Copied: the ring's receive buffers are few, and h2 may hold this for long.
-                    let bytes = Bytes::copy_from_slice(&self.inflow.held[..take]);
-                    self.inflow.held.advance(take);
+                    let bytes = Bytes::copy_from_slice(&self.read_buffer.unread[..take]);
+                    self.read_buffer.unread.advance(take);
                     let ends = reader.is_done(); // a length that is reached; chunks may have trailers
                     self.reply.data(bytes, ends).await?;
                     if ends {
                         return Ok(());
                     }
                 }
-                Piece::End { skip } => {
-                    self.inflow.held.advance(skip);
+                BodyEvent::End { skip } => {
+                    self.read_buffer.unread.advance(skip);
                     return Ok(self.reply.end(trailers::from_lines(reader.trailers())).await?);
                 }
-                Piece::NeedBytes => {
-                    self.inflow.held = Chunk::empty();
-                    let due = self.job.due.next_byte(&self.job.proxy.ring);
-                    let filled = by(&self.job.proxy.ring, due, self.inflow.fill(self.up));
+                BodyEvent::NeedBytes => {
+                    self.read_buffer.unread = Chunk::empty();
+                    let due = self.job.deadlines.next_byte(&self.job.proxy.ring);
+                    let filled = by(&self.job.proxy.ring, due, self.read_buffer.fill(self.up));
                     let filled = unless_gone(self.reply, filled).await?;
-                    self.job.course.activity.received(self.job.proxy.ring.now());
+                    self.job.progress.activity.received(self.job.proxy.ring.now());
                     match filled {
-                        Ok(Ok(_)) if self.job.due.is_over(&self.job.proxy.ring) => return Err(Stop::Late),
+                        Ok(Ok(_)) if self.job.deadlines.is_over(&self.job.proxy.ring) => {
+                            return Err(StreamAbort::Late);
+                        }
                         Ok(Ok(true)) => {}
                         Ok(Ok(false)) if reader.may_close() => return Ok(self.reply.end(None).await?),
-                        Ok(Ok(false) | Err(_)) => return Err(Stop::Instance),
-                        Err(_) => return Err(Stop::Late),
+                        Ok(Ok(false) | Err(_)) => return Err(StreamAbort::Instance),
+                        Err(_) => return Err(StreamAbort::Late),
                     }
                 }
             }

@@ -9,60 +9,65 @@ use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
 
-use super::ahead::Ahead;
-use super::expectation::Expectation;
-use super::{Attempt, Body, Fault, Gone, Job, Part, Reply, Stop, StreamFault, heads, is_ended, unless_gone};
-use crate::h2::client::Turn;
+use super::expect_continue::ExpectContinue;
+use super::response_buffer::BufferedResponseBody;
+use super::{
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamAbort, StreamRequest,
+    UpstreamStreamError, heads, is_ended, unless_gone,
+};
+use crate::h2::client::Http2StreamPermit;
 use crate::h2::trailers;
+use crate::http::buffers::{by, earlier};
 use crate::http::codec::Method;
 use crate::http::limits::INTERIM_MAX;
-use crate::http::wire::{by, earlier};
-use crate::proxy::Refusal;
-use crate::proxy::beside::beside;
+use crate::proxy::LocalReply;
+use crate::proxy::select::select_both;
 
 /// Sends the request and passes its answer on, side by side.
 pub(super) async fn attempt(
-    job: &Job<'_>,
-    turn: &mut Turn,
-    body: &mut impl Body,
-    reply: &mut impl Reply,
-) -> Attempt {
+    job: &StreamRequest<'_>,
+    turn: &mut Http2StreamPermit,
+    body: &mut impl RequestBody,
+    reply: &mut impl ResponseWriter,
+) -> AttemptOutcome {
     let request = match heads::for_instance(&job.written, job.wants_trailers, job.scheme) {
         Ok(request) => request,
-        Err(why) => return Attempt::Refused(Refusal::Malformed(why)),
+        Err(why) => return AttemptOutcome::Refused(LocalReply::Malformed(why)),
     };
     let ready = poll_fn(|cx| turn.sender.poll_ready(cx));
-    match unless_gone(reply, by(&job.proxy.ring, job.due.first_byte, ready)).await {
-        Err(Gone) => return Attempt::Cut,
-        Ok(Err(_)) => return Attempt::Refused(Refusal::TimedOut),
-        Ok(Ok(Err(_))) => return Attempt::Unasked,
+    match unless_gone(reply, by(&job.proxy.ring, job.deadlines.first_byte, ready)).await {
+        Err(ClientGone) => return AttemptOutcome::Cut,
+        Ok(Err(_)) => return AttemptOutcome::Refused(LocalReply::TimedOut),
+        Ok(Ok(Err(_))) => return AttemptOutcome::Unasked,
         Ok(Ok(Ok(()))) => {}
     }
     let Ok((response, stream)) = turn.sender.send_request(request, !job.has_body()) else {
-        return Attempt::Unasked;
+        return AttemptOutcome::Unasked;
     };
 
     let sending = async {
         match send(job, &mut turn.sender, stream, body).await {
             Ok(()) => {
-                job.course.sent.set(true);
+                job.progress.sent.set(true);
                 body.watch().await;
-                Attempt::Cut
+                AttemptOutcome::Cut
             }
-            Err(Broken::Instance) => pending().await, // it may have answered all the same
-            Err(Broken::TimedOut) if job.course.activity.answered().is_some() => Attempt::Cut,
-            Err(Broken::TimedOut) => Attempt::Refused(Refusal::TimedOut),
-            Err(Broken::Body(fault)) => job.broken(fault),
+            Err(Http2UpstreamError::Instance) => pending().await, // it may have answered all the same
+            Err(Http2UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => {
+                AttemptOutcome::Cut
+            }
+            Err(Http2UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::TimedOut),
+            Err(Http2UpstreamError::Body(fault)) => job.broken(fault),
         }
     };
-    match beside(answer(job, response, reply), sending).await {
-        Attempt::Stale => {
+    match select_both(answer(job, response, reply), sending).await {
+        AttemptOutcome::Stale => {
             turn.give_up();
-            if turn.reused { Attempt::Stale } else { job.failed() }
+            if turn.reused { AttemptOutcome::Stale } else { job.failed() }
         }
-        Attempt::Refused(Refusal::TimedOut) => {
+        AttemptOutcome::Refused(LocalReply::TimedOut) => {
             turn.give_up(); // its other end may be gone without a word, and nobody would notice before the next
-            Attempt::Refused(Refusal::TimedOut)
+            AttemptOutcome::Refused(LocalReply::TimedOut)
         }
         ended => ended,
     }
@@ -74,55 +79,55 @@ async fn has_left(sender: &mut SendRequest<Bytes>, stream: &mut SendStream<Bytes
     poll_fn(|cx| sender.poll_ready(cx)).await.is_ok() || capacity(stream, 1).await.is_some()
 }
 
-enum Broken {
+enum Http2UpstreamError {
     Instance,
     TimedOut,
-    Body(Fault),
+    Body(BodyFault),
 }
 
 async fn send(
-    job: &Job<'_>,
+    job: &StreamRequest<'_>,
     sender: &mut SendRequest<Bytes>,
     mut stream: SendStream<Bytes>,
-    body: &mut impl Body,
-) -> Result<(), Broken> {
+    body: &mut impl RequestBody,
+) -> Result<(), Http2UpstreamError> {
     if job.has_body() {
         // Nothing of it is touched before the instance has room for its stream: it may have to be asked elsewhere.
-        match job.course.activity.send(&job.proxy.ring, None, has_left(sender, &mut stream)).await {
+        match job.progress.activity.send(&job.proxy.ring, None, has_left(sender, &mut stream)).await {
             Ok(true) => {}
-            Ok(false) => return Err(Broken::Instance),
-            Err(_) => return Err(Broken::TimedOut),
+            Ok(false) => return Err(Http2UpstreamError::Instance),
+            Err(_) => return Err(Http2UpstreamError::TimedOut),
         }
     }
     while job.has_body() {
-        let part = body.next().await.map_err(Broken::Body)?;
-        job.course.body_begun.set(true);
+        let part = body.next().await.map_err(Http2UpstreamError::Body)?;
+        job.progress.body_started.set(true);
         match part {
-            Part::Data(mut bytes) => {
+            BodyPart::Data(mut bytes) => {
                 let size = bytes.len();
                 while !bytes.is_empty() {
                     let room = capacity(&mut stream, bytes.len());
-                    let room = match job.course.activity.send(&job.proxy.ring, None, room).await {
+                    let room = match job.progress.activity.send(&job.proxy.ring, None, room).await {
                         Ok(Some(room)) => room,
-                        Ok(None) => return Err(Broken::Instance),
-                        Err(_) => return Err(Broken::TimedOut),
+                        Ok(None) => return Err(Http2UpstreamError::Instance),
+                        Err(_) => return Err(Http2UpstreamError::TimedOut),
                     };
                     let piece = bytes.split_to(room.min(bytes.len()));
-                    stream.send_data(piece, false).map_err(|_| Broken::Instance)?;
+                    stream.send_data(piece, false).map_err(|_| Http2UpstreamError::Instance)?;
                 }
-                body.passed_on(size);
+                body.forwarded(size);
             }
-            Part::End(fields) => {
+            BodyPart::End(fields) => {
                 let ended = match fields {
                     Some(fields) => stream.send_trailers(fields),
                     None => stream.send_data(Bytes::new(), true),
                 };
-                ended.map_err(|_| Broken::Instance)?;
+                ended.map_err(|_| Http2UpstreamError::Instance)?;
                 break;
             }
         }
     }
-    job.course.request_read.set(true);
+    job.progress.request_read.set(true);
     Ok(())
 }
 
@@ -147,28 +152,32 @@ pub(super) async fn capacity(stream: &mut SendStream<Bytes>, wanted: usize) -> O
     .await
 }
 
-enum Arrived {
+enum Http2ResponseEvent {
     Interim(Response<()>),
     Final(Response<RecvStream>),
     Failed(::h2::Error),
 }
 
-async fn arrived(response: &mut ResponseFuture) -> Arrived {
+async fn arrived(response: &mut ResponseFuture) -> Http2ResponseEvent {
     poll_fn(|cx| {
         match response.poll_informational(cx) {
-            Poll::Ready(Some(Ok(interim))) => return Poll::Ready(Arrived::Interim(interim)),
-            Poll::Ready(Some(Err(why))) => return Poll::Ready(Arrived::Failed(why)),
+            Poll::Ready(Some(Ok(interim))) => return Poll::Ready(Http2ResponseEvent::Interim(interim)),
+            Poll::Ready(Some(Err(why))) => return Poll::Ready(Http2ResponseEvent::Failed(why)),
             Poll::Ready(None) | Poll::Pending => {}
         }
         Pin::new(&mut *response).poll(cx).map(|answer| match answer {
-            Ok(answer) => Arrived::Final(answer),
-            Err(why) => Arrived::Failed(why),
+            Ok(answer) => Http2ResponseEvent::Final(answer),
+            Err(why) => Http2ResponseEvent::Failed(why),
         })
     })
     .await
 }
 
-async fn answer(job: &Job<'_>, mut response: ResponseFuture, reply: &mut impl Reply) -> Attempt {
+async fn answer(
+    job: &StreamRequest<'_>,
+    mut response: ResponseFuture,
+    reply: &mut impl ResponseWriter,
+) -> AttemptOutcome {
     let answer = match final_head(job, &mut response, reply).await {
         Ok(answer) => answer,
         Err(attempt) => return attempt,
@@ -182,50 +191,50 @@ async fn answer(job: &Job<'_>, mut response: ResponseFuture, reply: &mut impl Re
         Err(why) => return job.malformed(why),
     };
     if reply.head(answer, ends).await.is_err() {
-        return Attempt::Cut;
+        return AttemptOutcome::Cut;
     }
     if !ends {
-        let passed = pass_on(job, &mut body, reply).await;
+        let passed = forward(job, &mut body, reply).await;
         if !is_ended(reply, passed).await {
-            return Attempt::Cut;
+            return AttemptOutcome::Cut;
         }
     }
-    Attempt::Done { status, close: false }
+    AttemptOutcome::Done { status, close: false }
 }
 
 /// The final answer's head; interim ones are passed on.
 async fn final_head(
-    job: &Job<'_>,
+    job: &StreamRequest<'_>,
     response: &mut ResponseFuture,
-    reply: &mut impl Reply,
-) -> Result<Response<RecvStream>, Attempt> {
-    let (ring, expectation) = (&job.proxy.ring, Expectation::of(job));
+    reply: &mut impl ResponseWriter,
+) -> Result<Response<RecvStream>, AttemptOutcome> {
+    let (ring, expectation) = (&job.proxy.ring, ExpectContinue::of(job));
     // Interim responses are traffic of the instance.
     let mut received = None;
     let mut interim = 0;
     loop {
-        let at = earlier(job.due.head(received), expectation.due());
+        let at = earlier(job.deadlines.head(received), expectation.due());
         let answer = match unless_gone(reply, by(ring, at, arrived(response))).await {
-            Err(Gone) => return Err(Attempt::Cut),
-            Ok(Err(_)) if job.due.head(received).is_some_and(|due| ring.now() >= due) => {
-                return Err(Attempt::Refused(Refusal::TimedOut));
+            Err(ClientGone) => return Err(AttemptOutcome::Cut),
+            Ok(Err(_)) if job.deadlines.head(received).is_some_and(|due| ring.now() >= due) => {
+                return Err(AttemptOutcome::Refused(LocalReply::TimedOut));
             }
             Ok(Err(_)) => {
-                expectation.say(reply).await.map_err(|Gone| Attempt::Cut)?;
+                expectation.send(reply).await.map_err(|ClientGone| AttemptOutcome::Cut)?;
                 continue;
             }
-            Ok(Ok(Arrived::Final(answer))) => return Ok(answer),
-            Ok(Ok(Arrived::Failed(why))) => {
-                job.course.fault.set(StreamFault::of(&why));
+            Ok(Ok(Http2ResponseEvent::Final(answer))) => return Ok(answer),
+            Ok(Ok(Http2ResponseEvent::Failed(why))) => {
+                job.progress.fault.set(UpstreamStreamError::of(&why));
                 return Err(if is_unasked(&why) && interim == 0 {
-                    Attempt::Unasked
+                    AttemptOutcome::Unasked
                 } else if why.is_io() || why.is_go_away() {
-                    Attempt::Stale
+                    AttemptOutcome::Stale
                 } else {
                     job.failed()
                 });
             }
-            Ok(Ok(Arrived::Interim(answer))) => answer,
+            Ok(Ok(Http2ResponseEvent::Interim(answer))) => answer,
         };
         received = Some(ring.now());
         interim += 1;
@@ -233,9 +242,9 @@ async fn final_head(
         if interim > INTERIM_MAX || answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(job.failed());
         }
-        if expectation.hear(answer.status().as_u16()) {
+        if expectation.observe(answer.status().as_u16()) {
             let answer = heads::from_h2_instance(answer.into_parts().0).map_err(|why| job.malformed(why))?;
-            reply.interim(answer).await.map_err(|Gone| Attempt::Cut)?;
+            reply.interim(answer).await.map_err(|ClientGone| AttemptOutcome::Cut)?;
         }
     }
 }
@@ -246,34 +255,38 @@ fn is_unasked(why: &::h2::Error) -> bool {
     why.is_remote() && (why.is_go_away() || why.reason() == Some(Reason::REFUSED_STREAM))
 }
 
-async fn pass_on(job: &Job<'_>, body: &mut RecvStream, reply: &mut impl Reply) -> Result<(), Stop> {
-    let mut ahead = Ahead::new(body);
+async fn forward(
+    job: &StreamRequest<'_>,
+    body: &mut RecvStream,
+    reply: &mut impl ResponseWriter,
+) -> Result<(), StreamAbort> {
+    let mut ahead = BufferedResponseBody::new(body);
     loop {
-        let due = job.due.next_byte(&job.proxy.ring);
+        let due = job.deadlines.next_byte(&job.proxy.ring);
         let arrived = unless_gone(reply, by(&job.proxy.ring, due, ahead.next())).await?;
-        job.course.activity.received(job.proxy.ring.now());
+        job.progress.activity.received(job.proxy.ring.now());
         match arrived {
-            Ok(Some(Ok(_))) if job.due.is_over(&job.proxy.ring) => return Err(Stop::Late),
+            Ok(Some(Ok(_))) if job.deadlines.is_over(&job.proxy.ring) => return Err(StreamAbort::Late),
             Ok(Some(Ok(bytes))) => {
                 let size = bytes.len();
                 let ends = ahead.is_over();
-                ahead.beside(reply.data(bytes, ends)).await?;
+                ahead.while_buffering(reply.data(bytes, ends)).await?;
                 // The instance may send as much again only now.
-                ahead.passed_on(size).map_err(|_| Stop::Instance)?;
+                ahead.forwarded(size).map_err(|_| StreamAbort::Instance)?;
                 if ends {
                     return Ok(());
                 }
             }
             Ok(None) => break,
-            Ok(Some(Err(_))) => return Err(Stop::Instance),
-            Err(_) => return Err(Stop::Late),
+            Ok(Some(Err(_))) => return Err(StreamAbort::Instance),
+            Err(_) => return Err(StreamAbort::Late),
         }
     }
-    let due = job.due.next_byte(&job.proxy.ring);
+    let due = job.deadlines.next_byte(&job.proxy.ring);
     match by(&job.proxy.ring, due, body.trailers()).await {
-        Ok(Ok(Some(fields))) if fields.values().any(heads::is_padded) => Err(Stop::Instance),
-        Ok(Ok(fields)) => Ok(reply.end(fields.and_then(trailers::passed)).await?),
-        Ok(Err(_)) => Err(Stop::Instance),
-        Err(_) => Err(Stop::Late),
+        Ok(Ok(Some(fields))) if fields.values().any(heads::is_padded) => Err(StreamAbort::Instance),
+        Ok(Ok(fields)) => Ok(reply.end(fields.and_then(trailers::forwardable)).await?),
+        Ok(Err(_)) => Err(StreamAbort::Instance),
+        Err(_) => Err(StreamAbort::Late),
     }
 }

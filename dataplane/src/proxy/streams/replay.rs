@@ -8,12 +8,15 @@ use std::task::{Context, Poll};
 use ::http::{HeaderMap, Response};
 use bytes::{Buf, Bytes};
 
-use super::{Attempt, Body, Course, Due, Fault, Gone, Job, Part, Reply, carry};
+use super::{
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter,
+    StreamProgress, StreamRequest, carry,
+};
 use crate::h2::trailers;
-use crate::http::codec::{BodyReader, Framing, Piece, RequestHead};
-use crate::proxy::mirror::Recording;
-use crate::proxy::{Proxy, Wish};
-use crate::table::{Ask, Backend};
+use crate::http::codec::{BodyDecoder, BodyEvent, BodyFraming, RequestHead};
+use crate::proxy::mirror::MirrorBuffer;
+use crate::proxy::{AcquireRequest, Proxy};
+use crate::table::{Backend, RouteRequest};
 
 /// Sends a whole request where `host` leads; the status of its answer, once that is over. `body` is framed as the
 /// head says. `backend` becomes whoever it goes to.
@@ -25,57 +28,58 @@ pub(in crate::proxy) async fn replay(
     backend: &mut Option<Arc<Backend>>,
 ) -> Option<u16> {
     let started = proxy.ring.now();
-    let ask = Ask::ours(host, head.view(written).path());
+    let ask = RouteRequest::ours(host, head.view(written).path());
     let choice = proxy.route(&ask).ok()?;
     *backend = Some(Arc::clone(&choice.backend));
-    let mut wish = Wish { ask, bytes: written.len() + body.len(), tried: Vec::new() };
+    let mut wish =
+        AcquireRequest { route_request: ask, bytes: written.len() + body.len(), tried: Vec::new() };
     let (place, link) = proxy.reach(choice, &mut wish, started).await.ok()?;
-    let course = Course::new(&proxy.limits);
+    let course = StreamProgress::new(&proxy.limits);
     course.placed(&proxy.limits, place.backend());
-    let job = Job {
+    let job = StreamRequest {
         proxy,
         peer: None,
         head,
         written: written.clone(),
-        meant: None, // it goes nowhere else
+        original_host: None, // it goes nowhere else
         wants_trailers: false,
-        due: Due::new(started, &place.backend().timeouts),
-        course: &course,
+        deadlines: ResponseDeadlines::new(started, &place.backend().timeouts),
+        progress: &course,
         backend: place.backend().key.clone(),
         scheme: place.backend().scheme(),
         timing: None, // nobody is told
     };
-    job.course.request_read.set(head.framing == Framing::Empty);
-    let mut body = Recorded { bytes: body, reader: BodyReader::new(head.framing) };
-    match carry(&job, place, link, &mut body, &mut Nobody).await {
-        Attempt::Done { status, .. } => Some(status),
-        Attempt::Refused(_)
-        | Attempt::Cut
-        | Attempt::Stale
-        | Attempt::Unread
-        | Attempt::Unasked
-        | Attempt::Switched => None,
+    job.progress.request_read.set(head.framing == BodyFraming::Empty);
+    let mut body = RecordedBody { bytes: body, reader: BodyDecoder::new(head.framing) };
+    match carry(&job, place, link, &mut body, &mut DiscardWriter).await {
+        AttemptOutcome::Done { status, .. } => Some(status),
+        AttemptOutcome::Refused(_)
+        | AttemptOutcome::Cut
+        | AttemptOutcome::Stale
+        | AttemptOutcome::Unread
+        | AttemptOutcome::Unasked
+        | AttemptOutcome::Switched => None,
     }
 }
 
-struct Recorded {
+struct RecordedBody {
     bytes: Bytes,
-    reader: BodyReader,
+    reader: BodyDecoder,
 }
 
-impl Body for Recorded {
-    async fn next(&mut self) -> Result<Part, Fault> {
-        match self.reader.next(&self.bytes).map_err(Fault::Malformed)? {
-            Piece::Data { skip, take } => {
+impl RequestBody for RecordedBody {
+    async fn next(&mut self) -> Result<BodyPart, BodyFault> {
+        match self.reader.next(&self.bytes).map_err(BodyFault::Malformed)? {
+            BodyEvent::Data { skip, take } => {
                 self.bytes.advance(skip);
-                Ok(Part::Data(self.bytes.split_to(take)))
+                Ok(BodyPart::Data(self.bytes.split_to(take)))
             }
-            Piece::End { .. } => Ok(Part::End(trailers::from_lines(self.reader.trailers()))),
-            Piece::NeedBytes => Err(Fault::Gone),
+            BodyEvent::End { .. } => Ok(BodyPart::End(trailers::from_lines(self.reader.trailers()))),
+            BodyEvent::NeedBytes => Err(BodyFault::Gone),
         }
     }
 
-    fn passed_on(&mut self, _bytes: usize) {}
+    fn forwarded(&mut self, _bytes: usize) {}
 
     async fn watch(&mut self) {
         pending().await
@@ -83,26 +87,26 @@ impl Body for Recorded {
 }
 
 /// Takes an answer as fast as it comes.
-struct Nobody;
+struct DiscardWriter;
 
-impl Reply for Nobody {
-    async fn interim(&mut self, _answer: Response<()>) -> Result<(), Gone> {
+impl ResponseWriter for DiscardWriter {
+    async fn interim(&mut self, _answer: Response<()>) -> Result<(), ClientGone> {
         Ok(())
     }
 
-    async fn head(&mut self, _answer: Response<()>, _ends: bool) -> Result<(), Gone> {
+    async fn head(&mut self, _answer: Response<()>, _ends: bool) -> Result<(), ClientGone> {
         Ok(())
     }
 
-    async fn data(&mut self, _bytes: Bytes, _ends: bool) -> Result<(), Gone> {
+    async fn data(&mut self, _bytes: Bytes, _ends: bool) -> Result<(), ClientGone> {
         Ok(())
     }
 
-    async fn end(&mut self, _trailers: Option<HeaderMap>) -> Result<(), Gone> {
+    async fn end(&mut self, _trailers: Option<HeaderMap>) -> Result<(), ClientGone> {
         Ok(())
     }
 
-    async fn end_late(&mut self) -> Result<(), Gone> {
+    async fn end_late(&mut self) -> Result<(), ClientGone> {
         Ok(())
     }
 
@@ -112,31 +116,31 @@ impl Reply for Nobody {
 }
 
 /// A body that is recorded while it passes, if anybody wants that.
-pub(super) struct Taped<'a, B> {
+pub(super) struct TeeBody<'a, B> {
     pub(super) body: &'a mut B,
-    pub(super) tape: Option<Recording>,
+    pub(super) mirror_buffer: Option<MirrorBuffer>,
     pub(super) chunked: bool,
 }
 
-impl<B: Body> Body for Taped<'_, B> {
-    async fn next(&mut self) -> Result<Part, Fault> {
+impl<B: RequestBody> RequestBody for TeeBody<'_, B> {
+    async fn next(&mut self) -> Result<BodyPart, BodyFault> {
         let part = self.body.next().await?;
-        let Some(tape) = &mut self.tape else { return Ok(part) };
+        let Some(tape) = &mut self.mirror_buffer else { return Ok(part) };
         match &part {
-            Part::Data(bytes) if self.chunked && !bytes.is_empty() => {
+            BodyPart::Data(bytes) if self.chunked && !bytes.is_empty() => {
                 tape.add(format!("{:x}\r\n", bytes.len()).as_bytes()); // only for what is copied anyway
                 tape.add(bytes);
                 tape.add(b"\r\n");
             }
-            Part::Data(bytes) => tape.add(bytes),
-            Part::End(_) if self.chunked => tape.add(b"0\r\n\r\n"),
-            Part::End(_) => {}
+            BodyPart::Data(bytes) => tape.add(bytes),
+            BodyPart::End(_) if self.chunked => tape.add(b"0\r\n\r\n"),
+            BodyPart::End(_) => {}
         }
         Ok(part)
     }
 
-    fn passed_on(&mut self, bytes: usize) {
-        self.body.passed_on(bytes);
+    fn forwarded(&mut self, bytes: usize) {
+        self.body.forwarded(bytes);
     }
 
     async fn watch(&mut self) {
@@ -144,12 +148,12 @@ impl<B: Body> Body for Taped<'_, B> {
     }
 }
 
-impl<B> Taped<'_, B> {
+impl<B> TeeBody<'_, B> {
     /// The request is over.
-    pub(super) fn end(self, job: &Job<'_>, ended: &Attempt) {
-        let Some(tape) = self.tape else { return };
+    pub(super) fn end(self, job: &StreamRequest<'_>, ended: &AttemptOutcome) {
+        let Some(tape) = self.mirror_buffer else { return };
         tape.end(match ended {
-            Attempt::Done { status, .. } if job.course.request_read.get() => Some(*status),
+            AttemptOutcome::Done { status, .. } if job.progress.request_read.get() => Some(*status),
             _ => None,
         });
     }

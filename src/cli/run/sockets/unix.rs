@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::config::Config;
+use crate::config::RunConfig;
 
 /// A listener that is not at its path yet. Everything that can be wrong with the path has shown by then.
-pub(in crate::cli::run) struct Prepared {
+pub(in crate::cli::run) struct PreparedSocket {
     listener: UnixListener,
     path: PathBuf,
     folder: File,
@@ -24,12 +24,12 @@ pub(in crate::cli::run) struct Prepared {
 ///
 /// # Errors
 /// No socket can be made there, or something else is there.
-pub(in crate::cli::run) fn prepare(config: &Config) -> Result<Option<Prepared>> {
+pub(in crate::cli::run) fn prepare(config: &RunConfig) -> Result<Option<PreparedSocket>> {
     let path = config.api_socket.as_deref().filter(|_| config.kubeconfig.is_none());
-    path.map(Prepared::new).transpose()
+    path.map(PreparedSocket::new).transpose()
 }
 
-impl Prepared {
+impl PreparedSocket {
     fn new(path: &Path) -> Result<Self> {
         Self::try_new(path).with_context(|| format!("--api-socket {}", path.display()))
     }
@@ -78,7 +78,7 @@ impl Prepared {
     }
 }
 
-impl Drop for Prepared {
+impl Drop for PreparedSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.fresh); // usually it was put in place
     }
@@ -99,7 +99,8 @@ mod tests {
         let deep = folder.path().join("d".repeat(100)).join("e".repeat(100));
         std::fs::create_dir_all(&deep).unwrap();
         let path = deep.join("api.sock");
-        let bind = |path: &Path, beside| Prepared::new(path).and_then(|prepared| prepared.publish(beside));
+        let bind =
+            |path: &Path, beside| PreparedSocket::new(path).and_then(|prepared| prepared.publish(beside));
         let first = bind(&path, false).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let refusal = bind(&path, false).map(drop).unwrap_err();
@@ -115,7 +116,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes");
         std::fs::write(&path, "mine").unwrap();
-        assert!(Prepared::new(&path).is_err());
+        assert!(PreparedSocket::new(&path).is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
     }
 }

@@ -3,82 +3,87 @@
 
 use std::borrow::Cow;
 
-use super::{Arithmetic, Compare, Fault, Logic, Node, Value};
+use super::{Arithmetic, CesqlError, CesqlNode, CesqlValue, Compare, Logic};
 use crate::events::filter::steps::{OverBudget, Steps};
-use crate::events::record::Record;
+use crate::events::record::EventRecord;
 
 /// One evaluation: the event, and the steps that are left for it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scope<'e> {
-    pub(super) event: &'e Record,
+pub(super) struct EvaluationScope<'e> {
+    pub(super) event: &'e EventRecord,
     pub(super) steps: &'e Steps,
 }
 
-impl<'e> Scope<'e> {
+impl<'e> EvaluationScope<'e> {
     /// An attribute by either of its names, paid for by its length.
-    fn attribute(self, name: &str) -> Result<Option<&'e str>, Fault<'e>> {
+    fn attribute(self, name: &str) -> Result<Option<&'e str>, CesqlError<'e>> {
         let found = attribute(self.event, name);
         self.steps.take_text(found.map_or(0, str::len))?;
         Ok(found)
     }
 
     /// The same for a comparison of bytes: equal bytes are equal texts, and need no check.
-    fn bytes(self, name: &'e str) -> Result<&'e [u8], Fault<'e>> {
+    fn bytes(self, name: &'e str) -> Result<&'e [u8], CesqlError<'e>> {
         self.steps.take(1)?;
-        attribute_bytes(self.event, name).ok_or(Fault::MissingAttribute(name))
+        attribute_bytes(self.event, name).ok_or(CesqlError::MissingAttribute(name))
     }
 }
 
-impl From<OverBudget> for Fault<'_> {
+impl From<OverBudget> for CesqlError<'_> {
     fn from(_: OverBudget) -> Self {
         Self::OverBudget
     }
 }
 
-pub(super) fn evaluate<'e>(node: &'e Node, scope: Scope<'e>) -> Result<Value<'e>, Fault<'e>> {
+pub(super) fn evaluate<'e>(
+    node: &'e CesqlNode,
+    scope: EvaluationScope<'e>,
+) -> Result<CesqlValue<'e>, CesqlError<'e>> {
     scope.steps.take(1)?;
     match node {
-        Node::Text(text) => Ok(Value::Text(Cow::Borrowed(text))),
-        Node::Attribute(name) => match scope.attribute(name)? {
-            Some(value) => Ok(Value::Text(Cow::Borrowed(value))),
-            None => Err(Fault::MissingAttribute(name)),
+        CesqlNode::Text(text) => Ok(CesqlValue::Text(Cow::Borrowed(text))),
+        CesqlNode::Attribute(name) => match scope.attribute(name)? {
+            Some(value) => Ok(CesqlValue::Text(Cow::Borrowed(value))),
+            None => Err(CesqlError::MissingAttribute(name)),
         },
-        Node::Call(function, arguments) => function.call(arguments, scope),
-        Node::MissingFunction(name, _) => Err(Fault::MissingFunction(name)),
-        Node::Integer(_) | Node::Minus(_) | Node::Arithmetic(..) => integer(node, scope).map(Value::Integer),
-        Node::Boolean(_)
-        | Node::Exists(_)
-        | Node::Not(_)
-        | Node::Compare(..)
-        | Node::Logic(..)
-        | Node::Like(..)
-        | Node::In(..) => truth(node, scope).map(Value::Boolean),
+        CesqlNode::Call(function, arguments) => function.call(arguments, scope),
+        CesqlNode::MissingFunction(name, _) => Err(CesqlError::MissingFunction(name)),
+        CesqlNode::Integer(_) | CesqlNode::Minus(_) | CesqlNode::Arithmetic(..) => {
+            integer(node, scope).map(CesqlValue::Integer)
+        }
+        CesqlNode::Boolean(_)
+        | CesqlNode::Exists(_)
+        | CesqlNode::Not(_)
+        | CesqlNode::Compare(..)
+        | CesqlNode::Logic(..)
+        | CesqlNode::Like(..)
+        | CesqlNode::In(..) => truth(node, scope).map(CesqlValue::Boolean),
     }
 }
 
 /// The value as a Boolean. Most of an expression is made of these, so they go by without a [`Value`].
-pub(super) fn truth<'e>(node: &'e Node, scope: Scope<'e>) -> Result<bool, Fault<'e>> {
+pub(super) fn truth<'e>(node: &'e CesqlNode, scope: EvaluationScope<'e>) -> Result<bool, CesqlError<'e>> {
     scope.steps.take(1)?;
     match node {
-        Node::Boolean(yes) => Ok(*yes),
-        Node::Exists(name) => Ok(attribute_bytes(scope.event, name).is_some()),
-        Node::Not(operand) => Ok(!truth(operand, scope)?),
-        Node::Compare(operator, operands) => {
+        CesqlNode::Boolean(yes) => Ok(*yes),
+        CesqlNode::Exists(name) => Ok(attribute_bytes(scope.event, name).is_some()),
+        CesqlNode::Not(operand) => Ok(!truth(operand, scope)?),
+        CesqlNode::Compare(operator, operands) => {
             let [left, right] = &**operands;
             compare(*operator, left, right, scope)
         }
-        Node::Logic(first, rest) => logic(first, rest, scope),
-        Node::Like(text, pattern) => Ok(pattern.matches(&evaluate(text, scope)?.text(), scope.steps)?),
-        Node::In(wanted, members) => is_among(wanted, members, scope),
+        CesqlNode::Logic(first, rest) => logic(first, rest, scope),
+        CesqlNode::Like(text, pattern) => Ok(pattern.matches(&evaluate(text, scope)?.text(), scope.steps)?),
+        CesqlNode::In(wanted, members) => is_among(wanted, members, scope),
         other => evaluate(other, scope)?.boolean(),
     }
 }
 
-fn integer<'e>(node: &'e Node, scope: Scope<'e>) -> Result<i32, Fault<'e>> {
+fn integer<'e>(node: &'e CesqlNode, scope: EvaluationScope<'e>) -> Result<i32, CesqlError<'e>> {
     match node {
-        Node::Integer(number) => Ok(*number),
-        Node::Minus(operand) => integer(operand, scope)?.checked_neg().ok_or(Fault::Overflow),
-        Node::Arithmetic(operator, operands) => {
+        CesqlNode::Integer(number) => Ok(*number),
+        CesqlNode::Minus(operand) => integer(operand, scope)?.checked_neg().ok_or(CesqlError::Overflow),
+        CesqlNode::Arithmetic(operator, operands) => {
             let [left, right] = &**operands;
             let left = integer(left, scope)?;
             calculate(*operator, left, integer(right, scope)?)
@@ -88,12 +93,12 @@ fn integer<'e>(node: &'e Node, scope: Scope<'e>) -> Result<i32, Fault<'e>> {
 }
 
 /// CloudEvents 0.3 called `dataschema` `schemaurl`; either name finds either (X-FLT-12).
-pub(in crate::events::filter) fn attribute<'e>(event: &'e Record, name: &str) -> Option<&'e str> {
+pub(in crate::events::filter) fn attribute<'e>(event: &'e EventRecord, name: &str) -> Option<&'e str> {
     event.attribute(name).or_else(|| event.attribute(other_name(name)?))
 }
 
 /// The same for who compares only: bytes are equal where texts are, and need not be looked through.
-fn attribute_bytes<'e>(event: &'e Record, name: &str) -> Option<&'e [u8]> {
+fn attribute_bytes<'e>(event: &'e EventRecord, name: &str) -> Option<&'e [u8]> {
     event.attribute_bytes(name).or_else(|| event.attribute_bytes(other_name(name)?))
 }
 
@@ -105,25 +110,25 @@ fn other_name(name: &str) -> Option<&'static str> {
     }
 }
 
-fn calculate<'e>(operator: Arithmetic, left: i32, right: i32) -> Result<i32, Fault<'e>> {
+fn calculate<'e>(operator: Arithmetic, left: i32, right: i32) -> Result<i32, CesqlError<'e>> {
     let result = match operator {
         Arithmetic::Add => left.checked_add(right),
         Arithmetic::Subtract => left.checked_sub(right),
         Arithmetic::Multiply => left.checked_mul(right),
-        Arithmetic::Divide | Arithmetic::Modulo if right == 0 => return Err(Fault::DivisionByZero),
+        Arithmetic::Divide | Arithmetic::Modulo if right == 0 => return Err(CesqlError::DivisionByZero),
         Arithmetic::Divide => left.checked_div(right),
         Arithmetic::Modulo => left.checked_rem(right),
     };
-    result.ok_or(Fault::Overflow)
+    result.ok_or(CesqlError::Overflow)
 }
 
 fn compare<'e>(
     operator: Compare,
-    left: &'e Node,
-    right: &'e Node,
-    scope: Scope<'e>,
-) -> Result<bool, Fault<'e>> {
-    let integers = || -> Result<(i32, i32), Fault<'e>> {
+    left: &'e CesqlNode,
+    right: &'e CesqlNode,
+    scope: EvaluationScope<'e>,
+) -> Result<bool, CesqlError<'e>> {
+    let integers = || -> Result<(i32, i32), CesqlError<'e>> {
         // Both have a value before either is made a number: which fault is told does not depend on the other.
         let (left, right) = (evaluate(left, scope)?, evaluate(right, scope)?);
         Ok((left.integer()?, right.integer()?))
@@ -138,10 +143,14 @@ fn compare<'e>(
     })
 }
 
-fn equal<'e>(left: &'e Node, right: &'e Node, scope: Scope<'e>) -> Result<bool, Fault<'e>> {
+fn equal<'e>(
+    left: &'e CesqlNode,
+    right: &'e CesqlNode,
+    scope: EvaluationScope<'e>,
+) -> Result<bool, CesqlError<'e>> {
     match (left, right) {
         // What most filters are made of.
-        (Node::Attribute(name), Node::Text(text)) => Ok(scope.bytes(name)? == text.as_bytes()),
+        (CesqlNode::Attribute(name), CesqlNode::Text(text)) => Ok(scope.bytes(name)? == text.as_bytes()),
         _ => {
             let left = evaluate(left, scope)?;
             let right = evaluate(right, scope)?;
@@ -153,7 +162,11 @@ fn equal<'e>(left: &'e Node, right: &'e Node, scope: Scope<'e>) -> Result<bool, 
 
 /// `first op (second op (…))`. A left side either settles the rest, or leaves the rest as the result, or
 /// leaves its opposite (`TRUE XOR rest`): so all there is to carry along is whether to turn it.
-fn logic<'e>(first: &'e Node, rest: &'e [(Logic, Node)], scope: Scope<'e>) -> Result<bool, Fault<'e>> {
+fn logic<'e>(
+    first: &'e CesqlNode,
+    rest: &'e [(Logic, CesqlNode)],
+    scope: EvaluationScope<'e>,
+) -> Result<bool, CesqlError<'e>> {
     let mut turn = false;
     let mut left = truth(first, scope)?;
     for (operator, right) in rest {
@@ -169,13 +182,17 @@ fn logic<'e>(first: &'e Node, rest: &'e [(Logic, Node)], scope: Scope<'e>) -> Re
 }
 
 /// Members are made the type of what is looked for, one after the other until one is equal.
-fn is_among<'e>(wanted: &'e Node, members: &'e [Node], scope: Scope<'e>) -> Result<bool, Fault<'e>> {
-    if let Node::Attribute(name) = wanted
-        && members.iter().all(|member| matches!(member, Node::Text(_)))
+fn is_among<'e>(
+    wanted: &'e CesqlNode,
+    members: &'e [CesqlNode],
+    scope: EvaluationScope<'e>,
+) -> Result<bool, CesqlError<'e>> {
+    if let CesqlNode::Attribute(name) = wanted
+        && members.iter().all(|member| matches!(member, CesqlNode::Text(_)))
     {
         let wanted = scope.bytes(name)?;
         scope.steps.take(members.len())?;
-        let is_it = |member: &Node| matches!(member, Node::Text(text) if text.as_bytes() == wanted);
+        let is_it = |member: &CesqlNode| matches!(member, CesqlNode::Text(text) if text.as_bytes() == wanted);
         return Ok(members.iter().any(is_it));
     }
     let wanted = evaluate(wanted, scope)?;

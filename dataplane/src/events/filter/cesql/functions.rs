@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::eval::{Scope, evaluate};
-use super::{Fault, Node, TEXT_BYTES_MAX, Value};
+use super::eval::{EvaluationScope, evaluate};
+use super::{CesqlError, CesqlNode, CesqlValue, TEXT_BYTES_MAX};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Function {
+pub(super) enum CesqlFunction {
     Length,
     Concat,
     ConcatWs,
@@ -25,25 +25,25 @@ pub(super) enum Function {
 }
 
 /// Name, function, fewest and most arguments.
-const FUNCTIONS: [(&str, Function, usize, usize); 15] = [
-    ("LENGTH", Function::Length, 1, 1),
-    ("CONCAT", Function::Concat, 0, usize::MAX),
-    ("CONCAT_WS", Function::ConcatWs, 1, usize::MAX),
-    ("LOWER", Function::Lower, 1, 1),
-    ("UPPER", Function::Upper, 1, 1),
-    ("TRIM", Function::Trim, 1, 1),
-    ("LEFT", Function::Left, 2, 2),
-    ("RIGHT", Function::Right, 2, 2),
-    ("SUBSTRING", Function::Substring, 2, 3),
-    ("ABS", Function::Abs, 1, 1),
-    ("INT", Function::Int, 1, 1),
-    ("BOOL", Function::Bool, 1, 1),
-    ("STRING", Function::String, 1, 1),
-    ("IS_INT", Function::IsInt, 1, 1),
-    ("IS_BOOL", Function::IsBool, 1, 1),
+const FUNCTIONS: [(&str, CesqlFunction, usize, usize); 15] = [
+    ("LENGTH", CesqlFunction::Length, 1, 1),
+    ("CONCAT", CesqlFunction::Concat, 0, usize::MAX),
+    ("CONCAT_WS", CesqlFunction::ConcatWs, 1, usize::MAX),
+    ("LOWER", CesqlFunction::Lower, 1, 1),
+    ("UPPER", CesqlFunction::Upper, 1, 1),
+    ("TRIM", CesqlFunction::Trim, 1, 1),
+    ("LEFT", CesqlFunction::Left, 2, 2),
+    ("RIGHT", CesqlFunction::Right, 2, 2),
+    ("SUBSTRING", CesqlFunction::Substring, 2, 3),
+    ("ABS", CesqlFunction::Abs, 1, 1),
+    ("INT", CesqlFunction::Int, 1, 1),
+    ("BOOL", CesqlFunction::Bool, 1, 1),
+    ("STRING", CesqlFunction::String, 1, 1),
+    ("IS_INT", CesqlFunction::IsInt, 1, 1),
+    ("IS_BOOL", CesqlFunction::IsBool, 1, 1),
 ];
 
-impl Function {
+impl CesqlFunction {
     pub(super) fn find(name: &str, arguments: usize) -> Option<Self> {
         let found = FUNCTIONS.iter().find(|(known, _, min, max)| {
             name.eq_ignore_ascii_case(known) && (*min..=*max).contains(&arguments)
@@ -52,58 +52,62 @@ impl Function {
     }
 
     /// `arguments` are as many as [`Function::find`] was asked for.
-    pub(super) fn call<'e>(self, arguments: &'e [Node], scope: Scope<'e>) -> Result<Value<'e>, Fault<'e>> {
+    pub(super) fn call<'e>(
+        self,
+        arguments: &'e [CesqlNode],
+        scope: EvaluationScope<'e>,
+    ) -> Result<CesqlValue<'e>, CesqlError<'e>> {
         let (first, others) = match arguments.split_first() {
             Some((first, others)) => (evaluate(first, scope)?, others),
-            None => return Ok(Value::Text(Cow::Borrowed(""))), // CONCAT()
+            None => return Ok(CesqlValue::Text(Cow::Borrowed(""))), // CONCAT()
         };
         // Every function goes through its text once or twice; CONCAT copies each argument once.
         scope.steps.take_text(2 * first.text_bytes())?;
         let number = |at: usize| others.get(at).map(|node| evaluate(node, scope)?.integer()).transpose();
         Ok(match self {
-            Self::Length => Value::Integer(count(&first.text())?),
-            Self::Concat => Value::Text(join(Some(first), "", others, scope)?),
-            Self::ConcatWs => Value::Text(join(None, &first.text(), others, scope)?),
+            Self::Length => CesqlValue::Integer(count(&first.text())?),
+            Self::Concat => CesqlValue::Text(join(Some(first), "", others, scope)?),
+            Self::ConcatWs => CesqlValue::Text(join(None, &first.text(), others, scope)?),
             Self::Lower | Self::Upper => {
                 let text = first.text();
                 scope.steps.take(text.len())?; // character by character
-                Value::Text(if self == Self::Lower { lower(text) } else { upper(text) })
+                CesqlValue::Text(if self == Self::Lower { lower(text) } else { upper(text) })
             }
-            Self::Trim => Value::Text(cut(first.text(), |text| text.trim())),
-            Self::Left => Value::Text(left(first.text(), number(0)?.unwrap_or_default())?),
-            Self::Right => Value::Text(right(first.text(), number(0)?.unwrap_or_default())?),
+            Self::Trim => CesqlValue::Text(cut(first.text(), |text| text.trim())),
+            Self::Left => CesqlValue::Text(left(first.text(), number(0)?.unwrap_or_default())?),
+            Self::Right => CesqlValue::Text(right(first.text(), number(0)?.unwrap_or_default())?),
             Self::Substring => {
                 let position = number(0)?.unwrap_or_default();
-                Value::Text(substring(first.text(), position, number(1)?)?)
+                CesqlValue::Text(substring(first.text(), position, number(1)?)?)
             }
-            Self::Abs => Value::Integer(first.integer()?.checked_abs().ok_or(Fault::Overflow)?),
-            Self::Int => Value::Integer(first.integer()?),
-            Self::Bool => Value::Boolean(first.boolean()?),
-            Self::String => Value::Text(first.text()),
-            Self::IsInt => Value::Boolean(first.integer().is_ok()),
-            Self::IsBool => Value::Boolean(first.boolean().is_ok()),
+            Self::Abs => CesqlValue::Integer(first.integer()?.checked_abs().ok_or(CesqlError::Overflow)?),
+            Self::Int => CesqlValue::Integer(first.integer()?),
+            Self::Bool => CesqlValue::Boolean(first.boolean()?),
+            Self::String => CesqlValue::Text(first.text()),
+            Self::IsInt => CesqlValue::Boolean(first.integer().is_ok()),
+            Self::IsBool => CesqlValue::Boolean(first.boolean().is_ok()),
         })
     }
 }
 
-fn count<'e>(text: &str) -> Result<i32, Fault<'e>> {
-    i32::try_from(text.chars().count()).map_err(|_| Fault::Overflow)
+fn count<'e>(text: &str) -> Result<i32, CesqlError<'e>> {
+    i32::try_from(text.chars().count()).map_err(|_| CesqlError::Overflow)
 }
 
 /// Allocates: the text stands nowhere yet.
 fn join<'e>(
-    first: Option<Value<'e>>,
+    first: Option<CesqlValue<'e>>,
     separator: &str,
-    others: &'e [Node],
-    scope: Scope<'e>,
-) -> Result<Cow<'e, str>, Fault<'e>> {
+    others: &'e [CesqlNode],
+    scope: EvaluationScope<'e>,
+) -> Result<Cow<'e, str>, CesqlError<'e>> {
     let mut is_begun = first.is_some();
     let mut joined = first.map(|first| first.text().into_owned()).unwrap_or_default();
     for other in others {
         let other = evaluate(other, scope)?.text();
         scope.steps.take_text(separator.len() + other.len())?;
         if joined.len() + separator.len() + other.len() > TEXT_BYTES_MAX {
-            return Err(Fault::TooLong);
+            return Err(CesqlError::TooLong);
         }
         if std::mem::replace(&mut is_begun, true) {
             joined.push_str(separator);
@@ -136,20 +140,24 @@ fn cut<'e>(text: Cow<'e, str>, part: impl for<'t> Fn(&'t str) -> &'t str) -> Cow
     }
 }
 
-fn left<'e>(text: Cow<'e, str>, characters: i32) -> Result<Cow<'e, str>, Fault<'e>> {
-    let characters = usize::try_from(characters).map_err(|_| Fault::Argument("LEFT"))?;
+fn left<'e>(text: Cow<'e, str>, characters: i32) -> Result<Cow<'e, str>, CesqlError<'e>> {
+    let characters = usize::try_from(characters).map_err(|_| CesqlError::Argument("LEFT"))?;
     Ok(cut(text, |text| &text[..offset(text, characters)]))
 }
 
-fn right<'e>(text: Cow<'e, str>, characters: i32) -> Result<Cow<'e, str>, Fault<'e>> {
-    let characters = usize::try_from(characters).map_err(|_| Fault::Argument("RIGHT"))?;
+fn right<'e>(text: Cow<'e, str>, characters: i32) -> Result<Cow<'e, str>, CesqlError<'e>> {
+    let characters = usize::try_from(characters).map_err(|_| CesqlError::Argument("RIGHT"))?;
     let skipped = text.chars().count().saturating_sub(characters);
     Ok(cut(text, |text| &text[offset(text, skipped)..]))
 }
 
 /// From `position`, counted from 1 or from the end; position 0 is nowhere, and gives nothing.
-fn substring<'e>(text: Cow<'e, str>, position: i32, length: Option<i32>) -> Result<Cow<'e, str>, Fault<'e>> {
-    const OUT: Fault<'static> = Fault::Argument("SUBSTRING");
+fn substring<'e>(
+    text: Cow<'e, str>,
+    position: i32,
+    length: Option<i32>,
+) -> Result<Cow<'e, str>, CesqlError<'e>> {
+    const OUT: CesqlError<'static> = CesqlError::Argument("SUBSTRING");
     let characters = text.chars().count();
     let distance = usize::try_from(position.unsigned_abs()).map_err(|_| OUT)?;
     let length = length.map_or(Ok(characters), |length| usize::try_from(length).map_err(|_| OUT))?;

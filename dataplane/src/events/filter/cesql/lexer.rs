@@ -3,22 +3,22 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::ParseError;
+use super::CesqlParseError;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Token<'t> {
+pub(super) enum CesqlToken<'t> {
     /// A name of an attribute or a function; letters, digits, `_`.
     Name(&'t str),
-    Keyword(Keyword),
+    Keyword(CesqlKeyword),
     /// Digits, without sign.
     Number(&'t str),
     Text(Cow<'t, str>),
-    Symbol(Symbol),
+    Symbol(CesqlSymbol),
     End,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keyword {
+pub(super) enum CesqlKeyword {
     And,
     Or,
     Xor,
@@ -31,7 +31,7 @@ pub(super) enum Keyword {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Symbol {
+pub(super) enum CesqlSymbol {
     Open,
     Close,
     Comma,
@@ -48,73 +48,73 @@ pub(super) enum Symbol {
     GreaterOrEqual,
 }
 
-const KEYWORDS: [(&str, Keyword); 9] = [
-    ("AND", Keyword::And),
-    ("OR", Keyword::Or),
-    ("XOR", Keyword::Xor),
-    ("NOT", Keyword::Not),
-    ("LIKE", Keyword::Like),
-    ("IN", Keyword::In),
-    ("EXISTS", Keyword::Exists),
-    ("TRUE", Keyword::True),
-    ("FALSE", Keyword::False),
+const KEYWORDS: [(&str, CesqlKeyword); 9] = [
+    ("AND", CesqlKeyword::And),
+    ("OR", CesqlKeyword::Or),
+    ("XOR", CesqlKeyword::Xor),
+    ("NOT", CesqlKeyword::Not),
+    ("LIKE", CesqlKeyword::Like),
+    ("IN", CesqlKeyword::In),
+    ("EXISTS", CesqlKeyword::Exists),
+    ("TRUE", CesqlKeyword::True),
+    ("FALSE", CesqlKeyword::False),
 ];
 
 /// The longer ones first.
-const SYMBOLS: [(&str, Symbol); 15] = [
-    ("!=", Symbol::NotEqual),
-    ("<>", Symbol::NotEqual),
-    ("<=", Symbol::LessOrEqual),
-    (">=", Symbol::GreaterOrEqual),
-    ("<", Symbol::Less),
-    (">", Symbol::Greater),
-    ("=", Symbol::Equal),
-    ("(", Symbol::Open),
-    (")", Symbol::Close),
-    (",", Symbol::Comma),
-    ("*", Symbol::Star),
-    ("/", Symbol::Slash),
-    ("%", Symbol::Percent),
-    ("+", Symbol::Plus),
-    ("-", Symbol::Minus),
+const SYMBOLS: [(&str, CesqlSymbol); 15] = [
+    ("!=", CesqlSymbol::NotEqual),
+    ("<>", CesqlSymbol::NotEqual),
+    ("<=", CesqlSymbol::LessOrEqual),
+    (">=", CesqlSymbol::GreaterOrEqual),
+    ("<", CesqlSymbol::Less),
+    (">", CesqlSymbol::Greater),
+    ("=", CesqlSymbol::Equal),
+    ("(", CesqlSymbol::Open),
+    (")", CesqlSymbol::Close),
+    (",", CesqlSymbol::Comma),
+    ("*", CesqlSymbol::Star),
+    ("/", CesqlSymbol::Slash),
+    ("%", CesqlSymbol::Percent),
+    ("+", CesqlSymbol::Plus),
+    ("-", CesqlSymbol::Minus),
 ];
 
-pub(super) struct Lexer<'t> {
+pub(super) struct CesqlLexer<'t> {
     text: &'t str,
     /// Bytes read; always between two characters.
     at: usize,
 }
 
-impl<'t> Lexer<'t> {
+impl<'t> CesqlLexer<'t> {
     pub(super) const fn new(text: &'t str) -> Self {
         Self { text, at: 0 }
     }
 
     /// The next token and the byte that it begins at.
-    pub(super) fn next(&mut self) -> Result<(usize, Token<'t>), ParseError> {
+    pub(super) fn next(&mut self) -> Result<(usize, CesqlToken<'t>), CesqlParseError> {
         let rest = &self.text[self.at..];
         let rest = rest.trim_start_matches([' ', '\t', '\r', '\n']);
         let start = self.text.len() - rest.len();
         self.at = start;
-        let Some(first) = rest.chars().next() else { return Ok((start, Token::End)) };
+        let Some(first) = rest.chars().next() else { return Ok((start, CesqlToken::End)) };
         if first.is_ascii_alphanumeric() {
             let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
             self.at = start + end;
             return Ok((start, word(&rest[..end])));
         }
         if first == '\'' || first == '"' {
-            return self.quoted(start, first).map(|text| (start, Token::Text(text)));
+            return self.quoted(start, first).map(|text| (start, CesqlToken::Text(text)));
         }
         let Some((spelling, symbol)) = SYMBOLS.iter().find(|(spelling, _)| rest.starts_with(spelling)) else {
             return Err(self.error(start, format!("{first:?} means nothing here")));
         };
         self.at = start + spelling.len();
-        Ok((start, Token::Symbol(*symbol)))
+        Ok((start, CesqlToken::Symbol(*symbol)))
     }
 
     /// In a text a backslash keeps the quote behind it from ending the text. Other backslashes stand for
     /// themselves, so that patterns can have theirs.
-    fn quoted(&mut self, start: usize, quote: char) -> Result<Cow<'t, str>, ParseError> {
+    fn quoted(&mut self, start: usize, quote: char) -> Result<Cow<'t, str>, CesqlParseError> {
         let inner = &self.text[start + 1..];
         let mut is_escaped = false;
         for (at, c) in inner.char_indices() {
@@ -140,19 +140,19 @@ impl<'t> Lexer<'t> {
         &self.text[bytes]
     }
 
-    pub(super) fn error(&self, at: usize, reason: impl Into<String>) -> ParseError {
+    pub(super) fn error(&self, at: usize, reason: impl Into<String>) -> CesqlParseError {
         let position = 1 + self.text[..at].chars().count();
-        ParseError { position, reason: reason.into() }
+        CesqlParseError { position, reason: reason.into() }
     }
 }
 
-fn word(word: &str) -> Token<'_> {
+fn word(word: &str) -> CesqlToken<'_> {
     if word.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Token::Number(word);
+        return CesqlToken::Number(word);
     }
     match KEYWORDS.iter().find(|(spelling, _)| word.eq_ignore_ascii_case(spelling)) {
-        Some((_, keyword)) => Token::Keyword(*keyword),
-        None => Token::Name(word),
+        Some((_, keyword)) => CesqlToken::Keyword(*keyword),
+        None => CesqlToken::Name(word),
     }
 }
 

@@ -20,13 +20,13 @@ mod value;
 use std::fmt;
 
 pub(super) use eval::attribute;
-pub use value::{Fault, Value};
+pub use value::{CesqlError, CesqlValue};
 
-use self::eval::Scope;
-use self::functions::Function;
-use self::pattern::Pattern;
+use self::eval::EvaluationScope;
+use self::functions::CesqlFunction;
+use self::pattern::LikePattern;
 use super::steps::Steps;
-use crate::events::record::Record;
+use crate::events::record::EventRecord;
 
 /// Longest expression, in bytes. Evaluation is linear in it, and one stands in front of every event.
 pub const EXPRESSION_BYTES_MAX: usize = 8 << 10;
@@ -41,39 +41,43 @@ pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// A parsed expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expression {
-    root: Node,
+pub struct CesqlExpression {
+    root: CesqlNode,
 }
 
 /// Where and why a text is not an expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParseError {
+pub struct CesqlParseError {
     /// The first character that does not fit, counted from 1.
     pub position: usize,
     pub reason: String,
 }
 
-impl fmt::Display for ParseError {
+impl fmt::Display for CesqlParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at character {}: {}", self.position, self.reason)
     }
 }
 
-impl std::error::Error for ParseError {}
+impl std::error::Error for CesqlParseError {}
 
 /// Reads an expression. Never panics, whatever the text.
-pub fn parse(text: &str) -> Result<Expression, ParseError> {
+pub fn parse(text: &str) -> Result<CesqlExpression, CesqlParseError> {
     if text.len() > EXPRESSION_BYTES_MAX {
         let reason = format!("the expression has {} bytes, {EXPRESSION_BYTES_MAX} is the limit", text.len());
-        return Err(ParseError { position: 1, reason });
+        return Err(CesqlParseError { position: 1, reason });
     }
-    parser::parse(text).map(|root| Expression { root })
+    parser::parse(text).map(|root| CesqlExpression { root })
 }
 
-impl Expression {
+impl CesqlExpression {
     /// The expression's value for this event.
-    pub fn evaluate<'e>(&'e self, event: &'e Record, steps: &'e Steps) -> Result<Value<'e>, Fault<'e>> {
-        eval::evaluate(&self.root, Scope { event, steps })
+    pub fn evaluate<'e>(
+        &'e self,
+        event: &'e EventRecord,
+        steps: &'e Steps,
+    ) -> Result<CesqlValue<'e>, CesqlError<'e>> {
+        eval::evaluate(&self.root, EvaluationScope { event, steps })
     }
 
     /// The calls that no function answers to, in order, as they are written and with their number of arguments:
@@ -87,41 +91,43 @@ impl Expression {
 
     /// Whether the value is the Boolean `true`; an error or another type is not (X-FLT-09).
     #[must_use]
-    pub fn holds(&self, event: &Record, steps: &Steps) -> bool {
+    pub fn holds(&self, event: &EventRecord, steps: &Steps) -> bool {
         match &self.root {
-            Node::Text(_) | Node::Integer(_) | Node::Attribute(_) | Node::Minus(_) | Node::Arithmetic(..) => {
-                false
+            CesqlNode::Text(_)
+            | CesqlNode::Integer(_)
+            | CesqlNode::Attribute(_)
+            | CesqlNode::Minus(_)
+            | CesqlNode::Arithmetic(..) => false,
+            CesqlNode::Call(..) | CesqlNode::MissingFunction(..) => {
+                matches!(self.evaluate(event, steps), Ok(CesqlValue::Boolean(true)))
             }
-            Node::Call(..) | Node::MissingFunction(..) => {
-                matches!(self.evaluate(event, steps), Ok(Value::Boolean(true)))
-            }
-            _ => eval::truth(&self.root, Scope { event, steps }) == Ok(true),
+            _ => eval::truth(&self.root, EvaluationScope { event, steps }) == Ok(true),
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Node {
+enum CesqlNode {
     Text(Box<str>),
     Integer(i32),
     Boolean(bool),
     /// Lower case, like all names of attributes.
     Attribute(Box<str>),
     Exists(Box<str>),
-    Not(Box<Node>),
-    Minus(Box<Node>),
-    Arithmetic(Arithmetic, Box<[Node; 2]>),
-    Compare(Compare, Box<[Node; 2]>),
+    Not(Box<CesqlNode>),
+    Minus(Box<CesqlNode>),
+    Arithmetic(Arithmetic, Box<[CesqlNode; 2]>),
+    Compare(Compare, Box<[CesqlNode; 2]>),
     /// `first AND (a OR (b XOR …))`, flat, because people write long ones.
-    Logic(Box<Node>, Vec<(Logic, Node)>),
-    Like(Box<Node>, Pattern),
-    In(Box<Node>, Vec<Node>),
-    Call(Function, Vec<Node>),
+    Logic(Box<CesqlNode>, Vec<(Logic, CesqlNode)>),
+    Like(Box<CesqlNode>, LikePattern),
+    In(Box<CesqlNode>, Vec<CesqlNode>),
+    Call(CesqlFunction, Vec<CesqlNode>),
     /// A call that no function answers to: an error when it is evaluated (X-SQL-06).
     MissingFunction(Box<str>, usize),
 }
 
-impl Node {
+impl CesqlNode {
     /// As deep as the expression, which has a limit.
     fn find_missing(&self, missing: &mut Vec<String>) {
         match self {

@@ -14,11 +14,11 @@ const WORD_CHARACTERS: usize = u64::BITS as usize;
 
 /// A pattern, cut at its `%`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pattern {
+pub(super) struct LikePattern {
     /// What the text begins with; the whole text if there is no `%`.
     first: Vec<Part>,
     /// What is found between two `%`, one after the other.
-    middle: Vec<Piece>,
+    middle: Vec<LikeSegment>,
     /// What the text ends with; `None` if there is no `%`.
     last: Option<Last>,
 }
@@ -33,7 +33,7 @@ enum Part {
 
 /// What stands between two `%`. The `_` at its ends only count characters, so they are no part of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Piece {
+struct LikeSegment {
     skip: usize,
     search: Search,
     /// `_` behind what was found.
@@ -55,13 +55,13 @@ struct Last {
     characters: usize,
 }
 
-impl Pattern {
+impl LikePattern {
     pub(super) fn new(text: &str) -> Self {
         let mut pieces = cut(text).into_iter();
         let first = pieces.next().unwrap_or_default();
         let mut rest: Vec<_> = pieces.collect();
         let last = rest.pop().map(|parts| Last { characters: characters(&parts), parts });
-        Self { first, middle: rest.into_iter().map(Piece::new).collect(), last }
+        Self { first, middle: rest.into_iter().map(LikeSegment::new).collect(), last }
     }
 
     /// Takes each piece where it fits first; the last must fit at the end.
@@ -143,7 +143,7 @@ fn skip<'t>(text: &'t str, count: usize, steps: &Steps) -> Result<Option<&'t str
     Ok((0..count).all(|_| characters.next().is_some()).then_some(characters.as_str()))
 }
 
-impl Piece {
+impl LikeSegment {
     fn new(mut parts: Vec<Part>) -> Self {
         let behind = match parts.as_slice() {
             [_, .., Part::Any(count)] => *count,
@@ -324,7 +324,7 @@ mod tests {
     }
 
     fn is_like(text: &str, pattern: &str) -> bool {
-        Pattern::new(pattern).matches(text, &Steps::default()).unwrap()
+        LikePattern::new(pattern).matches(text, &Steps::default()).unwrap()
     }
 
     proptest! {
@@ -388,7 +388,7 @@ mod tests {
             (&mixed, format!("%{}", "é_".repeat(25)), true),
         ] {
             let steps = Steps::default();
-            let found = Pattern::new(&pattern).matches(text, &steps);
+            let found = LikePattern::new(&pattern).matches(text, &steps);
             assert_eq!(found, Ok(expected), "{}", &pattern[..8]);
             assert!(steps.used() <= 4 * text.len(), "{} steps for {}", steps.used(), &pattern[..8]);
         }
@@ -398,7 +398,7 @@ mod tests {
     fn pattern_that_needs_more_steps_is_an_error() {
         let (text, pattern) = ("a".repeat(900 << 10), format!("%{}b%", "a_".repeat(4000)));
         let steps = Steps::default();
-        assert_eq!(Pattern::new(&pattern).matches(&text, &steps), Err(OverBudget));
+        assert_eq!(LikePattern::new(&pattern).matches(&text, &steps), Err(OverBudget));
         assert!(steps.is_over());
     }
 }

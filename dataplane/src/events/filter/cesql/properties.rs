@@ -6,29 +6,29 @@ use super::tests::sample;
 use super::*;
 
 /// Expressions as trees, with the text that means them, every operand in parentheses.
-fn written() -> impl Strategy<Value = (Node, String)> {
+fn written() -> impl Strategy<Value = (CesqlNode, String)> {
     let leaf = prop_oneof![
-        any::<i32>().prop_map(|n| (Node::Integer(n), n.to_string())),
-        any::<bool>().prop_map(|b| (Node::Boolean(b), b.to_string())),
+        any::<i32>().prop_map(|n| (CesqlNode::Integer(n), n.to_string())),
+        any::<bool>().prop_map(|b| (CesqlNode::Boolean(b), b.to_string())),
         "[a-z' \"%_é]{0,6}".prop_map(|t| {
             let quoted = format!("'{}'", t.replace('\'', "\\'"));
-            (Node::Text(t.into()), quoted)
+            (CesqlNode::Text(t.into()), quoted)
         }),
         "[a-z][a-z0-9]{3,8}"
             .prop_filter("no keyword", |name| !["like", "true", "false", "exists"].contains(&&**name))
             .prop_flat_map(|name| prop_oneof![
-                Just((Node::Attribute(name.clone().into()), name.clone())),
-                Just((Node::Exists(name.clone().into()), format!("EXISTS {name}"))),
+                Just((CesqlNode::Attribute(name.clone().into()), name.clone())),
+                Just((CesqlNode::Exists(name.clone().into()), format!("EXISTS {name}"))),
             ]),
     ];
     leaf.prop_recursive(5, 40, 3, |inner| {
         let pair = (inner.clone(), inner.clone());
         let list = proptest::collection::vec(inner.clone(), 1..4);
         prop_oneof![
-            inner.clone().prop_map(|(n, t)| (Node::Not(Box::new(n)), format!("NOT ({t})"))),
-            inner.clone().prop_map(|(n, t)| (Node::Minus(Box::new(n)), format!("-({t})"))),
+            inner.clone().prop_map(|(n, t)| (CesqlNode::Not(Box::new(n)), format!("NOT ({t})"))),
+            inner.clone().prop_map(|(n, t)| (CesqlNode::Minus(Box::new(n)), format!("-({t})"))),
             (inner.clone(), "[a%_]{0,4}").prop_map(|((n, t), pattern)| {
-                (Node::Like(Box::new(n), Pattern::new(&pattern)), format!("({t}) LIKE '{pattern}'"))
+                (CesqlNode::Like(Box::new(n), LikePattern::new(&pattern)), format!("({t}) LIKE '{pattern}'"))
             }),
             (pair.clone(), 0_usize..5).prop_map(|(((a, s), (b, t)), at)| {
                 let operators = [
@@ -39,7 +39,7 @@ fn written() -> impl Strategy<Value = (Node, String)> {
                     Arithmetic::Modulo,
                 ];
                 let spelling = ["+", "-", "*", "/", "%"][at];
-                (Node::Arithmetic(operators[at], Box::new([a, b])), format!("({s}){spelling}({t})"))
+                (CesqlNode::Arithmetic(operators[at], Box::new([a, b])), format!("({s}){spelling}({t})"))
             }),
             (pair, 0_usize..6).prop_map(|(((a, s), (b, t)), at)| {
                 let operators = [
@@ -51,7 +51,7 @@ fn written() -> impl Strategy<Value = (Node, String)> {
                     Compare::GreaterOrEqual,
                 ];
                 let spelling = ["=", "!=", "<", "<=", ">", ">="][at];
-                (Node::Compare(operators[at], Box::new([a, b])), format!("({s}){spelling}({t})"))
+                (CesqlNode::Compare(operators[at], Box::new([a, b])), format!("({s}){spelling}({t})"))
             }),
             (inner.clone(), proptest::collection::vec((inner.clone(), 0_usize..3), 1..4)).prop_map(
                 |((first, mut text), rest)| {
@@ -61,12 +61,12 @@ fn written() -> impl Strategy<Value = (Node, String)> {
                         ([Logic::And, Logic::Or, Logic::Xor][at], node)
                     });
                     let rest = rest.collect();
-                    (Node::Logic(Box::new(first), rest), text)
+                    (CesqlNode::Logic(Box::new(first), rest), text)
                 }
             ),
             (inner, list).prop_map(|((n, t), members)| {
                 let (nodes, texts): (Vec<_>, Vec<_>) = members.into_iter().unzip();
-                (Node::In(Box::new(n), nodes), format!("({t}) in ({})", texts.join(", ")))
+                (CesqlNode::In(Box::new(n), nodes), format!("({t}) in ({})", texts.join(", ")))
             }),
         ]
     })
@@ -74,7 +74,7 @@ fn written() -> impl Strategy<Value = (Node, String)> {
 
 /// The value as the rules say it, without the shortcuts of the evaluator: a chain is taken apart into
 /// pairs.
-fn slow_logic<'e>(first: bool, rest: &'e [(Logic, Node)], scope: Scope<'e>) -> Option<bool> {
+fn slow_logic<'e>(first: bool, rest: &'e [(Logic, CesqlNode)], scope: EvaluationScope<'e>) -> Option<bool> {
     let Some(((operator, next), others)) = rest.split_first() else { return Some(first) };
     let right = || {
         let next = eval::evaluate(next, scope).ok()?.boolean().ok()?;
@@ -130,8 +130,8 @@ proptest! {
     #[test]
     fn a_chain_of_logic_is_the_pairs_that_it_stands_for((tree, _) in written()) {
         let (event, steps) = (sample(), Steps::default());
-        let scope = Scope { event: &event, steps: &steps };
-        if let Node::Logic(first, rest) = &tree
+        let scope = EvaluationScope { event: &event, steps: &steps };
+        if let CesqlNode::Logic(first, rest) = &tree
             && let Some(first) = eval::evaluate(first, scope).ok().and_then(|first| first.boolean().ok())
         {
             let found = eval::evaluate(&tree, scope).ok().and_then(|found| found.boolean().ok());

@@ -9,38 +9,38 @@ const ENVELOPE: &str = r#"{"specversion":"1.0","id":"7","source":"/shop/1","type
     "time":"2018-04-05T17:31:00Z","dataschema":"urn:s","n":5,"big":2147483648,"yes":true,"no":"False",
     "word":"Grüße","digits":"-12","hop1":"3","percent":"50% off","under":"a_b","data":1}"#;
 
-pub(super) fn sample() -> Record {
+pub(super) fn sample() -> EventRecord {
     event(&ENVELOPE.replace("2147483648", "\"2147483648\""))
 }
 
-enum Expected {
-    Is(Value<'static>),
-    Fails(Fault<'static>),
+enum ExpectedValue {
+    Is(CesqlValue<'static>),
+    Fails(CesqlError<'static>),
 }
 
-fn text(text: &'static str) -> Expected {
-    Expected::Is(Value::Text(Cow::Borrowed(text)))
+fn text(text: &'static str) -> ExpectedValue {
+    ExpectedValue::Is(CesqlValue::Text(Cow::Borrowed(text)))
 }
 
-const fn number(number: i32) -> Expected {
-    Expected::Is(Value::Integer(number))
+const fn number(number: i32) -> ExpectedValue {
+    ExpectedValue::Is(CesqlValue::Integer(number))
 }
 
-const YES: Expected = Expected::Is(Value::Boolean(true));
-const NO: Expected = Expected::Is(Value::Boolean(false));
-const MISSING: Expected = Expected::Fails(Fault::MissingAttribute("absent"));
-const ZERO: Expected = Expected::Fails(Fault::DivisionByZero);
-const NO_INTEGER: Expected = Expected::Fails(Fault::Cast("Integer"));
-const NO_BOOLEAN: Expected = Expected::Fails(Fault::Cast("Boolean"));
-const OVERFLOW: Expected = Expected::Fails(Fault::Overflow);
+const YES: ExpectedValue = ExpectedValue::Is(CesqlValue::Boolean(true));
+const NO: ExpectedValue = ExpectedValue::Is(CesqlValue::Boolean(false));
+const MISSING: ExpectedValue = ExpectedValue::Fails(CesqlError::MissingAttribute("absent"));
+const ZERO: ExpectedValue = ExpectedValue::Fails(CesqlError::DivisionByZero);
+const NO_INTEGER: ExpectedValue = ExpectedValue::Fails(CesqlError::Cast("Integer"));
+const NO_BOOLEAN: ExpectedValue = ExpectedValue::Fails(CesqlError::Cast("Boolean"));
+const OVERFLOW: ExpectedValue = ExpectedValue::Fails(CesqlError::Overflow);
 
-fn check(cases: impl IntoIterator<Item = (&'static str, Expected)>) {
+fn check(cases: impl IntoIterator<Item = (&'static str, ExpectedValue)>) {
     let event = sample();
     for (text, expected) in cases {
         let expression = parse(text).unwrap_or_else(|why| panic!("{text}: {why}"));
         match (expression.evaluate(&event, &Steps::default()), expected) {
-            (Ok(found), Expected::Is(value)) => assert_eq!(found, value, "{text}"),
-            (Err(found), Expected::Fails(fault)) => assert_eq!(found, fault, "{text}"),
+            (Ok(found), ExpectedValue::Is(value)) => assert_eq!(found, value, "{text}"),
+            (Err(found), ExpectedValue::Fails(fault)) => assert_eq!(found, fault, "{text}"),
             (found, _) => panic!("{text} is {found:?}"),
         }
     }
@@ -283,9 +283,9 @@ fn in_casts_members_to_the_left() {
 /// X-SQL-08.
 #[test]
 fn functions_on_strings() {
-    const LEFT: Expected = Expected::Fails(Fault::Argument("LEFT"));
-    const RIGHT: Expected = Expected::Fails(Fault::Argument("RIGHT"));
-    const SUBSTRING: Expected = Expected::Fails(Fault::Argument("SUBSTRING"));
+    const LEFT: ExpectedValue = ExpectedValue::Fails(CesqlError::Argument("LEFT"));
+    const RIGHT: ExpectedValue = ExpectedValue::Fails(CesqlError::Argument("RIGHT"));
+    const SUBSTRING: ExpectedValue = ExpectedValue::Fails(CesqlError::Argument("SUBSTRING"));
     check([
         ("LENGTH(word)", number(5)),
         ("length('')", number(0)),
@@ -355,10 +355,10 @@ fn functions_on_integers_and_types() {
 #[test]
 fn a_function_that_does_not_exist_is_an_error_of_evaluation() {
     check([
-        ("LENGHT('a')", Expected::Fails(Fault::MissingFunction("LENGHT"))),
-        ("LENGTH()", Expected::Fails(Fault::MissingFunction("LENGTH"))),
-        ("LENGTH('a', 'b')", Expected::Fails(Fault::MissingFunction("LENGTH"))),
-        ("CONCAT_WS()", Expected::Fails(Fault::MissingFunction("CONCAT_WS"))),
+        ("LENGHT('a')", ExpectedValue::Fails(CesqlError::MissingFunction("LENGHT"))),
+        ("LENGTH()", ExpectedValue::Fails(CesqlError::MissingFunction("LENGTH"))),
+        ("LENGTH('a', 'b')", ExpectedValue::Fails(CesqlError::MissingFunction("LENGTH"))),
+        ("CONCAT_WS()", ExpectedValue::Fails(CesqlError::MissingFunction("CONCAT_WS"))),
         ("TRUE OR LENGHT('a')", YES),
     ]);
 }
@@ -368,13 +368,16 @@ fn what_functions_put_together_is_bounded() {
     let long = format!("'{}'", "x".repeat(4000));
     let event = sample();
     let twice = parse(&format!("LENGTH(CONCAT({long}, {long}))")).unwrap();
-    assert_eq!(twice.evaluate(&event, &Steps::default()), Ok(Value::Integer(8000)));
+    assert_eq!(twice.evaluate(&event, &Steps::default()), Ok(CesqlValue::Integer(8000)));
 
     let grown = event_with_word(&"x".repeat(TEXT_BYTES_MAX / 2 + 1));
-    assert_eq!(parse("CONCAT(word, word)").unwrap().evaluate(&grown, &Steps::default()), Err(Fault::TooLong));
+    assert_eq!(
+        parse("CONCAT(word, word)").unwrap().evaluate(&grown, &Steps::default()),
+        Err(CesqlError::TooLong)
+    );
 }
 
-fn event_with_word(word: &str) -> Record {
+fn event_with_word(word: &str) -> EventRecord {
     event(&format!(r#"{{"specversion":"1.0","id":"7","source":"/s","type":"t","word":"{word}"}}"#))
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// What an expression comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value<'e> {
+pub enum CesqlValue<'e> {
     Text(Cow<'e, str>),
     Integer(i32),
     Boolean(bool),
@@ -12,7 +12,7 @@ pub enum Value<'e> {
 
 /// Why an expression has no value for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault<'e> {
+pub enum CesqlError<'e> {
     #[error("the event has no attribute \"{0}\"")]
     MissingAttribute(&'e str),
     #[error("there is no function {0} with this many arguments")]
@@ -31,22 +31,22 @@ pub enum Fault<'e> {
     OverBudget,
 }
 
-impl<'e> Value<'e> {
-    pub(super) fn integer(&self) -> Result<i32, Fault<'e>> {
+impl<'e> CesqlValue<'e> {
+    pub(super) fn integer(&self) -> Result<i32, CesqlError<'e>> {
         match self {
             Self::Integer(number) => Ok(*number),
             Self::Boolean(yes) => Ok(i32::from(*yes)),
-            Self::Text(text) => text.parse().map_err(|_| Fault::Cast("Integer")),
+            Self::Text(text) => text.parse().map_err(|_| CesqlError::Cast("Integer")),
         }
     }
 
-    pub(super) fn boolean(&self) -> Result<bool, Fault<'e>> {
+    pub(super) fn boolean(&self) -> Result<bool, CesqlError<'e>> {
         match self {
             Self::Boolean(yes) => Ok(*yes),
             Self::Integer(number) => Ok(*number != 0),
             Self::Text(text) if text.eq_ignore_ascii_case("true") => Ok(true),
             Self::Text(text) if text.eq_ignore_ascii_case("false") => Ok(false),
-            Self::Text(_) => Err(Fault::Cast("Boolean")),
+            Self::Text(_) => Err(CesqlError::Cast("Boolean")),
         }
     }
 
@@ -69,11 +69,11 @@ impl<'e> Value<'e> {
     }
 
     /// Whether `self`, made the type of `right`, is `right`.
-    pub(super) fn equals(self, right: &Value<'_>) -> Result<bool, Fault<'e>> {
+    pub(super) fn equals(self, right: &CesqlValue<'_>) -> Result<bool, CesqlError<'e>> {
         Ok(match right {
-            Value::Boolean(yes) => self.boolean()? == *yes,
-            Value::Integer(number) => self.integer()? == *number,
-            Value::Text(text) => self.text() == *text,
+            CesqlValue::Boolean(yes) => self.boolean()? == *yes,
+            CesqlValue::Integer(number) => self.integer()? == *number,
+            CesqlValue::Text(text) => self.text() == *text,
         })
     }
 }

@@ -1,0 +1,232 @@
+//! Field validation: what is said about fields that no kind knows, and fields that stand twice.
+//!
+//! Both are dropped on the way in. `fieldValidation` chooses whether the client is told (`Warn`, the
+//! default), refused (`Strict`, what kubectl asks for) or neither.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fmt;
+
+use axum::response::Response;
+use http::{HeaderName, HeaderValue};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use crate::kind_registry::{AdmissionError, KindEntry, KindMeta};
+
+use super::errors::StatusError;
+
+const WARNING: HeaderName = HeaderName::from_static("warning");
+/// Bytes of all warnings of one answer; Kubernetes' figure. What is beyond is not told.
+const WARNING_BYTES_MAX: usize = 4096;
+/// Fields given twice that are told one by one.
+const DUPLICATES_REPORTED_MAX: usize = 100;
+/// Bytes of their paths: a key may be as long as the body.
+const DUPLICATES_BYTES_MAX: usize = 64 * 1024;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum FieldValidation {
+    Ignore,
+    #[default]
+    Warn,
+    Strict,
+}
+
+/// What is wrong with the fields of `object`, as a client is warned of it; refused if it wants that.
+pub(super) fn check(
+    entry: &KindEntry,
+    validation: FieldValidation,
+    object: &Value,
+    duplicates: Vec<String>,
+) -> Result<Vec<String>, StatusError> {
+    if validation == FieldValidation::Ignore {
+        return Ok(Vec::new());
+    }
+    let unknown = entry.unknown_fields(object).into_iter().map(|path| format!("unknown field {path:?}"));
+    let found: Vec<String> = unknown.chain(duplicates).collect();
+    if validation == FieldValidation::Strict && !found.is_empty() {
+        return Err(strict_error(entry.meta, &found));
+    }
+    Ok(found.into_iter().chain((entry.warnings)(object)).collect())
+}
+
+fn strict_error(meta: &KindMeta, found: &[String]) -> StatusError {
+    StatusError::from_admission_error(
+        meta,
+        "",
+        AdmissionError::Malformed(format!("strict decoding error: {}", found.join(", "))),
+    )
+}
+
+/// Adds the warnings to an answer, in the form that kubectl prints.
+pub(super) fn with_warnings(mut response: Response, warnings: &[impl AsRef<str>]) -> Response {
+    let mut bytes = 0;
+    for warning in warnings {
+        let quoted = warning.as_ref().replace('\\', "\\\\").replace('"', "\\\"");
+        bytes += quoted.len();
+        if bytes > WARNING_BYTES_MAX {
+            break;
+        }
+        // A name with a control character in it does not fit into a header.
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+    response
+}
+
+/// The fields that stand twice in a document, as warnings. Parsing keeps the last of them.
+pub(super) fn duplicates<'de, D: Deserializer<'de>>(document: D) -> Vec<String> {
+    let found = RefCell::new(Vec::new());
+    // A document that does not parse is refused elsewhere.
+    let _ = DuplicateFieldWalk { at: &DocumentPath::Root, duplicates: &found }.deserialize(document);
+    found.into_inner()
+}
+
+/// Where the walk is; written out only when there is something to say.
+enum DocumentPath<'a> {
+    Root,
+    Field(&'a DocumentPath<'a>, &'a str),
+    Item(&'a DocumentPath<'a>, usize),
+}
+
+impl fmt::Display for DocumentPath<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Self::Root, name) => formatter.write_str(name),
+            Self::Field(parent, name) => write!(formatter, "{parent}.{name}"),
+            Self::Item(parent, index) => write!(formatter, "{parent}[{index}]"),
+        }
+    }
+}
+
+struct DuplicateFieldWalk<'a> {
+    at: &'a DocumentPath<'a>,
+    duplicates: &'a RefCell<Vec<String>>,
+}
+
+impl DuplicateFieldWalk<'_> {
+    fn note(&self, at: &DocumentPath<'_>) {
+        let mut found = self.duplicates.borrow_mut();
+        if found.len() < DUPLICATES_REPORTED_MAX
+            && found.iter().map(String::len).sum::<usize>() < DUPLICATES_BYTES_MAX
+        {
+            found.push(format!("duplicate field {:?}", at.to_string()));
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for DuplicateFieldWalk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, document: D) -> Result<(), D::Error> {
+        document.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for DuplicateFieldWalk<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a document")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        let mut names: HashSet<String> = HashSet::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            let at = DocumentPath::Field(self.at, &name);
+            if names.contains(&name) {
+                self.note(&at);
+            }
+            fields.next_value_seed(DuplicateFieldWalk { at: &at, duplicates: self.duplicates })?;
+            names.insert(name);
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let mut index = 0;
+        while items
+            .next_element_seed(DuplicateFieldWalk {
+                at: &DocumentPath::Item(self.at, index),
+                duplicates: self.duplicates,
+            })?
+            .is_some()
+        {
+            index += 1;
+        }
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, document: D) -> Result<(), D::Error> {
+        document.deserialize_any(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse;
+
+    use super::*;
+
+    fn json(text: &str) -> Vec<String> {
+        duplicates(&mut serde_json::Deserializer::from_str(text))
+    }
+
+    #[test]
+    fn a_field_that_stands_twice_is_named_with_its_path() {
+        assert_eq!(
+            json(r#"{"a": {"b": [1, {"c": 1, "d": null, "c": 2}]}, "e": true}"#),
+            [r#"duplicate field "a.b[1].c""#]
+        );
+        assert!(json(r#"{"a": {"b": 1}, "c": {"b": 1}, "d": [0.5, -1, "x"]}"#).is_empty());
+        let yaml = serde_norway::Deserializer::from_str("a: 1\nb:\n  c: 1\n  c: 2\n");
+        assert_eq!(duplicates(yaml), [r#"duplicate field "b.c""#]);
+    }
+
+    #[test]
+    fn ten_thousand_duplicates_are_not_all_told() {
+        let text = format!("{{{}\"a\":1}}", "\"a\":1,".repeat(10_000));
+        let found = json(&text);
+        assert_eq!(found.len(), DUPLICATES_REPORTED_MAX);
+        let response = with_warnings("".into_response(), &found);
+        let bytes: usize = response.headers().get_all(WARNING).iter().map(HeaderValue::len).sum();
+        assert!(bytes > 0 && bytes < 2 * WARNING_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_warning_is_quoted_and_never_breaks_the_header() {
+        let response = with_warnings("".into_response(), &["unknown field \"a\"", "a\nb"]);
+        let found: Vec<_> = response.headers().get_all(WARNING).iter().collect();
+        assert_eq!(found, [r#"299 - "unknown field \"a\"""#]);
+    }
+}

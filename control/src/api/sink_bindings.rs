@@ -1,0 +1,59 @@
+//! What SinkBindings say to an object with a template when it is written, as upstream's webhook does: its first Revision
+//! would not know where to send, and be replaced at once.
+
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+
+use crate::kind_registry::{KindMeta, ResourceStrategy as _};
+use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::service::Service;
+use crate::kinds::sources::sink_binding::SinkBinding;
+use crate::kinds::sources::sink_binding_env;
+use crate::store::ObjectKey;
+
+use super::{ApiRequest, prepare};
+
+/// SinkBindings of a namespace that are read for a write, each unpacked and parsed. Where there are more, the controller
+/// tells subjects alone, a Revision later.
+const BINDINGS_READ_MAX: usize = 100;
+
+/// Those that the write of this call has to do with.
+pub(super) fn bindings_for(call: &ApiRequest) -> Vec<SinkBinding> {
+    let Some(namespace) = call.target.namespace.as_deref().filter(|_| is_bindable_write(call)) else {
+        return Vec::new();
+    };
+    let resource = prepare::resource_of(&SinkBinding::META);
+    let memory = call.server.store.read();
+    if memory.count(&resource, Some(namespace)) > BINDINGS_READ_MAX {
+        return Vec::new();
+    }
+    let found = memory.list(&resource, Some(namespace)).items();
+    let home = ObjectKey {
+        resource: prepare::resource_of(&Namespace::META),
+        namespace: "".into(),
+        name: namespace.into(),
+    };
+    let home = memory.get(&home).filter(|_| !found.is_empty());
+    drop(memory);
+    if home.is_some_and(|home| is_excluded(&home.value())) {
+        return Vec::new();
+    }
+    found.iter().filter_map(|one| serde_json::from_value(one.value()).ok()).collect()
+}
+
+/// The namespace is kept from being bound (X-SRC-04).
+fn is_excluded(home: &Value) -> bool {
+    let meta = serde_json::from_value::<ObjectMeta>(home["metadata"].clone());
+    meta.is_ok_and(|meta| sink_binding_env::is_excluded(&meta))
+}
+
+/// Our controllers know what they write.
+fn is_bindable_write(call: &ApiRequest) -> bool {
+    let same = |meta: &KindMeta| {
+        let this = call.target.entry.stored_meta();
+        (this.group, this.kind) == (meta.group, meta.kind)
+    };
+    let has_template = same(&Service::META) || same(&Configuration::META);
+    has_template && !call.target.status && !call.server.default_requester.is_controller()
+}

@@ -1,0 +1,84 @@
+//! What Kubernetes does with a Pod through its node, and with a Deployment through its number and its ReplicaSets. There
+//! are no nodes here, the number follows, and Revisions are the history: who asks for it is told what to do instead.
+
+use axum::response::Response;
+use http::request::Parts;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::access::RequestAttributes;
+use crate::kind_registry::{KindMeta, ResourceStrategy as _};
+use crate::store::ObjectKey;
+
+use super::errors::StatusError;
+use super::{ApiServer, authorization, prepare};
+
+/// A part of a Pod's path, and why there is none.
+const SUBRESOURCES: [(&str, &str); 7] = [
+    ("attach", TERMINAL),
+    ("exec", TERMINAL),
+    ("ephemeralcontainers", TERMINAL),
+    (
+        "eviction",
+        "no node is ever drained; \"kubectl delete pod\" ends an instance, and another is started if one is wanted",
+    ),
+    ("portforward", PORT),
+    ("proxy", PORT),
+    ("resize", "an instance has what its Revision says; change the Service's resources"),
+];
+const TERMINAL: &str = "an instance is a process of the appliance's host, and nothing is run beside it; \"kubectl logs\" \
+    shows what it writes, and the host's own tools look into it";
+const PORT: &str = "an instance is a process of the appliance's host; its Route's URL reaches it, and on the host the \
+    port that its EndpointSlice names";
+
+const SCALE: &str = "how many instances a Revision has follows from its requests; the annotations \
+    autoscaling.knative.dev/min-scale and max-scale of its template bound them";
+
+/// What `kubectl rollout history` and `undo` look for.
+const HISTORY: &str = "a Deployment is of one Revision and keeps none before it; \"kubectl get revisions -l \
+    serving.knative.dev/service=NAME\" shows a Service's, and spec.traffic of the Service sends requests to any of them";
+
+/// `None`: the path is about no such part.
+pub(super) fn handle(server: &ApiServer, head: &Parts) -> Option<Result<Response, StatusError>> {
+    let parts: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
+    let (namespace, name, part) = match *parts.as_slice() {
+        ["api", "v1", "namespaces", namespace, "pods", name, part] => (namespace, name, part),
+        ["api", "v1", "namespaces", namespace, "pods", name, part @ "proxy", ..] => (namespace, name, part),
+        ["apis", "apps", "v1", "namespaces", namespace, "deployments", name, part @ "scale"] => {
+            return Some(reject(server, head, &Deployment::META, (namespace, name), (part, SCALE)));
+        }
+        ["apis", "apps", "v1", "namespaces", namespace, "replicasets"] => {
+            return Some(no_rollout_history(server, head, namespace));
+        }
+        _ => return None,
+    };
+    let known = SUBRESOURCES.iter().find(|(known, _)| *known == part)?;
+    Some(reject(server, head, &Pod::META, (namespace, name), *known))
+}
+
+fn no_rollout_history(server: &ApiServer, head: &Parts, namespace: &str) -> Result<Response, StatusError> {
+    let verb = authorization::verb(&head.method, false, false);
+    let (group, resource) = (Deployment::META.group, "replicasets");
+    let action = RequestAttributes { verb, group, resource, subresource: "", namespace, name: "" };
+    authorization::check(server, &server.default_requester, &action)?;
+    Err(StatusError::subresource_not_supported(&Deployment::META, "", resource, HISTORY))
+}
+
+fn reject(
+    server: &ApiServer,
+    head: &Parts,
+    meta: &KindMeta,
+    (namespace, name): (&str, &str),
+    (part, why): (&str, &str),
+) -> Result<Response, StatusError> {
+    let verb = authorization::verb(&head.method, true, false);
+    let (group, resource) = (meta.group, meta.plural);
+    let action = RequestAttributes { verb, group, resource, subresource: part, namespace, name };
+    authorization::check(server, &server.default_requester, &action)?;
+    let key =
+        ObjectKey { resource: prepare::resource_of(meta), namespace: namespace.into(), name: name.into() };
+    if server.store.read().get(&key).is_none() {
+        return Err(StatusError::not_found(meta, name));
+    }
+    Err(StatusError::subresource_not_supported(meta, name, part, why))
+}

@@ -1,0 +1,178 @@
+//! The fleet in figures, for metrics: what the scaler sees and says of each revision, and what runs.
+
+use std::sync::{Arc, PoisonError};
+
+use dataplane::load::BackendLoad;
+use dataplane::request_histograms::DurationHistogram;
+
+use super::decide::{ScalingDecision, ScalingInputs, excess_burst_capacity};
+use super::revision_scaler::RevisionScaler;
+use super::{Autoscaler, InstancePhase, InstanceStatus, RevisionPlan, RevisionSnapshot, ScalingMetric};
+
+/// What the scaler last saw and said.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ScalingSignals {
+    pub metric: ScalingMetric,
+    /// How much of it one instance is wanted to have.
+    pub target: f64,
+    /// Over the stable window, of all instances together.
+    pub stable: f64,
+    /// ... and over the panic window.
+    pub panic: f64,
+    pub is_panicking: bool,
+    /// What runs has room for so much more than the burst that is wanted.
+    pub excess_burst_capacity: f64,
+    /// Instances, without warm spares.
+    pub desired: u32,
+}
+
+impl ScalingSignals {
+    pub(super) fn of(
+        plan: &RevisionPlan,
+        view: &ScalingInputs,
+        decision: &ScalingDecision,
+        panics: bool,
+    ) -> Self {
+        let (metric, target, excess) = (plan.metric, plan.target, excess_burst_capacity(plan, view));
+        let ScalingInputs { stable, panic, .. } = *view;
+        Self {
+            metric,
+            target,
+            stable,
+            panic,
+            is_panicking: panics,
+            excess_burst_capacity: excess,
+            desired: decision.count,
+        }
+    }
+}
+
+impl RevisionScaler {
+    pub(super) fn figures(&self) -> ScalingFigures {
+        let awake = self.desired > 0 || self.running() > 0;
+        ScalingFigures {
+            load: Arc::clone(&self.load),
+            is_limited: self.plan.concurrency_max > 0,
+            // Nobody looks at the windows of one that sleeps, and nothing is asked of it.
+            signals: if awake {
+                self.signals
+            } else {
+                ScalingSignals { stable: 0.0, panic: 0.0, ..self.signals }
+            },
+        }
+    }
+}
+
+/// What a crew is in figures.
+#[derive(Debug, Clone)]
+pub struct ScalingFigures {
+    pub load: Arc<BackendLoad>,
+    /// Its instances take so many requests at a time and no more.
+    pub is_limited: bool,
+    pub signals: ScalingSignals,
+}
+
+/// One revision.
+#[derive(Debug, Clone)]
+pub struct RevisionMetrics {
+    pub key: Arc<str>,
+    pub figures: ScalingFigures,
+    /// Instances that are to run.
+    pub desired: u32,
+    pub pod_counts: PodCounts,
+}
+
+/// Instances by what they do, as upstream counts Pods: who starts or ends is not ready either.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PodCounts {
+    pub ready: u32,
+    pub not_ready: u32,
+    pub pending: u32,
+    pub terminating: u32,
+}
+
+impl PodCounts {
+    fn count(seen: &[InstanceStatus]) -> Self {
+        let mut pods = Self::default();
+        for one in seen {
+            let count = match one.phase {
+                InstancePhase::Frozen => continue, // no Pod of upstream stands still
+                InstancePhase::Ready => &mut pods.ready,
+                _ => &mut pods.not_ready,
+            };
+            *count += 1;
+            match one.phase {
+                InstancePhase::Starting => pods.pending += 1,
+                InstancePhase::Terminating => pods.terminating += 1,
+                _ => {}
+            }
+        }
+        pods
+    }
+}
+
+impl Autoscaler {
+    /// At most `most` revisions, those that run before those that sleep; and how many are left out.
+    #[must_use]
+    pub fn revision_metrics(&self, most: usize) -> (Vec<RevisionMetrics>, usize) {
+        let known = self.snapshot.revisions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = known.iter().collect();
+        let awake = |one: &RevisionSnapshot| one.status.desired > 0 || !one.instances.is_empty();
+        all.sort_unstable_by(|one, other| (awake(other.1), one.0).cmp(&(awake(one.1), other.0)));
+        let left_out = all.len().saturating_sub(most);
+        let told = all.into_iter().take(most).map(|(key, one)| RevisionMetrics {
+            key: Arc::clone(key),
+            figures: one.figures.clone(),
+            desired: one.status.desired,
+            pod_counts: PodCounts::count(&one.instances),
+        });
+        (told.collect(), left_out)
+    }
+
+    /// How long it took, each second, to read the counters of a revision that runs.
+    #[must_use]
+    pub fn sample_durations(&self) -> &DurationHistogram {
+        &self.snapshot.sample_durations
+    }
+
+    /// Whether the fleet hears what it is told.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !self.messages.is_closed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn instances_count_as_upstreams_pods() {
+        let at = Timestamp::UNIX_EPOCH;
+        let seen = |stage| InstanceStatus {
+            id: 1,
+            lineage: 1,
+            created_at: at,
+            restarts: 0,
+            phase: stage,
+            address: None,
+            started_at: at,
+            last_termination: None,
+            sidecars: Vec::new(),
+            not_ready_reason: None,
+        };
+        let stages = [
+            InstancePhase::Ready,
+            InstancePhase::Ready,
+            InstancePhase::Starting,
+            InstancePhase::Unready,
+            InstancePhase::BackOff,
+            InstancePhase::Terminating,
+            InstancePhase::Frozen,
+        ];
+        let pods = PodCounts::count(&stages.map(seen));
+        assert_eq!(pods, PodCounts { ready: 2, not_ready: 4, pending: 1, terminating: 1 });
+    }
+}

@@ -1,0 +1,65 @@
+//! Dead letter sinks, as statuses tell of them.
+
+use super::destination_resolver::{DestinationAddress, ResolveError};
+use super::last_address::{DEAD_LETTER_SINK, LastAddress};
+use crate::kinds::conditions::ConditionManager;
+use crate::kinds::eventing::broker::Broker;
+use crate::kinds::shared::{DeliveryStatus, Destination};
+
+/// Marks the condition `kind` by what became of the sink, if one is wanted, and says where it is.
+pub fn mark(
+    conditions: &mut ConditionManager<'_>,
+    kind: &str,
+    sink: Option<Result<DestinationAddress, ResolveError>>,
+) -> DeliveryStatus {
+    match sink {
+        None => {
+            let why = "No dead letter sink is configured.";
+            conditions.mark_true_with_reason(kind, "DeadLetterSinkNotConfigured", why);
+        }
+        Some(Err(ResolveError(why))) => conditions.mark_false(kind, "DeadLetterSinkResolveFailed", &why),
+        Some(Ok(found)) => {
+            conditions.mark_true(kind);
+            return delivery_status(found);
+        }
+    }
+    DeliveryStatus::default()
+}
+
+/// The sink that a Broker gives to Triggers without one of their own.
+#[must_use]
+pub fn broker_sink(broker: &Broker) -> Option<&Destination> {
+    broker.spec.delivery.as_ref()?.dead_letter_sink.as_ref()
+}
+
+/// Whether its status is of an earlier spec, so that the sink it tells of may be another one.
+#[must_use]
+pub fn is_outdated(broker: &Broker) -> bool {
+    let seen = broker.status.as_ref().and_then(|status| status.base.observed_generation);
+    broker_sink(broker).is_some() && seen.is_some() && seen != broker.metadata.generation
+}
+
+/// Where that was, by the Broker's status.
+#[must_use]
+pub fn last_broker_sink(broker: &Broker) -> Option<LastAddress> {
+    let (named, status) = (broker_sink(broker)?, broker.status.as_ref()?);
+    DEAD_LETTER_SINK.read(&status.base, self::address_of(&status.delivery), broker.metadata.generation, named)
+}
+
+/// What a status says of a sink that was found.
+#[must_use]
+pub fn delivery_status(found: DestinationAddress) -> DeliveryStatus {
+    DeliveryStatus {
+        dead_letter_sink_uri: Some(found.url),
+        dead_letter_sink_audience: found.audience,
+        dead_letter_sink_ca_certs: found.ca_certs,
+    }
+}
+
+/// The sink that another object's status names, for who shares it.
+#[must_use]
+pub fn address_of(found: &DeliveryStatus) -> Option<DestinationAddress> {
+    let (audience, ca_certs) = (&found.dead_letter_sink_audience, &found.dead_letter_sink_ca_certs);
+    let url = found.dead_letter_sink_uri.clone()?;
+    Some(DestinationAddress { url, audience: audience.clone(), ca_certs: ca_certs.clone() })
+}

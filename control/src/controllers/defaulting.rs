@@ -1,0 +1,91 @@
+//! Objects of a cluster: what their authors left out is filled in when they come in, as our own API does when they
+//! are written. Knative's webhook does the same; where it does not run, nobody else would, and a Service without
+//! `traffic` would be Ready and route nothing.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::context::ControllerContext;
+use super::informer_cache::InformerCache;
+use crate::kind_registry::{RequestContext, ResourceStrategy};
+use crate::kinds::settings::Settings;
+
+/// From now on, for every kind that people write.
+pub(super) fn install(world: &ControllerContext) {
+    install_for(world, &world.services);
+    install_for(world, &world.configurations);
+    install_for(world, &world.routes);
+    install_for(world, &world.domain_mappings);
+    install_for(world, &world.ingress.ingresses);
+    install_for(world, &world.brokers);
+    install_for(world, &world.triggers);
+    install_for(world, &world.channels);
+    install_for(world, &world.in_memory_channels);
+    install_for(world, &world.subscriptions);
+    install_for(world, &world.sequences);
+    install_for(world, &world.parallels);
+}
+
+fn install_for<K: ResourceStrategy + Clone + kube::Resource>(
+    world: &ControllerContext,
+    cache: &InformerCache<K>,
+) {
+    let settings: Arc<Mutex<Arc<Settings>>> = world.shared_settings();
+    cache.set_transform(move |object| {
+        let now = Arc::clone(&settings.lock().unwrap_or_else(PoisonError::into_inner));
+        apply_defaults(object, now);
+    });
+}
+
+/// Fills in the spec. Labels and annotations stay as they are: they say who wrote an object, and whose it is.
+fn apply_defaults<K: ResourceStrategy + Clone>(object: &mut K, settings: Arc<Settings>) {
+    let before = object.clone();
+    let metadata = object.metadata_mut().clone();
+    object.set_defaults(
+        Some(&before),
+        &RequestContext { internal: true, settings, ..RequestContext::default() },
+    );
+    *object.metadata_mut() = metadata;
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kinds::eventing::broker::Broker;
+    use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+    use crate::kinds::serving::service::Service;
+
+    fn dressed<K: ResourceStrategy + Clone + DeserializeOwned>(object: Value) -> Value {
+        let mut object: K = serde_json::from_value(object).unwrap();
+        apply_defaults(&mut object, Arc::default());
+        serde_json::to_value(object).unwrap()
+    }
+
+    /// APP-12: a Service as people write it, from a cluster that fills in nothing.
+    #[test]
+    fn a_bare_service_gets_its_traffic_and_keeps_its_metadata() {
+        let metadata = json!({ "name": "hello", "namespace": "ns", "annotations": { "mine": "1" } });
+        let template = json!({ "spec": { "containers": [{ "image": "i" }] } });
+        let after = dressed::<Service>(json!({ "metadata": metadata, "spec": { "template": template } }));
+        assert_eq!(after["metadata"], metadata);
+        assert_eq!(after["spec"]["traffic"], json!([{ "latestRevision": true, "percent": 100 }]));
+        let spec = &after["spec"]["template"]["spec"];
+        assert_eq!(
+            (&spec["timeoutSeconds"], &spec["containers"][0]["name"]),
+            (&json!(300), &json!("user-container"))
+        );
+        assert_eq!(dressed::<Service>(after.clone()), after);
+    }
+
+    #[test]
+    fn a_broker_of_no_class_does_not_become_ours_and_a_channel_has_no_outsider() {
+        let metadata = json!({ "name": "b", "namespace": "ns" });
+        let broker = dressed::<Broker>(json!({ "metadata": metadata, "spec": {} }));
+        assert_eq!(broker["metadata"], metadata);
+        assert!(broker["spec"]["delivery"].is_object());
+        let channel = dressed::<InMemoryChannel>(json!({ "metadata": metadata, "spec": {} }));
+        assert_eq!(channel["spec"], json!({}));
+    }
+}

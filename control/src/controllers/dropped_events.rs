@@ -1,0 +1,100 @@
+//! Tells owners of events that were dropped: a Kubernetes Event on the Trigger or Subscription for each reason,
+//! counted up while it goes on, and one on the Broker or channel for what deleted readers left behind, or what it
+//! left behind itself. The counters are the cores'; here they are only looked at.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use dataplane::events::abandoned::AbandonedEvents;
+
+use super::context::{ControllerContext, now};
+use crate::event_recorder::{EventMessage, EventSeverity};
+use crate::kinds::eventing::broker::{Broker, BrokerSpec};
+use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
+use crate::publish::DroppedEvents;
+
+/// How often is looked: a person who wonders has not got further than `kubectl describe` by then.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What is told for each reason, in the order of the counters. Without numbers: what is told again is counted.
+const REASON_MESSAGES: [&str; 5] = [
+    "Events could not be delivered and were dropped: there is no dead letter sink. \
+     `sluicegate event list --dead-letters` names them.",
+    "Events could not be delivered and were dropped: the dead letter sink did not take them. \
+     `sluicegate event list --dead-letters` names them.",
+    "Events were dropped before they were delivered: retention-time or retention-bytes of the stream says so.",
+    "Events were dropped because the disk lost or changed their records: see the log of the process.",
+    "Events were dropped because a core had stopped at them before a restart, and there is no dead letter sink: see the log of \
+     the process.",
+];
+const OVER_BUDGET: &str = "The filter takes too many steps for some events, which it withholds: shorten its expressions, or what \
+    they look at. The counter sluicegate_subscriber_filter_over_budget_total says how many.";
+const SUBSCRIBER_DELETED: &str = "A deleted Trigger or Subscription had events still to get: they were dropped. \
+    The counter sluicegate_stream_abandoned_total says how many.";
+const STREAM_DELETED: &str = "It was deleted while its subscribers had events still to get: they were dropped. \
+    The counter sluicegate_abandoned_total says how many, for all that was deleted.";
+
+/// Runs for ever.
+pub(super) async fn run(world: &ControllerContext) {
+    let mut told: HashMap<String, ([u64; 5], u64)> = HashMap::new();
+    loop {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let drops = world.publisher.dropped_events();
+        told.retain(|uid, _| drops.iter().any(|dropped| dropped.uid == *uid));
+        for dropped in drops {
+            let now = (dropped.events, dropped.over_budget);
+            let (before, withheld) = told.insert(dropped.uid.clone(), now).unwrap_or_default();
+            for (nth, why) in REASON_MESSAGES.into_iter().enumerate() {
+                if dropped.events[nth] > before[nth] {
+                    record(world, &dropped, "EventDropped", why).await;
+                }
+            }
+            if dropped.over_budget > withheld {
+                record(world, &dropped, "FilterOverBudget", OVER_BUDGET).await;
+            }
+        }
+        for left in world.publisher.abandoned_events() {
+            record_abandoned(world, &left).await;
+        }
+    }
+}
+
+fn warning(reason: &str, message: &str) -> EventMessage {
+    EventMessage { level: EventSeverity::Warning, reason: reason.into(), message: message.into() }
+}
+
+async fn record(
+    world: &ControllerContext,
+    DroppedEvents { uid, label, .. }: &DroppedEvents,
+    reason: &str,
+    why: &str,
+) {
+    let Some((namespace, name)) = label.split_once('/') else { return };
+    let news = warning(reason, why);
+    let is = |found: &Option<String>| found.as_ref() == Some(uid);
+    if let Some(trigger) = world.triggers.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
+        world.recorder.record(&*trigger, &news, now()).await;
+    } else if let Some(one) = world.subscriptions.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
+        world.recorder.record(&*one, &news, now()).await;
+    }
+}
+
+/// On the Broker or channel, which may be gone.
+async fn record_abandoned(world: &ControllerContext, left: &AbandonedEvents) {
+    let mut parts = left.stream.split('/').map(str::to_owned);
+    let (Some(kind), Some(ns), Some(name), Some(uid)) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return;
+    };
+    let news = warning("BacklogDropped", if left.is_whole { STREAM_DELETED } else { SUBSCRIBER_DELETED });
+    if kind == "broker" {
+        let mut broker = Broker::new(&ns, &name, BrokerSpec::default());
+        broker.metadata.uid = Some(uid);
+        world.recorder.record(&broker, &news, now()).await;
+    } else {
+        let mut channel = InMemoryChannel::new(&ns, &name, InMemoryChannelSpec::default());
+        channel.metadata.uid = Some(uid);
+        world.recorder.record(&channel, &news, now()).await;
+    }
+}

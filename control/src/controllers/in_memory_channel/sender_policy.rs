@@ -1,0 +1,93 @@
+//! Who may send to a channel, and what its deliveries show.
+
+use dataplane::table::ReplyTarget;
+
+use crate::controllers::context::ControllerContext;
+use crate::controllers::flows::plan;
+use crate::controllers::oidc_identity::account_name;
+use crate::controllers::sender_policy::SenderPolicy;
+use crate::kinds::eventing::event_policy::PolicyTarget;
+use crate::kinds::flows::parallel::Parallel;
+use crate::kinds::flows::sequence::Sequence;
+use crate::kinds::messaging::channel::Channel;
+use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
+use crate::kinds::messaging::subscribable::SubscriberSpec;
+use crate::kinds::messaging::subscription::Subscription;
+use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
+use crate::publish;
+
+/// A channel is known by its own name, and by that of what it is the door of: a Channel, or a flow whose events come
+/// in there. Policies for either hold.
+pub(super) fn sender_policy(world: &ControllerContext, channel: &InMemoryChannel) -> SenderPolicy {
+    let own = PolicyTarget::of::<InMemoryChannel>(&channel.metadata);
+    let (ns, me) = (namespace(&channel.metadata), name(&channel.metadata));
+    let Some(owner) = controller(&channel.metadata) else { return SenderPolicy::for_object(world, &[own]) };
+    let is_door = |plan: Result<plan::FlowPlan, String>| {
+        plan.is_ok_and(|plan| plan.channels.first().is_some_and(|first| name(&first.metadata) == me))
+    };
+    match owner.kind.as_str() {
+        "Channel" => match world.channels.get(ns, &owner.name) {
+            Some(whole) => {
+                SenderPolicy::for_object(world, &[own, PolicyTarget::of::<Channel>(&whole.metadata)])
+            }
+            None => SenderPolicy::for_object(world, &[own]),
+        },
+        "Sequence" => match world.sequences.get(ns, &owner.name) {
+            Some(flow) if is_door(plan::sequence(&flow, &world.settings())) => {
+                SenderPolicy::for_object(world, &[own, PolicyTarget::of::<Sequence>(&flow.metadata)])
+            }
+            _ => SenderPolicy::for_object(world, &[own]),
+        },
+        "Parallel" => match world.parallels.get(ns, &owner.name) {
+            Some(flow) if is_door(plan::parallel(&flow, &world.settings())) => {
+                SenderPolicy::for_object(world, &[own, PolicyTarget::of::<Parallel>(&flow.metadata)])
+            }
+            _ => SenderPolicy::for_object(world, &[own]),
+        },
+        _ => SenderPolicy::for_object(world, &[own]),
+    }
+}
+
+/// The accounts of the flow that the channel is a part of: whatever policies say, its steps reach each other.
+pub(super) fn own_accounts(world: &ControllerContext, channel: &InMemoryChannel) -> Vec<String> {
+    let meta = &channel.metadata;
+    let Some(owner) = controller(meta) else { return Vec::new() };
+    let ns = namespace(meta);
+    let plan = match owner.kind.as_str() {
+        "Sequence" => world
+            .sequences
+            .get(ns, &owner.name)
+            .filter(|flow| is_controlled_by(meta, &flow.metadata))
+            .map(|flow| plan::sequence(&flow, &world.settings())),
+        "Parallel" => world
+            .parallels
+            .get(ns, &owner.name)
+            .filter(|flow| is_controlled_by(meta, &flow.metadata))
+            .map(|flow| plan::parallel(&flow, &world.settings())),
+        _ => None,
+    };
+    let subscriptions = plan.and_then(Result::ok).map(|plan| plan.subscriptions).unwrap_or_default();
+    subscriptions.iter().map(|step| account_name::<Subscription>(name(&step.metadata))).collect()
+}
+
+/// Has deliveries show the account of their Subscription to whoever asks.
+pub(super) fn attach_token(
+    world: &ControllerContext,
+    ns: &str,
+    entry: &SubscriberSpec,
+    spec: &mut publish::StreamSubscriberSpec,
+) {
+    let account = entry.auth.as_ref().and_then(|auth| auth.service_account_name.as_deref());
+    let to = match entry.subscriber_uri {
+        Some(_) => entry.subscriber_audience.as_deref(),
+        None => entry.reply_audience.as_deref(),
+    };
+    world.access_tokens.attach(&mut spec.target, ns, account, to);
+    if let ReplyTarget::Send(reply) = &mut spec.reply {
+        world.access_tokens.attach(reply, ns, account, entry.reply_audience.as_deref());
+    }
+    let sink = entry.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
+    if let Some(target) = &mut spec.dead_letter {
+        world.access_tokens.attach(target, ns, account, sink.and_then(|sink| sink.audience.as_deref()));
+    }
+}

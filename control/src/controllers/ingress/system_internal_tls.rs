@@ -1,0 +1,119 @@
+//! TLS between us and what Ingresses send to, where `system-internal-tls` asks for it: Knative's activators and
+//! queue-proxies show certificates of an authority of the cluster's.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dataplane::table::Protocol;
+use dataplane::tls::TlsClientConfig;
+
+use super::backends::BackendResolveError;
+use super::item;
+use crate::controllers::context::ControllerContext;
+use crate::kinds::networking::ingress::HttpIngressPath;
+use crate::kinds::settings::SERVING;
+
+/// The Secret of the operator's namespace with the authority, in [`CA`].
+const SECRET: &str = "routing-serving-certs";
+const CA: &str = "ca.crt";
+/// Whom an activator proves to be.
+const ACTIVATOR_NAME: &str = "kn-routing";
+/// ... and the queue-proxies of a namespace, whose name follows.
+const QUEUE_PROXY_PREFIX: &str = "kn-user-";
+
+/// Whom backends have to prove to be, made once so that connections are kept.
+#[derive(Debug, Default)]
+pub struct InternalTlsTrusts {
+    state: Mutex<InternalTlsState>,
+}
+
+#[derive(Debug, Default)]
+struct InternalTlsState {
+    /// All authorities in PEM.
+    authorities: String,
+    /// By namespace, and whether they speak HTTP/2.
+    by_namespace: HashMap<(String, bool), Arc<TlsClientConfig>>,
+}
+
+impl InternalTlsTrusts {
+    fn trust_for(
+        &self,
+        authorities: String,
+        namespace: &str,
+        protocol: Protocol,
+    ) -> Result<Arc<TlsClientConfig>, String> {
+        let mut known = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.authorities != authorities {
+            *known = InternalTlsState { authorities, by_namespace: HashMap::new() };
+        }
+        let speaks_http2 = protocol == Protocol::H2c;
+        let key = (namespace.to_owned(), speaks_http2);
+        if let Some(trust) = known.by_namespace.get(&key) {
+            return Ok(Arc::clone(trust));
+        }
+        let user = format!("{QUEUE_PROXY_PREFIX}{}", namespace.to_ascii_lowercase());
+        let made =
+            TlsClientConfig::of_any(known.authorities.as_bytes(), &[&user, ACTIVATOR_NAME], speaks_http2);
+        let made = Arc::new(made.map_err(|why| why.to_string())?);
+        known.by_namespace.insert(key, Arc::clone(&made));
+        Ok(made)
+    }
+}
+
+/// Whether what a path sends to is reached by TLS. A path that rewrites the host leads back to the gateway.
+pub(super) fn is_required(world: &ControllerContext, path: &HttpIngressPath) -> bool {
+    world.settings().network.auto_tls.system_internal_tls && path.rewrite_host.is_empty()
+}
+
+/// Whom the backends in `namespace` have to prove to be.
+pub(super) fn trust(
+    world: &ControllerContext,
+    namespace: &str,
+    protocol: Protocol,
+) -> Result<Arc<TlsClientConfig>, BackendResolveError> {
+    let made = world.ingress.internal_tls.trust_for(authorities(world), namespace, protocol);
+    made.map_err(|why| BackendResolveError {
+        reason: "NoTrustChain",
+        message: format!(
+            "system-internal-tls: {why}: give an authority under {CA} in the Secret \"{SERVING}/{SECRET}\", or in a \
+             ConfigMap there with the label networking.knative.dev/trust-bundle."
+        ),
+    })
+}
+
+fn authorities(world: &ControllerContext) -> String {
+    let secret = world.ingress.secrets.get(SERVING, SECRET);
+    let own = secret.as_ref().and_then(|secret| secret.data.as_ref()?.get(CA));
+    let own = own.map(|pem| String::from_utf8_lossy(&pem.0).into_owned());
+    own.into_iter().chain(world.config_maps.serving_bundles()).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether a Secret says whom to believe.
+pub(super) fn is_authority_secret(ns: &str, secret: &str) -> bool {
+    (ns, secret) == (SERVING, SECRET)
+}
+
+/// Others are believed now.
+pub fn requeue_all(world: &ControllerContext) {
+    let all = world.ingress.ingresses.all();
+    all.iter().filter(|ingress| ingress.is_ours()).for_each(|ingress| world.enqueue(item(ingress)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// X-RTE-07: a connection is kept by whom it believes, so that has to be the same object.
+    #[test]
+    fn the_same_namespace_has_one_trust_until_the_authorities_change() {
+        let pem = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap().cert.pem();
+        let (trusts, one, other) = (InternalTlsTrusts::default(), pem("one"), pem("other"));
+        let of = |pem: &str, ns: &str, protocol| trusts.trust_for(pem.to_owned(), ns, protocol).unwrap();
+        let first = of(&one, "ns", Protocol::Http1);
+        assert_eq!(first, of(&one, "ns", Protocol::Http1));
+        assert_ne!(first, of(&one, "ns", Protocol::H2c));
+        assert_ne!(first, of(&one, "other", Protocol::Http1));
+        assert_ne!(first, of(&other, "ns", Protocol::Http1));
+        assert!(trusts.trust_for(String::new(), "ns", Protocol::Http1).is_err());
+    }
+}

@@ -1,0 +1,105 @@
+//! The keys that senders' tokens are checked by: asked of the API that signs tokens, ours or a cluster's, while
+//! senders have to say who they are.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dataplane::events::auth::TokenVerifier;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::context::ControllerContext;
+use crate::access::jwks::VerificationKeys;
+
+/// Where the API publishes them.
+const PATH: &str = "/openid/v1/jwks";
+/// How often they are asked for: a server that turns its keys over publishes new ones long before it signs with
+/// them.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(300);
+/// ... and after a failure.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// An API server that takes longer to answer with a page of keys is not well, and is asked again soon.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub struct JwksCache {
+    current: Mutex<(Value, Arc<dyn TokenVerifier>)>,
+    /// The settings have changed.
+    settings_changed: Notify,
+}
+
+impl Default for JwksCache {
+    fn default() -> Self {
+        Self {
+            current: Mutex::new((Value::Null, Arc::new(VerificationKeys::default()))),
+            settings_changed: Notify::default(),
+        }
+    }
+}
+
+impl JwksCache {
+    /// As they are known now; the same as long as they are the same.
+    #[must_use]
+    pub fn verifier(&self) -> Arc<dyn TokenVerifier> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner).1)
+    }
+
+    pub(super) fn settings_changed(&self) {
+        self.settings_changed.notify_one();
+    }
+
+    /// Whether they are new.
+    fn update(&self, document: Value) -> Result<bool, String> {
+        let mut now = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.0 == document {
+            return Ok(false);
+        }
+        let keys = VerificationKeys::parse(&document).ok_or("the answer is no set of keys")?;
+        *now = (document, Arc::new(keys));
+        Ok(true)
+    }
+}
+
+/// Asks once; whether the keys are new.
+pub(super) async fn fetch(world: &ControllerContext) -> Result<bool, String> {
+    let request = http::Request::get(PATH).body(Vec::new()).map_err(|why| why.to_string())?;
+    match timeout(REQUEST_TIMEOUT, world.client.request::<Value>(request)).await {
+        Ok(Ok(document)) => world.jwks.update(document),
+        Ok(Err(why)) => Err(why.to_string()),
+        Err(_) => Err("no answer".to_owned()),
+    }
+}
+
+/// Keeps them current, for ever.
+pub(super) async fn run(world: &ControllerContext) {
+    let mut told = String::new();
+    loop {
+        let mut rest = REFRESH_INTERVAL;
+        if world.settings().event_features.authenticates() {
+            let why = match fetch(world).await {
+                Ok(true) => {
+                    super::sender_policy::requeue_protected(world, None);
+                    String::new()
+                }
+                Ok(false) => String::new(),
+                Err(why) => why,
+            };
+            if !why.is_empty() {
+                rest = RETRY_AFTER;
+                if why != told {
+                    tracing::warn!(
+                        why,
+                        "the keys of {PATH} cannot be had; until then the events of senders that nobody knows get 503. \
+                         The appliance's account must be allowed to get that path"
+                    );
+                }
+            }
+            told = why;
+        }
+        tokio::select! {
+            () = sleep(rest) => {}
+            () = world.jwks.settings_changed.notified() => {}
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Whose turn it is to write: of several appliances that follow one API server, all serve and one writes.
+//!
+//! A Lease says which. Its holder renews it; the others watch it by their own clocks and take it over when it
+//! has not moved for as long as it says itself. Who loses touch with the API server stops writing before
+//! anybody else may begin. An appliance with an API of its own holds the Lease there for good, so whoever
+//! follows it serves and leaves the writing to it.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::Api;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::config_maps::requeue_all;
+use super::context::{ControllerContext, Error};
+use super::field_managers;
+use crate::clock::Deadline;
+use crate::kinds::settings::SERVING;
+
+/// Where the Lease is: in the namespace that every installation of Knative has.
+pub const LEASE: &str = "sluicegate";
+pub const LEASE_NAMESPACE: &str = SERVING;
+
+/// A holder that has not been heard of for so long is gone, in seconds. This and the two below are the
+/// figures of Kubernetes' own controllers.
+const LEASE_DURATION_SECONDS: i32 = 15;
+/// A holder that could not renew for so long stops writing.
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// Between two looks at the Lease.
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
+/// How long one look may take, so that a silent server does not keep a holder from giving up in time: this
+/// and [`LOOK_EVERY`] on top of [`GIVE_UP_AFTER`] would be too much without it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Who holds the Lease of an API that is part of an appliance, and for how long: for ever.
+const EMBEDDED: &str = "embedded";
+
+/// A name that no other appliance has.
+#[must_use]
+pub fn new_identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}_{}", host.trim(), uuid::Uuid::new_v4())
+}
+
+/// Whether it is ours to write.
+#[derive(Debug)]
+pub struct Leadership {
+    is_leader: AtomicBool,
+}
+
+/// Another appliance writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("another appliance holds the Lease and writes")]
+pub struct NotLeader;
+
+impl Leadership {
+    #[must_use]
+    pub fn new(ours: bool) -> Self {
+        Self { is_leader: AtomicBool::new(ours) }
+    }
+
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.is_leader.load(Relaxed)
+    }
+
+    /// # Errors
+    /// It is not ours.
+    pub fn check(&self) -> Result<(), NotLeader> {
+        if self.is_leader() { Ok(()) } else { Err(NotLeader) }
+    }
+
+    /// Whether that is news.
+    fn set(&self, ours: bool) -> bool {
+        self.is_leader.swap(ours, Relaxed) != ours
+    }
+}
+
+/// The Lease as it was last seen to change, by our own clock: those of others may be anywhere.
+#[derive(Debug, Default)]
+struct LeaseObservation {
+    spec: Option<LeaseSpec>,
+    since: Option<Instant>,
+}
+
+impl LeaseObservation {
+    /// How long the Lease has stood still.
+    fn unchanged_for(&mut self, spec: Option<&LeaseSpec>, now: Instant) -> Duration {
+        if self.since.is_none() || self.spec.as_ref() != spec {
+            *self = Self { spec: spec.cloned(), since: Some(now) };
+        }
+        self.since.map_or(Duration::ZERO, |since| now.duration_since(since))
+    }
+}
+
+/// What to do about the Lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LeaseAction {
+    Create,
+    Renew,
+    Acquire,
+    Wait,
+}
+
+fn decide(found: Option<&LeaseSpec>, me: &str, still_for: Duration) -> LeaseAction {
+    let Some(spec) = found else { return LeaseAction::Create };
+    let held = u64::try_from(spec.lease_duration_seconds.unwrap_or(LEASE_DURATION_SECONDS)).unwrap_or(0);
+    match spec.holder_identity.as_deref() {
+        Some(holder) if holder == me => LeaseAction::Renew,
+        None | Some("") => LeaseAction::Acquire,
+        Some(_) if still_for >= Duration::from_secs(held) => LeaseAction::Acquire,
+        Some(_) => LeaseAction::Wait,
+    }
+}
+
+/// The Lease as `me` holds it from `now` on.
+fn lease_spec(before: Option<&LeaseSpec>, me: &str, now: Timestamp) -> LeaseSpec {
+    let goes_on = before.is_none_or(|before| before.holder_identity.as_deref() == Some(me));
+    let before = before.cloned().unwrap_or_default();
+    LeaseSpec {
+        holder_identity: Some(me.to_owned()),
+        lease_duration_seconds: Some(LEASE_DURATION_SECONDS),
+        acquire_time: before.acquire_time.filter(|_| goes_on).or(Some(MicroTime(now))),
+        renew_time: Some(MicroTime(now)),
+        lease_transitions: Some(before.lease_transitions.unwrap_or(0) + i32::from(!goes_on)),
+        ..LeaseSpec::default()
+    }
+}
+
+fn api(world: &ControllerContext) -> Api<Lease> {
+    Api::namespaced(world.client.clone(), LEASE_NAMESPACE)
+}
+
+/// One look, and what it calls for; whether the Lease is ours after it.
+async fn try_acquire_or_renew(
+    api: &Api<Lease>,
+    me: &str,
+    seen: &mut LeaseObservation,
+) -> Result<bool, kube::Error> {
+    let found = api.get_opt(LEASE).await?;
+    let spec = found.as_ref().map(|lease| lease.spec.clone().unwrap_or_default());
+    let still_for = seen.unchanged_for(spec.as_ref(), Instant::now());
+    let step = decide(spec.as_ref(), me, still_for);
+    if step == LeaseAction::Wait {
+        return Ok(false);
+    }
+    let metadata = found.map_or_else(metadata, |lease| lease.metadata);
+    let lease = Lease { metadata, spec: Some(lease_spec(spec.as_ref(), me, Timestamp::now())) };
+    let parameters = field_managers::object_params::<Lease>();
+    match step {
+        LeaseAction::Create => api.create(&parameters, &lease).await?,
+        // The version that was read goes with it: of two that take it at once, one is refused.
+        _ => api.replace(LEASE, &parameters, &lease).await?,
+    };
+    Ok(true)
+}
+
+fn metadata() -> ObjectMeta {
+    ObjectMeta { name: Some(LEASE.into()), ..ObjectMeta::default() }
+}
+
+/// Holds the Lease or waits for it, for ever.
+pub(super) async fn run(world: &ControllerContext, me: &str) {
+    let api = api(world);
+    let mut seen = LeaseObservation::default();
+    let clock = &world.config.clock;
+    let mut valid = Deadline::new(clock.both(), RENEW_DEADLINE);
+    let mut told = String::new();
+    loop {
+        let began = clock.both();
+        // Also after a suspend, for which the monotonic clock stands still: others had the time to take the Lease over.
+        if valid.has_passed(began) {
+            on_leadership_change(world, false);
+        }
+        let outcome = timeout(REQUEST_TIMEOUT, try_acquire_or_renew(&api, me, &mut seen)).await;
+        let why = match outcome {
+            Ok(Ok(ours)) => {
+                if ours {
+                    valid = Deadline::new(began, RENEW_DEADLINE);
+                }
+                on_leadership_change(world, ours);
+                String::new()
+            }
+            Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.is_already_exists() => {
+                on_leadership_change(world, false); // somebody was faster
+                String::new()
+            }
+            Ok(Err(why)) => why.to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        if valid.has_passed(clock.both()) {
+            on_leadership_change(world, false);
+        }
+        if !why.is_empty() && why != told {
+            tracing::warn!(
+                lease = format!("{LEASE_NAMESPACE}/{LEASE}"),
+                why,
+                "the Lease cannot be looked after; without it this appliance serves and writes no status. \
+                 Its account must be allowed to get, create and update it"
+            );
+        }
+        if why.is_empty() && !told.is_empty() {
+            tracing::info!("the server answers again, and the Lease is looked after");
+        }
+        told = why;
+        sleep(RETRY_PERIOD).await;
+    }
+}
+
+fn on_leadership_change(world: &ControllerContext, ours: bool) {
+    if !world.leadership.set(ours) {
+        return;
+    }
+    if ours {
+        tracing::info!("this appliance writes from now on");
+        requeue_all(world);
+    } else {
+        tracing::info!("another appliance may write from now on; this one serves");
+    }
+}
+
+/// Gives the Lease up, so that the next one need not wait for it to lapse.
+pub(super) async fn release(world: &ControllerContext) {
+    if !world.leadership.set(false) {
+        return;
+    }
+    let api = api(world);
+    let given_up = async {
+        let Some(mut lease) = api.get_opt(LEASE).await? else { return Ok(()) };
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity == world.config.leader_identity {
+            spec.holder_identity = Some(String::new());
+            spec.lease_duration_seconds = Some(1);
+            api.replace(LEASE, &field_managers::object_params::<Lease>(), &lease).await?;
+        }
+        Ok::<_, kube::Error>(())
+    };
+    match timeout(REQUEST_TIMEOUT, given_up).await {
+        Ok(Ok(())) => {}
+        Ok(Err(why)) => tracing::debug!(%why, "the Lease lapses by itself"),
+        Err(_) => tracing::debug!("the Lease lapses by itself"),
+    }
+}
+
+/// Says in an API of our own that its appliance does the writing.
+///
+/// # Errors
+/// The API refuses.
+pub(super) async fn hold_permanently(world: &ControllerContext) -> Result<(), Error> {
+    let api = api(world);
+    let found = api.get_opt(LEASE).await?;
+    let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
+    if spec.is_some_and(|spec| spec.holder_identity.as_deref() == Some(EMBEDDED)) {
+        return Ok(());
+    }
+    let wanted =
+        LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..lease_spec(spec, EMBEDDED, Timestamp::now()) };
+    let parameters = field_managers::object_params::<Lease>();
+    match found {
+        Some(lease) => api.replace(LEASE, &parameters, &Lease { spec: Some(wanted), ..lease }).await?,
+        None => api.create(&parameters, &Lease { metadata: metadata(), spec: Some(wanted) }).await?,
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(holder: &str, seconds: i32) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(holder.into()),
+            lease_duration_seconds: Some(seconds),
+            ..LeaseSpec::default()
+        }
+    }
+
+    #[test]
+    fn a_lease_is_taken_when_it_is_free_or_has_stood_still_for_its_time() {
+        let seconds = Duration::from_secs;
+        for (found, still_for, step) in [
+            (None, seconds(0), LeaseAction::Create),
+            (Some(lease("me", 15)), seconds(99), LeaseAction::Renew),
+            (Some(lease("", 15)), seconds(0), LeaseAction::Acquire),
+            (Some(LeaseSpec::default()), seconds(0), LeaseAction::Acquire),
+            (Some(lease("you", 15)), seconds(14), LeaseAction::Wait),
+            (Some(lease("you", 15)), seconds(15), LeaseAction::Acquire),
+            (Some(lease("you", i32::MAX)), seconds(86_400 * 365), LeaseAction::Wait),
+            (Some(lease("you", -1)), seconds(0), LeaseAction::Acquire),
+        ] {
+            assert_eq!(decide(found.as_ref(), "me", still_for), step, "{found:?} {still_for:?}");
+        }
+    }
+
+    #[test]
+    fn a_holder_that_renews_never_seems_still() {
+        let (mut seen, start) = (LeaseObservation::default(), Instant::now());
+        let at = |second: i64| {
+            let renewed = MicroTime(Timestamp::from_second(second).unwrap());
+            LeaseSpec { renew_time: Some(renewed), ..lease("you", 15) }
+        };
+        assert_eq!(seen.unchanged_for(Some(&at(1)), start), Duration::ZERO);
+        let later = start + Duration::from_secs(9);
+        assert_eq!(seen.unchanged_for(Some(&at(1)), later), Duration::from_secs(9));
+        assert_eq!(seen.unchanged_for(Some(&at(2)), later), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_change_of_hands_is_counted_and_a_renewal_is_not() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let first = lease_spec(None, "a", now);
+        assert_eq!(first.lease_transitions, Some(0));
+        let renewed = lease_spec(Some(&first), "a", Timestamp::from_second(1_002).unwrap());
+        assert_eq!((renewed.lease_transitions, &renewed.acquire_time), (Some(0), &first.acquire_time));
+        assert_ne!(renewed.renew_time, first.renew_time);
+        let taken = lease_spec(Some(&renewed), "b", Timestamp::from_second(1_020).unwrap());
+        assert_eq!(taken.lease_transitions, Some(1));
+        assert_ne!(taken.acquire_time, first.acquire_time);
+    }
+}

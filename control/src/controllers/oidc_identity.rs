@@ -1,0 +1,177 @@
+//! Under whom an object sends: a service account of its own, while senders have to say who they are (X-FEA-07).
+
+use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DeleteParams, Preconditions};
+
+use super::context::{ControllerContext, Error, NamespacedObject};
+use super::field_managers;
+use super::service::children::owner_references;
+use super::work_queue::WorkItem;
+use crate::kind_registry::ResourceStrategy;
+use crate::kinds::conditions::ConditionManager;
+use crate::kinds::names::is_path_segment;
+use crate::kinds::shared::{AuthStatus, KReference, name, namespace};
+use crate::sha256;
+
+/// Longest name as upstream makes them, in characters; longer ones end in a hash.
+const NAME_CHARS_MAX: usize = 63;
+/// Characters of that hash.
+const HASH_CHARS: usize = 32;
+
+/// What became of an object's identity.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum OidcIdentity {
+    /// Nobody asks for it.
+    #[default]
+    Disabled,
+    /// The service account's name.
+    Created(String),
+    /// Somebody else has an account of that name.
+    Conflict(String),
+}
+
+impl OidcIdentity {
+    /// The identity that an object has, or will have at the end of the look at it.
+    #[must_use]
+    pub fn expected<R: ResourceStrategy>(world: &ControllerContext, meta: &ObjectMeta) -> Self {
+        if world.settings().event_features.authenticates() {
+            Self::Created(account_name::<R>(name(meta)))
+        } else {
+            Self::Disabled
+        }
+    }
+
+    #[must_use]
+    pub fn account(&self) -> Option<&str> {
+        match self {
+            Self::Created(account) => Some(account),
+            Self::Disabled | Self::Conflict(_) => None,
+        }
+    }
+
+    /// For `status.auth`.
+    #[must_use]
+    pub fn status(&self) -> Option<AuthStatus> {
+        self.account().map(|account| AuthStatus::of(account.to_owned()))
+    }
+
+    pub fn mark(&self, conditions: &mut ConditionManager<'_>, kind: &str) {
+        match self {
+            Self::Disabled => conditions.mark_true_with_reason(
+                kind,
+                "AuthenticationOIDCDisabled",
+                "The feature authentication-oidc is disabled.",
+            ),
+            Self::Created(_) => conditions.mark_true(kind),
+            Self::Conflict(account) => {
+                let why = format!("service account {account} is not owned by this object");
+                conditions.mark_false(kind, "ServiceAccountNotOwned", &why);
+            }
+        }
+    }
+}
+
+/// The account of an object of kind `R` with this name; upstream's name for it, if that is short enough.
+#[must_use]
+pub fn account_name<R: ResourceStrategy>(parent: &str) -> String {
+    let suffix = format!("-oidc-{}-{}", R::META.group, R::META.kind);
+    let whole = format!("{parent}{suffix}").to_lowercase();
+    if whole.len() <= NAME_CHARS_MAX {
+        return whole;
+    }
+    let hash = sha256::hex_digest(whole.as_bytes());
+    let begin: String = parent.chars().take(NAME_CHARS_MAX - HASH_CHARS - 1).collect();
+    format!("{}-{}", begin.trim_end_matches(['-', '.']), &hash[..HASH_CHARS])
+}
+
+/// The subject of tokens of an account.
+#[must_use]
+pub fn subject(namespace: &str, account: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{account}")
+}
+
+/// Makes the account of `object` be there, or be gone; `item` is looked at again when somebody touches it. What
+/// `had` says is the object's own status.
+pub async fn reconcile_account<K: NamespacedObject + ResourceStrategy>(
+    world: &ControllerContext,
+    item: &WorkItem,
+    object: &K,
+    had: Option<&AuthStatus>,
+) -> Result<OidcIdentity, Error> {
+    let expected = OidcIdentity::expected::<K>(world, object.meta());
+    let Some(account) = expected.account() else {
+        if let Some(account) = had.and_then(|had| had.service_account_name.as_deref()) {
+            remove_account(world, object, account).await?;
+        }
+        return Ok(expected);
+    };
+    let reference = KReference {
+        api_version: "v1".to_owned(),
+        kind: ServiceAccount::META.kind.to_owned(),
+        name: account.to_owned(),
+        ..KReference::default()
+    };
+    if let Ok(found) = world.resolver.read(item, &reference).await? {
+        let owners = found["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        let ours = owners.into_iter().any(|owner| owner["uid"].as_str() == object.meta().uid.as_deref());
+        return Ok(if ours { expected.clone() } else { OidcIdentity::Conflict(account.to_owned()) });
+    }
+    world.leadership.check()?;
+    let meta = object.meta();
+    let what = format!("Service Account for OIDC Authentication for {} {:?}", K::META.kind, name(meta));
+    let wanted = ServiceAccount {
+        metadata: ObjectMeta {
+            namespace: meta.namespace.clone(),
+            name: Some(account.to_owned()),
+            owner_references: owner_references(object),
+            annotations: Some([("description".to_owned(), what)].into()),
+            ..ObjectMeta::default()
+        },
+        ..ServiceAccount::default()
+    };
+    let api = world.api::<ServiceAccount>(namespace(meta));
+    api.create(&field_managers::object_params::<ServiceAccount>(), &wanted).await?;
+    Ok(expected.clone())
+}
+
+/// Nobody asks any more: the account goes, if it is the object's own.
+async fn remove_account<K: NamespacedObject>(
+    world: &ControllerContext,
+    object: &K,
+    account: &str,
+) -> Result<(), Error> {
+    let meta = object.meta();
+    // Whoever may write statuses wrote it.
+    if !is_path_segment(account) {
+        return Ok(());
+    }
+    let api = world.api::<ServiceAccount>(namespace(meta));
+    let Some(found) = api.get_opt(account).await? else { return Ok(()) };
+    if !crate::kinds::shared::is_controlled_by(&found.metadata, meta) {
+        return Ok(());
+    }
+    world.leadership.check()?;
+    let preconditions = Preconditions { uid: found.metadata.uid.clone(), resource_version: None };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match api.delete(account, &parameters).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => Ok(other.map(drop)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::eventing::trigger::Trigger;
+    use crate::kinds::names::is_dns_subdomain;
+
+    /// X-FEA-07
+    #[test]
+    fn an_account_has_upstreams_name_if_that_is_one() {
+        assert_eq!(account_name::<Trigger>("t"), "t-oidc-eventing.knative.dev-trigger");
+        let long = |end: &str| account_name::<Trigger>(&format!("{}{end}", "x-".repeat(60)));
+        assert!(is_dns_subdomain(&long("a")) && long("a").len() <= NAME_CHARS_MAX);
+        assert_ne!(long("a"), long("b"));
+    }
+}

@@ -1,0 +1,243 @@
+//! What EventPolicies make of the doors of Brokers and channels (X-FEA-07 to X-FEA-09).
+
+use std::sync::Arc;
+
+use dataplane::events::auth::{AdmissionRule, StreamAdmission, SubjectMatcher};
+use dataplane::table::EventFilter;
+
+use super::context::ControllerContext;
+use super::informer_cache::{InformerCache, ObjectChange};
+use super::oidc_identity::subject;
+use super::trigger::filter::compiled;
+use super::work_queue::{ControllerKind, WorkItem};
+use crate::kinds::conditions::ConditionManager;
+use crate::kinds::eventing::event_policy::{API_VERSION, EventPolicy, PolicyTarget};
+use crate::kinds::settings::{ALLOW_ALL, ALLOW_SAME_NAMESPACE};
+use crate::kinds::shared::{AppliedPolicy, HasConditions, name, namespace};
+
+/// Who may send to one object.
+#[derive(Debug, Clone, Default)]
+pub struct SenderPolicy {
+    /// Senders are asked who they are.
+    requires_authentication: bool,
+    /// What holds without a policy.
+    default_mode: &'static str,
+    /// Of the object, then of what it belongs to.
+    audiences: Vec<String>,
+    policies: Vec<Arc<EventPolicy>>,
+}
+
+impl SenderPolicy {
+    /// For an object that is known by several names: the first is its own.
+    #[must_use]
+    pub fn for_object(world: &ControllerContext, names: &[PolicyTarget<'_>]) -> Self {
+        let features = &world.settings().event_features;
+        if !features.authenticates() {
+            return Self::default();
+        }
+        let ns = names.first().map(|first| namespace(first.meta)).unwrap_or_default();
+        Self::from_policies(world.event_policies.list(ns), features.default_authorization(), names)
+    }
+
+    fn from_policies(
+        mut policies: Vec<Arc<EventPolicy>>,
+        mode: &'static str,
+        names: &[PolicyTarget<'_>],
+    ) -> Self {
+        policies.retain(|policy| names.iter().any(|name| policy.applies_to(name)));
+        Self {
+            requires_authentication: true,
+            default_mode: mode,
+            audiences: names.iter().map(PolicyTarget::audience).collect(),
+            policies,
+        }
+    }
+
+    /// For `status.address.audience`.
+    #[must_use]
+    pub fn audience(&self) -> Option<String> {
+        self.audiences.first().cloned()
+    }
+
+    /// For `status.policies`.
+    #[must_use]
+    pub fn applied_policies(&self) -> Vec<AppliedPolicy> {
+        let ready = self.policies.iter().filter(|policy| policy.is_ready());
+        let listed = |policy: &Arc<EventPolicy>| AppliedPolicy {
+            api_version: API_VERSION.to_owned(),
+            name: name(&policy.metadata).to_owned(),
+        };
+        ready.map(listed).collect()
+    }
+
+    pub fn mark(&self, conditions: &mut ConditionManager<'_>, kind: &str) {
+        if !self.requires_authentication {
+            let why = "Feature \"authentication-oidc\" must be enabled to support Authorization";
+            return conditions.mark_true_with_reason(kind, "OIDCDisabled", why);
+        }
+        if self.policies.is_empty() {
+            let why = format!("Default authz mode is {:?}", self.default_mode);
+            return conditions.mark_true_with_reason(kind, "DefaultAuthorizationMode", &why);
+        }
+        let unready = self.policies.iter().filter(|policy| !policy.is_ready());
+        let unready: Vec<&str> = unready.map(|policy| name(&policy.metadata)).collect();
+        if unready.is_empty() {
+            conditions.mark_true(kind);
+        } else {
+            let why = format!("event policies {} are not ready", unready.join(", "));
+            conditions.mark_false(kind, "EventPoliciesNotReady", &why);
+        }
+    }
+
+    /// What the cores have to know; `None`: they ask nobody. `own` are accounts in `ns` that send to it as a part of the
+    /// same thing.
+    #[must_use]
+    pub fn admission(
+        &self,
+        world: &ControllerContext,
+        ns: &str,
+        own: &[String],
+    ) -> Option<Arc<StreamAdmission>> {
+        if !self.requires_authentication {
+            return None;
+        }
+        let audiences = self.audiences.iter().map(|audience| audience.as_str().into()).collect();
+        let grants = self.grants(ns, own);
+        Some(Arc::new(StreamAdmission { verifier: world.jwks.verifier(), audiences, grants }))
+    }
+
+    fn grants(&self, ns: &str, own: &[String]) -> Vec<AdmissionRule> {
+        let mut grants: Vec<AdmissionRule> = self.policies.iter().map(|policy| grant(policy)).collect();
+        let unfiltered = |subjects| AdmissionRule { subjects, filter: EventFilter::Everything };
+        // A policy that is not ready still keeps others out.
+        if self.policies.is_empty() {
+            grants.extend(match self.default_mode {
+                ALLOW_ALL => Some(unfiltered(SubjectMatcher::any())),
+                ALLOW_SAME_NAMESPACE => Some(unfiltered([subject(ns, "*").as_str()].into_iter().collect())),
+                _ => None,
+            });
+        }
+        if !own.is_empty() {
+            let own: Vec<String> = own.iter().map(|account| subject(ns, account)).collect();
+            grants.push(unfiltered(own.iter().map(String::as_str).collect()));
+        }
+        grants
+    }
+}
+
+/// What one policy grants: whom it names itself, and who was found, if that was found for what it says now.
+fn grant(policy: &EventPolicy) -> AdmissionRule {
+    let named = policy.spec.from.iter().filter_map(|from| from.sub.as_deref());
+    let status = policy.status.as_ref();
+    let status = status.filter(|status| status.base.observed_generation == policy.metadata.generation);
+    let found = status.into_iter().flat_map(|status| &status.from).map(String::as_str);
+    AdmissionRule { subjects: named.chain(found).collect(), filter: compiled(&policy.spec.filters) }
+}
+
+/// Who is looked at when a policy changes: everything in its namespace that it may speak of, or spoke of.
+pub(super) fn on_policy_change(world: &ControllerContext, (before, after): ObjectChange<'_, EventPolicy>) {
+    if let Some(policy) = after.or(before) {
+        requeue_protected(world, Some(namespace(&policy.metadata)));
+    }
+}
+
+/// Looks at all that has a door, in one namespace or in all.
+pub(super) fn requeue_protected(world: &ControllerContext, ns: Option<&str>) {
+    requeue_kind(world, ControllerKind::Broker, &world.brokers, ns);
+    requeue_kind(world, ControllerKind::Channel, &world.channels, ns);
+    requeue_kind(world, ControllerKind::InMemoryChannel, &world.in_memory_channels, ns);
+    requeue_kind(world, ControllerKind::Sequence, &world.sequences, ns);
+    requeue_kind(world, ControllerKind::Parallel, &world.parallels, ns);
+}
+
+fn requeue_kind<K: kube::Resource>(
+    world: &ControllerContext,
+    kind: ControllerKind,
+    cache: &InformerCache<K>,
+    ns: Option<&str>,
+) {
+    let wanted = |home: &str| ns.is_none_or(|ns| ns == home);
+    for (namespace, name) in cache.keys().iter().filter(|(home, _)| wanted(home)) {
+        world.enqueue(WorkItem::new(kind, namespace, name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::kinds::conditions::ConditionSet;
+    use crate::kinds::eventing::broker::{Broker, BrokerSpec};
+    use crate::kinds::shared::{Condition, ConditionStatus};
+
+    fn policy(spec: Value, status: Value) -> Arc<EventPolicy> {
+        let metadata = json!({"name": "p", "namespace": "ns", "generation": 2});
+        Arc::new(
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap(),
+        )
+    }
+
+    fn of(policies: &[Arc<EventPolicy>], mode: &'static str) -> SenderPolicy {
+        let broker = Broker::new("ns", "b", BrokerSpec::default());
+        SenderPolicy::from_policies(policies.to_vec(), mode, &[PolicyTarget::of::<Broker>(&broker.metadata)])
+    }
+
+    fn told(rules: &SenderPolicy) -> Condition {
+        let set = ConditionSet { dependents: &["EventPoliciesReady"] };
+        let mut conditions = set.manage(&[], Timestamp::from_second(1).unwrap());
+        rules.mark(&mut conditions, "EventPoliciesReady");
+        conditions.finish().into_iter().find(|c| c.kind == "EventPoliciesReady").unwrap()
+    }
+
+    fn lets_in(rules: &SenderPolicy, account: &str) -> bool {
+        rules.grants("ns", &[]).iter().any(|grant| grant.subjects.has(account))
+    }
+
+    /// X-FEA-08: what holds where nobody says anything.
+    #[test]
+    fn without_a_policy_the_mode_decides() {
+        for (mode, same, other) in
+            [("allow-all", true, true), ("allow-same-namespace", true, false), ("deny-all", false, false)]
+        {
+            let rules = of(&[], mode);
+            assert_eq!(lets_in(&rules, "system:serviceaccount:ns:a"), same, "{mode}");
+            assert_eq!(lets_in(&rules, "system:serviceaccount:nsx:a"), other, "{mode}");
+            assert_eq!(told(&rules).message, format!("Default authz mode is {mode:?}"));
+            let own = rules.grants("ns", &["step".to_owned()]);
+            assert!(own.iter().any(|grant| grant.subjects.has("system:serviceaccount:ns:step")), "{mode}");
+        }
+        assert_eq!(
+            (told(&SenderPolicy::default()).reason, SenderPolicy::default().audience()),
+            ("OIDCDisabled".into(), None)
+        );
+    }
+
+    /// X-FEA-09: a policy takes the mode's place, ready or not; its references count once they are resolved.
+    #[test]
+    fn a_policy_lets_in_whom_it_names() {
+        let spec = json!({"from": [{"sub": "me"}, {"ref": {"apiVersion": "v1", "kind": "X", "name": "x"}}]});
+        let ready = |status: &str| json!([{"type": "Ready", "status": status}]);
+        let resolved = policy(
+            spec.clone(),
+            json!({"observedGeneration": 2, "from": ["me", "found"], "conditions": ready("True")}),
+        );
+        let stale = policy(
+            spec,
+            json!({"observedGeneration": 1, "from": ["me", "former"], "conditions": ready("True")}),
+        );
+        let rules = of(&[Arc::clone(&resolved)], "allow-all");
+        assert!(lets_in(&rules, "me") && lets_in(&rules, "found") && !lets_in(&rules, "other"));
+        assert_eq!(
+            (told(&rules).status, rules.applied_policies()[0].name.as_str()),
+            (ConditionStatus::True, "p")
+        );
+        let rules = of(&[stale], "allow-all");
+        assert!(lets_in(&rules, "me") && !lets_in(&rules, "former") && !lets_in(&rules, "other"));
+        assert_eq!(
+            (told(&rules).reason.as_str(), rules.applied_policies().len()),
+            ("EventPoliciesNotReady", 0)
+        );
+    }
+}

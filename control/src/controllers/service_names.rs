@@ -1,0 +1,230 @@
+//! Core Services as destinations: their names, and who stands behind them, for the cores to send to.
+//!
+//! There is no cluster's DNS beside the appliance, so `NAME.NAMESPACE.svc.cluster.local` is looked up in
+//! what EndpointSlices, or else Endpoints, say of the Service.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use dataplane::service_names::{ServiceName, ServiceNames};
+use k8s_openapi::api::core::v1::{EndpointSubset, Endpoints, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use super::context::ControllerContext;
+use super::destination_resolver::CLUSTER_DOMAIN;
+use super::informer_cache::{InformerCache, ObjectChange, ObjectSource, follow};
+use super::route::hosts::service_host;
+use super::{ControllerTask, ingress, newest, route};
+use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
+use crate::kinds::shared::{label, name, namespace};
+
+/// The label by which a slice names its Service.
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Marks slices that only show what is known here anyway: nobody needs to hear of them.
+pub(super) const DERIVED_LABEL: &str = "sluicegate.dev/derived";
+
+/// Slices that say something new.
+pub(super) fn external_slices(world: &ControllerContext) -> ObjectSource<EndpointSlice> {
+    world.source().without_label(DERIVED_LABEL)
+}
+
+/// What the cores' names are made of.
+#[derive(Debug)]
+pub struct ServiceNameIndex {
+    services: InformerCache<Service>,
+    endpoints: InformerCache<Endpoints>,
+    slices: InformerCache<EndpointSlice>,
+}
+
+impl Default for ServiceNameIndex {
+    fn default() -> Self {
+        Self {
+            services: InformerCache::compressed_with_index(index_keys),
+            endpoints: InformerCache::default(),
+            slices: InformerCache::default(),
+        }
+    }
+}
+
+/// Services that are no Route's placeholder.
+const NOT_PLACEHOLDER: &str = "others";
+
+/// What Services are found by: others than placeholders, and those whose visibility is [`CLUSTER_LOCAL`], by that.
+pub(super) fn index_keys(service: &Service) -> Vec<String> {
+    let is_local = label(&service.metadata, VISIBILITY) == Some(CLUSTER_LOCAL);
+    let others = (!is_placeholder(service)).then_some(NOT_PLACEHOLDER);
+    others.into_iter().chain(is_local.then_some(CLUSTER_LOCAL)).map(str::to_owned).collect()
+}
+
+pub(super) fn watches(world: &ControllerContext) -> [ControllerTask<'_>; 3] {
+    let core = &world.service_names;
+    let changed = move || world.publisher.set_service_names(core.compile());
+    let service_changed = move |change: ObjectChange<'_, Service>| {
+        ingress::on_service_change(world, change);
+        match newest(change) {
+            Some(service) if is_placeholder(service) => route::on_placeholder_change(world, change),
+            Some(service) => {
+                changed();
+                if change.1.is_none() {
+                    route::requeue_name_conflicts(world, namespace(&service.metadata));
+                }
+            }
+            None => {}
+        }
+    };
+    [
+        Box::pin(follow(world.source(), &core.services, service_changed)),
+        Box::pin(follow(world.source(), &core.endpoints, move |_| changed())),
+        Box::pin(follow(external_slices(world), &core.slices, move |_| changed())),
+    ]
+}
+
+impl ServiceNameIndex {
+    #[must_use]
+    pub fn services(&self) -> &InformerCache<Service> {
+        &self.services
+    }
+
+    fn compile(&self) -> ServiceNames {
+        let mut names = ServiceNames::default();
+        let mut slices: BTreeMap<(String, String), Vec<_>> = BTreeMap::new();
+        for slice in self.slices.all() {
+            if let Some(service) = label(&slice.metadata, SERVICE_NAME) {
+                let key = (namespace(&slice.metadata).to_owned(), service.to_owned());
+                slices.entry(key).or_default().push(slice);
+            }
+        }
+        for service in self.services.all_by_index(NOT_PLACEHOLDER) {
+            let (ns, name) = (namespace(&service.metadata), name(&service.metadata));
+            let of_it = slices.get(&(ns.to_owned(), name.to_owned()));
+            let places: Vec<ServiceEndpoint> = match of_it {
+                Some(slices) => slices.iter().flat_map(|slice| of_slice(slice)).collect(),
+                None => self.endpoints.get(ns, name).map(|found| of_endpoints(&found)).unwrap_or_default(),
+            };
+            let meaning = service_name(&service, &places);
+            for host in [
+                format!("{name}.{ns}"),
+                format!("{name}.{ns}.svc"),
+                format!("{name}.{ns}.svc.{CLUSTER_DOMAIN}"),
+            ] {
+                names.insert(&host, meaning.clone());
+            }
+        }
+        names
+    }
+}
+
+/// A Route's placeholder leads to the Route, whose hosts the table knows.
+fn is_placeholder(service: &Service) -> bool {
+    let (ns, name) = (namespace(&service.metadata), name(&service.metadata));
+    let external = service.spec.as_ref().and_then(|spec| spec.external_name.as_deref());
+    external.is_some_and(|external| external == service_host(name, ns))
+}
+
+/// A port's name, and who serves it.
+type ServiceEndpoint = (String, SocketAddr);
+
+fn service_name(service: &Service, places: &[ServiceEndpoint]) -> ServiceName {
+    let spec = service.spec.as_ref();
+    if let Some(host) = spec.and_then(|spec| spec.external_name.as_deref()) {
+        return ServiceName::Alias(host.trim_end_matches('.').to_ascii_lowercase().into());
+    }
+    let ports = spec.and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
+    let of_port = |port_name: &str| -> Vec<SocketAddr> {
+        places.iter().filter(|(name, _)| name == port_name).map(|(_, at)| *at).collect()
+    };
+    ServiceName::Endpoints(
+        ports
+            .iter()
+            .filter_map(|port| {
+                let number = u16::try_from(port.port).ok()?;
+                Some((number, of_port(port.name.as_deref().unwrap_or_default())))
+            })
+            .collect(),
+    )
+}
+
+fn of_slice(slice: &EndpointSlice) -> Vec<ServiceEndpoint> {
+    let ready = slice.endpoints.iter().filter(|endpoint| {
+        // Not said is ready, as Kubernetes reads it.
+        endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) != Some(false)
+    });
+    let addresses: Vec<IpAddr> =
+        ready.flat_map(|endpoint| &endpoint.addresses).filter_map(|text| text.parse().ok()).collect();
+    let ports = slice.ports.iter().flatten().filter_map(|port| {
+        let number = u16::try_from(port.port?).ok()?;
+        Some((port.name.clone().unwrap_or_default(), number))
+    });
+    cross_product(ports, &addresses)
+}
+
+fn of_endpoints(endpoints: &Endpoints) -> Vec<ServiceEndpoint> {
+    let of_subset = |subset: &EndpointSubset| {
+        let addresses: Vec<IpAddr> =
+            subset.addresses.iter().flatten().filter_map(|address| address.ip.parse().ok()).collect();
+        let ports =
+            subset.ports.iter().flatten().filter_map(|port| {
+                Some((port.name.clone().unwrap_or_default(), u16::try_from(port.port).ok()?))
+            });
+        cross_product(ports, &addresses)
+    };
+    endpoints.subsets.iter().flatten().flat_map(of_subset).collect()
+}
+
+fn cross_product(ports: impl Iterator<Item = (String, u16)>, addresses: &[IpAddr]) -> Vec<ServiceEndpoint> {
+    let each = |(name, port): (String, u16)| {
+        addresses.iter().map(move |ip| (name.clone(), SocketAddr::new(*ip, port))).collect::<Vec<_>>()
+    };
+    ports.flat_map(each).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::service_names::ResolvedAddress;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn compiled(service: Value, endpoints: Value, slices: Value) -> ServiceNames {
+        let names = ServiceNameIndex::default();
+        let meta = json!({"name": "s", "namespace": "ns"});
+        let service = json!({"metadata": meta, "spec": service});
+        names.services.replace(vec![serde_json::from_value(service).unwrap()], |_| {});
+        let endpoints = json!({"metadata": meta, "subsets": endpoints});
+        names.endpoints.replace(vec![serde_json::from_value(endpoints).unwrap()], |_| {});
+        names.slices.replace(serde_json::from_value(slices).unwrap(), |_| {});
+        names.compile()
+    }
+
+    /// EV-ADR-02: a Service is who its endpoints are, by the port's name.
+    #[test]
+    fn a_service_stands_for_its_ready_endpoints() {
+        let ports = json!([{"name": "http", "port": 80}, {"name": "other", "port": 81}]);
+        let endpoints = json!([{"addresses": [{"ip": "10.0.0.1"}], "notReadyAddresses": [{"ip": "10.0.0.9"}],
+            "ports": [{"name": "http", "port": 8080}]}]);
+        let find = |names: &ServiceNames, port: u16| names.find("s.ns.svc.cluster.local", port, |_| 0);
+        let at = |text: &str| Some(ResolvedAddress::At(text.parse().unwrap()));
+        let names = compiled(json!({"ports": ports}), endpoints.clone(), json!([]));
+        assert_eq!(
+            (find(&names, 80), find(&names, 81)),
+            (at("10.0.0.1:8080"), Some(ResolvedAddress::Unresolved))
+        );
+        assert_eq!(names.find("s.ns.svc", 80, |_| 0), at("10.0.0.1:8080"));
+        assert_eq!(names.find("s.ns", 80, |_| 0), at("10.0.0.1:8080"));
+        assert_eq!(names.find("s.other", 80, |_| 0), None);
+
+        // Slices win over Endpoints; who is not ready is left out.
+        let slice = json!([{"metadata": {"name": "s-1", "namespace": "ns", "labels": {SERVICE_NAME: "s"}},
+            "addressType": "IPv4", "ports": [{"name": "http", "port": 9090}],
+            "endpoints": [{"addresses": ["10.0.0.2"], "conditions": {"ready": false}}, {"addresses": ["10.0.0.3"]}]}]);
+        let names = compiled(json!({"ports": ports}), endpoints, slice);
+        assert_eq!(find(&names, 80), at("10.0.0.3:9090"));
+
+        let names = compiled(
+            json!({"type": "ExternalName", "externalName": "Db.example.com."}),
+            json!([]),
+            json!([]),
+        );
+        assert_eq!(find(&names, 80), Some(ResolvedAddress::Alias("db.example.com".into())));
+    }
+}

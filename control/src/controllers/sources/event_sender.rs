@@ -1,0 +1,171 @@
+//! Sends one event, in binary mode, until it is taken.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use dataplane::events::LocalResponse;
+use dataplane::events::delivery::PostError;
+use dataplane::events::encode;
+use tokio::time::Instant;
+
+use super::{PingOutcomes, SourceName};
+use crate::controllers::destination_resolver::DestinationAddress;
+
+/// How often an event is sent in all, if nobody takes it.
+const ATTEMPTS_MAX: u32 = 6;
+/// The pause after the first attempt, as upstream's sources make it; each further one is twice as long.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// How long one attempt may take.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An event on its way.
+#[derive(Debug)]
+pub(super) struct OutgoingEvent {
+    pub(super) from: SourceName,
+    pub(super) sink: DestinationAddress,
+    /// Under whose name it leaves, if anybody asks.
+    pub(super) account: Option<String>,
+    /// In the order in which they are written.
+    pub(super) attributes: Vec<(String, String)>,
+    pub(super) content_type: Option<String>,
+    pub(super) body: Vec<u8>,
+}
+
+impl OutgoingEvent {
+    /// Empty: it has none of this name.
+    pub(super) fn attribute(&self, name: &str) -> &str {
+        self.attributes.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+}
+
+/// Sends it by `post`; whoever is to know of a failure is told by the log. Each attempt is counted.
+pub(super) async fn send<P>(event: OutgoingEvent, tally: &PingOutcomes, post: P)
+where
+    P: AsyncFn(&OutgoingEvent, encode::EncodedEvent, Duration) -> Result<LocalResponse, PostError>,
+{
+    let mut pause = RETRY_DELAY;
+    for attempt in 1..=ATTEMPTS_MAX {
+        let began = Instant::now();
+        let outcome = post(&event, request(&event), ATTEMPT_TIMEOUT).await;
+        let status = outcome.as_ref().map_or(0, |answer| answer.status);
+        tally.record(&event.from, status, began.elapsed());
+        let why = match outcome {
+            Ok(answer) if (200..300).contains(&answer.status) => return,
+            Ok(answer) if !is_retryable(answer.status) => {
+                let (sink, status) = (event.sink.url, answer.status);
+                tracing::warn!(sink, status, "a PingSource's event is not taken, and not sent again");
+                return;
+            }
+            Ok(answer) => format!("the sink answers {}", answer.status),
+            Err(why) => why.to_string(),
+        };
+        if attempt == ATTEMPTS_MAX {
+            tracing::warn!(
+                sink = event.sink.url,
+                why,
+                attempts = attempt,
+                "a PingSource's event could not be delivered"
+            );
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+}
+
+/// The answers after which the specification of event delivery has an event sent again.
+fn is_retryable(status: u16) -> bool {
+    status >= 500 || matches!(status, 404 | 408 | 409 | 429)
+}
+
+fn request(event: &OutgoingEvent) -> encode::EncodedEvent {
+    let mut request =
+        encode::EncodedEvent { body: event.body.clone().into(), ..encode::EncodedEvent::default() };
+    for (key, value) in &event.attributes {
+        request.push(&format!("ce-{key}"), header_value(value).as_bytes());
+    }
+    if let Some(media) = &event.content_type {
+        request.push("Content-Type", media.as_bytes());
+    }
+    request.push("Kn-Namespace", event.from.0.as_bytes());
+    request
+}
+
+/// A value as headers carry it: what is no plain letter is written in bytes.
+fn header_value(value: &str) -> String {
+    let mut found = String::with_capacity(value.len());
+    for letter in value.chars() {
+        if matches!(letter, '!'..='~') && !matches!(letter, '"' | '%') {
+            found.push(letter);
+            continue;
+        }
+        for byte in letter.to_string().bytes() {
+            let _ = write!(found, "%{byte:02X}"); // text takes everything
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn values_are_written_as_headers_carry_them() {
+        assert_eq!(header_value("a b\"%ü"), "a%20b%22%25%C3%BC");
+    }
+
+    /// What a sink was asked that answers like this, one after the other, and what was counted.
+    async fn asked(
+        answers: &[Result<u16, PostError>],
+    ) -> (Vec<(String, encode::EncodedEvent)>, Vec<(u16, u64)>) {
+        let from = ("ns".to_owned(), "p".to_owned());
+        let event = OutgoingEvent {
+            from: from.clone(),
+            sink: DestinationAddress { url: "http://sink/x?y".to_owned(), audience: None, ca_certs: None },
+            account: None,
+            attributes: vec![("type".to_owned(), "a b".to_owned())],
+            content_type: Some("text/plain".to_owned()),
+            body: b"hi".to_vec(),
+        };
+        let (tally, calls) = (PingOutcomes::default(), RefCell::new(Vec::new()));
+        send(event, &tally, async |event, request, _| {
+            let nth = calls.borrow().len();
+            calls.borrow_mut().push((event.sink.url.clone(), request));
+            answers[nth].clone().map(|status| LocalResponse::text(status, ""))
+        })
+        .await;
+        let [(of, outcomes)] = &tally.all()[..] else { panic!("{tally:?}") };
+        assert_eq!(of, &from);
+        let counts = outcomes.iter().map(|one| (one.key.status, one.durations.count())).collect();
+        tally.retain(|source| *source != from);
+        assert!(tally.all().is_empty());
+        (calls.take(), counts)
+    }
+
+    /// SRC-36, SRC-38, X-OBS-01: in binary mode; a sink that is busy or away gets the event once it is not, and each attempt is counted.
+    #[tokio::test(start_paused = true)]
+    async fn an_event_is_sent_until_it_is_taken() {
+        let away = || Err(PostError::Transport("nobody".into()));
+        let (calls, counts) = asked(&[Ok(503), away(), Ok(429), Ok(202)]).await;
+        assert_eq!(calls.len(), 4);
+        assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 4);
+        for (sink, request) in &calls {
+            assert_eq!((sink.as_str(), &request.body[..]), ("http://sink/x?y", &b"hi"[..]));
+            assert_eq!(request.header("ce-type"), Some(&b"a%20b"[..]));
+            assert_eq!(request.header("content-type"), Some(&b"text/plain"[..]));
+            assert_eq!(
+                request.header("kn-namespace"),
+                Some(&b"ns"[..]),
+                "as every delivery says whose it is"
+            );
+        }
+        for refused in [301, 400, 401, 403, 410, 425] {
+            assert_eq!(asked(&[Ok(refused)]).await.1, [(refused, 1)], "it would be refused again");
+        }
+        let never: Vec<_> = (0..ATTEMPTS_MAX).map(|_| Ok(500)).collect();
+        assert_eq!(asked(&never).await.1, [(500, u64::from(ATTEMPTS_MAX))]);
+    }
+}

@@ -1,0 +1,245 @@
+//! Annotations that say how a Broker's or a Channel's events are kept, and what it takes.
+//!
+//! The ConfigMap that a Broker's `spec.config` names may hold the same keys without their prefix; an
+//! annotation wins.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use dataplane::table::{Durability, RetentionPolicy};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::kind_registry::FieldErrors;
+use crate::kinds::shared::annotation;
+use crate::kinds::{duration, quantity};
+
+/// What the keys of annotations begin with, and those of a ConfigMap do not.
+const PREFIX: &str = "sluicegate.dev/";
+/// What a 202 promises: `flush` (the default), `interval:MS` or `none`.
+pub const DURABILITY: &str = "sluicegate.dev/durability";
+/// The oldest events beyond so many bytes are dropped though somebody waits for them.
+pub const RETENTION_BYTES: &str = "sluicegate.dev/retention-bytes";
+/// Older events are dropped though somebody waits for them.
+pub const RETENTION_TIME: &str = "sluicegate.dev/retention-time";
+/// Events are kept for so long, for replay, though everybody has had them.
+pub const HISTORY_TIME: &str = "sluicegate.dev/history-time";
+/// Largest event taken in, in bytes.
+pub const EVENT_BYTES: &str = "sluicegate.dev/event-bytes-max";
+/// What happens to a deleted Broker's backlog: `drop` (the default) or `drain`.
+pub const ON_DELETE: &str = "sluicegate.dev/on-delete";
+/// Those that a Channel hands to what carries its events.
+pub const CHANNEL_KEYS: [&str; 5] = [DURABILITY, RETENTION_BYTES, RETENTION_TIME, HISTORY_TIME, EVENT_BYTES];
+/// What upstream's Brokers read from their ConfigMap. Here a log is behind all of them, so that it only has to
+/// make sense.
+const CHANNEL_TEMPLATE: &str = "channel-template-spec";
+
+/// Longest interval between two flushes, in milliseconds: what a sender believes to be stored is lost for as
+/// long, and the staging buffer is flushed sooner anyway when it grows.
+pub const INTERVAL_MS_MAX: u64 = 60_000;
+/// Largest event where nobody says otherwise, in bytes: what upstream's receivers take as well.
+pub const EVENT_BYTES_DEFAULT: u32 = 1 << 20;
+/// Largest event that may be asked for, in bytes: with the headers beside it, it has to fit into one record of
+/// the log, which has 2 MiB.
+pub const EVENT_BYTES_MAX: u32 = 1920 << 10;
+
+/// The keys of a ConfigMap with their values.
+pub type BrokerConfigMap = BTreeMap<String, String>;
+
+/// What annotations and ConfigMap say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamOptions {
+    pub retention: RetentionPolicy,
+    /// Largest event taken in, in bytes.
+    pub event_bytes_max: u32,
+    /// A deleted Broker stays until its events have come to an end.
+    pub drain_on_delete: bool,
+}
+
+/// What holds for an object; a value that says nothing sensible counts as absent, as in a cluster whose API
+/// takes any.
+#[must_use]
+pub fn stream_options(meta: &ObjectMeta, config: &BrokerConfigMap) -> StreamOptions {
+    let text = |key: &str| {
+        let configured = || config.get(key.strip_prefix(PREFIX)?).map(String::as_str);
+        annotation(meta, key).or_else(configured)
+    };
+    let period = |key| text(key).and_then(time).unwrap_or_default();
+    StreamOptions {
+        retention: RetentionPolicy {
+            durability: text(DURABILITY).and_then(durability).unwrap_or_default(),
+            retention_bytes: text(RETENTION_BYTES).and_then(quantity::bytes).unwrap_or_default(),
+            retention_time: period(RETENTION_TIME),
+            history_time: period(HISTORY_TIME),
+        },
+        event_bytes_max: text(EVENT_BYTES).and_then(event_bytes).unwrap_or(EVENT_BYTES_DEFAULT),
+        drain_on_delete: text(ON_DELETE) == Some("drain"),
+    }
+}
+
+type ValuePredicate = fn(&str) -> bool;
+
+/// Each key, what it takes, and how to say so.
+const RULES: [(&str, ValuePredicate, &str); 6] = [
+    (DURABILITY, |text| durability(text).is_some(), "flush, none, or interval:MS with MS from 1 to 60000"),
+    (RETENTION_BYTES, |text| quantity::bytes(text).is_some_and(|bytes| bytes > 0), "bytes, like 10Gi"),
+    (RETENTION_TIME, |text| time(text).is_some_and(|time| !time.is_zero()), "a time, like 24h or P1D"),
+    (HISTORY_TIME, |text| time(text).is_some_and(|time| !time.is_zero()), "a time, like 24h or P1D"),
+    (EVENT_BYTES, |text| event_bytes(text).is_some(), "bytes from 1 to 1920Ki"),
+    (ON_DELETE, |text| ["drop", "drain"].contains(&text), "drop or drain"),
+];
+
+pub fn validate(meta: &ObjectMeta, problems: &mut FieldErrors) {
+    for (key, is_read, wanted) in RULES {
+        if let Some(value) = annotation(meta, key)
+            && !is_read(value)
+        {
+            problems.add(
+                format!("metadata.annotations[{key}]"),
+                format!("invalid value: {value}: expected {wanted}"),
+            );
+        }
+    }
+}
+
+/// The same for a Channel, which nobody drains: what carries its events goes with it.
+pub fn validate_channel(meta: &ObjectMeta, problems: &mut FieldErrors) {
+    validate(meta, problems);
+    if annotation(meta, ON_DELETE).is_some() {
+        problems.add(
+            format!("metadata.annotations[{ON_DELETE}]"),
+            "must not set the field(s): only Brokers drain",
+        );
+    }
+}
+
+/// What is wrong with a Broker's ConfigMap. Keys that nobody here knows are other Brokers' business.
+pub fn check_config(config: &BrokerConfigMap) -> Result<(), String> {
+    for (key, is_read, wanted) in RULES {
+        let key = key.trim_start_matches(PREFIX);
+        if let Some(value) = config.get(key)
+            && !is_read(value)
+        {
+            return Err(format!("{key}: invalid value {value:?}: expected {wanted}"));
+        }
+    }
+    let Some(template) = config.get(CHANNEL_TEMPLATE) else { return Ok(()) };
+    let read: serde_json::Value =
+        serde_norway::from_str(template).map_err(|why| format!("{CHANNEL_TEMPLATE}: {why}"))?;
+    match ["apiVersion", "kind"].iter().find(|field| !read[**field].is_string()) {
+        Some(field) => Err(format!("{CHANNEL_TEMPLATE}: {field} is missing")),
+        None => Ok(()),
+    }
+}
+
+fn event_bytes(text: &str) -> Option<u32> {
+    let bytes = u32::try_from(quantity::bytes(text)?).ok()?;
+    (1..=EVENT_BYTES_MAX).contains(&bytes).then_some(bytes)
+}
+
+fn durability(text: &str) -> Option<Durability> {
+    match text {
+        "flush" => Some(Durability::Flush),
+        "none" => Some(Durability::None),
+        other => {
+            let ms = other.strip_prefix("interval:")?.parse::<u64>().ok()?;
+            (1..=INTERVAL_MS_MAX).contains(&ms).then(|| Durability::Interval(Duration::from_millis(ms)))
+        }
+    }
+}
+
+/// In Go's notation or as an ISO 8601 period.
+fn time(text: &str) -> Option<Duration> {
+    duration::parse_go(text).or_else(|| duration::parse(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(annotations: &[(&str, &str)]) -> ObjectMeta {
+        let map = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        ObjectMeta { annotations: Some(map.collect()), ..ObjectMeta::default() }
+    }
+
+    fn config(keys: &[(&str, &str)]) -> BrokerConfigMap {
+        keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn problems(meta: &ObjectMeta) -> usize {
+        let mut problems = FieldErrors::default();
+        validate(meta, &mut problems);
+        problems.list.len()
+    }
+
+    const AS_USUAL: RetentionPolicy = RetentionPolicy {
+        durability: Durability::Flush,
+        retention_bytes: 0,
+        retention_time: Duration::ZERO,
+        history_time: Duration::ZERO,
+    };
+    const PLAIN: StreamOptions =
+        StreamOptions { retention: AS_USUAL, event_bytes_max: EVENT_BYTES_DEFAULT, drain_on_delete: false };
+
+    #[test]
+    fn annotations_become_a_policy_and_bad_ones_are_named() {
+        let none = BrokerConfigMap::new();
+        assert_eq!((stream_options(&with(&[]), &none), problems(&with(&[]))), (PLAIN, 0));
+        let all = with(&[
+            (DURABILITY, "interval:250"),
+            (RETENTION_BYTES, "64Mi"),
+            (RETENTION_TIME, "24h"),
+            (HISTORY_TIME, "P1D"),
+            (EVENT_BYTES, "256Ki"),
+            (ON_DELETE, "drain"),
+        ]);
+        let day = Duration::from_secs(86_400);
+        let durability = Durability::Interval(Duration::from_millis(250));
+        let keeping =
+            RetentionPolicy { durability, retention_bytes: 64 << 20, retention_time: day, history_time: day };
+        let wanted = StreamOptions { retention: keeping, event_bytes_max: 256 << 10, drain_on_delete: true };
+        assert_eq!((stream_options(&all, &none), problems(&all)), (wanted, 0));
+        for (key, value) in [
+            (DURABILITY, "always"),
+            (DURABILITY, "interval:0"),
+            (DURABILITY, "interval:60001"),
+            (DURABILITY, "interval:"),
+            (RETENTION_BYTES, "lots"),
+            (RETENTION_BYTES, "0"),
+            (RETENTION_TIME, "-1h"),
+            (RETENTION_TIME, "0"),
+            (HISTORY_TIME, "soon"),
+            (EVENT_BYTES, "0"),
+            (EVENT_BYTES, "2Mi"),
+            (EVENT_BYTES, "8Gi"),
+            (ON_DELETE, "keep"),
+        ] {
+            let meta = with(&[(key, value)]);
+            assert_eq!((problems(&meta), stream_options(&meta, &none)), (1, PLAIN), "{key}: {value}");
+        }
+        let mut of_channel = FieldErrors::default();
+        validate_channel(&all, &mut of_channel);
+        assert_eq!(of_channel.list.len(), 1, "nobody drains a Channel");
+    }
+
+    /// EV-RTE-17
+    #[test]
+    fn a_config_map_says_the_same_and_an_annotation_wins() {
+        let said = config(&[("event-bytes-max", "1Ki"), ("durability", "none"), ("bootstrap.servers", "x")]);
+        assert_eq!(check_config(&said), Ok(()));
+        let found = stream_options(&with(&[(EVENT_BYTES, "2Ki")]), &said);
+        assert_eq!((found.event_bytes_max, found.retention.durability), (2 << 10, Durability::None));
+
+        let template = "apiVersion: messaging.knative.dev/v1\nkind: InMemoryChannel\n";
+        assert_eq!(check_config(&config(&[(CHANNEL_TEMPLATE, template)])), Ok(()));
+        for (key, value, why) in [
+            ("durability", "always", "interval:MS"),
+            ("on-delete", "keep", "drop or drain"),
+            (CHANNEL_TEMPLATE, "[", CHANNEL_TEMPLATE),
+            (CHANNEL_TEMPLATE, "kind: InMemoryChannel", "apiVersion is missing"),
+            (CHANNEL_TEMPLATE, "", "apiVersion is missing"),
+        ] {
+            let told = check_config(&config(&[(key, value)])).unwrap_err();
+            assert!(told.contains(key) && told.contains(why), "{told}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What a controller says about hosts, before it is compiled.
+
+use std::sync::Arc;
+
+use dataplane::table::{HeaderEdits, TrafficPolicy};
+use dataplane::tls::TlsIdentity;
+
+/// Hosts that share one division of their requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostRule {
+    /// Lower case, without port; `*.PARENT` and `*` too.
+    pub hosts: Vec<Arc<str>>,
+    /// Tried before `splits`.
+    pub paths: Vec<PathRule>,
+    /// Of what no path takes.
+    pub splits: Vec<WeightedBackend>,
+    /// Clients without TLS are sent to HTTPS, at this port.
+    pub https_redirect: Option<u16>,
+    /// Not for the public listener.
+    pub cluster_local: bool,
+    /// What probes are told.
+    pub hash: Option<Arc<str>>,
+    /// What is done beyond the division.
+    pub traffic_policy: Option<Arc<TrafficPolicy>>,
+}
+
+/// The certificates that an object brings, by host.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ObjectCertificates {
+    pub public: Vec<(String, TlsIdentity)>,
+    /// Callers inside alone.
+    pub cluster_local: Vec<(String, TlsIdentity)>,
+}
+
+/// Requests whose path begins with these segments and that bring these headers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PathRule {
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub splits: Vec<WeightedBackend>,
+    /// Whatever `https_redirect` says.
+    pub skip_https_redirect: bool,
+    /// Not for the public listener, though the hosts are.
+    pub cluster_local: bool,
+}
+
+/// A backend's share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WeightedBackend {
+    /// Its key.
+    pub backend: String,
+    pub weight: u32,
+    pub edits: HeaderEdits,
+}
+
+/// The same in pieces of their own: those that came stand among what their maker has thrown away since.
+pub(super) fn deep_clone(rules: &[HostRule]) -> Vec<HostRule> {
+    let mut hash: Option<Arc<str>> = None; // of all rules of a route mostly the same
+    let mut anew = rules.to_vec();
+    for rule in &mut anew {
+        if rule.hash != hash {
+            hash = rule.hash.as_deref().map(Arc::from);
+        }
+        rule.hash.clone_from(&hash);
+        rule.hosts.iter_mut().for_each(|host| *host = Arc::from(&**host));
+    }
+    anew
+}
+
+impl HostRule {
+    /// All requests of `hosts` by these shares.
+    #[must_use]
+    pub fn new(hosts: impl IntoIterator<Item = impl Into<Arc<str>>>, splits: Vec<WeightedBackend>) -> Self {
+        Self { hosts: hosts.into_iter().map(Into::into).collect(), splits, ..Self::default() }
+    }
+
+    /// The keys of all its backends.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        let paths = self.paths.iter().flat_map(|path| &path.splits);
+        paths.chain(&self.splits).map(|share| share.backend.as_str())
+    }
+}
+
+impl WeightedBackend {
+    /// A share whose requests pass unchanged.
+    #[must_use]
+    pub fn new(backend: impl Into<String>, weight: u32) -> Self {
+        Self { backend: backend.into(), weight, edits: HeaderEdits::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_made_anew_say_the_same_and_share_nothing_with_those_that_came() {
+        let hash: Arc<str> = "h".into();
+        let share = WeightedBackend::new("ns/r", 100);
+        let rule = |host: &str, hash: Option<&Arc<str>>| HostRule {
+            hash: hash.cloned(),
+            ..HostRule::new([host], vec![share.clone()])
+        };
+        let came = [rule("a", Some(&hash)), rule("b", Some(&hash)), rule("c", None), rule("d", Some(&hash))];
+        let made = deep_clone(&came);
+        assert_eq!(made, came);
+        let hashes: Vec<_> = made.iter().filter_map(|rule| rule.hash.as_ref()).collect();
+        assert!(came.iter().zip(&made).all(|(came, made)| !Arc::ptr_eq(&came.hosts[0], &made.hosts[0])));
+        assert!(hashes.iter().all(|made| !Arc::ptr_eq(made, &hash)));
+        assert!(Arc::ptr_eq(hashes[0], hashes[1]), "rules of a route have one");
+    }
+}

@@ -1,0 +1,188 @@
+//! What was said so far, by identity, and what of it has to be compiled anew.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use dataplane::allocator::{self, LongLivedScope};
+use dataplane::load::BackendLoad;
+use dataplane::table::{Backend, Endpoint, Route, RoutingTable};
+use dataplane::tls::{CertificateStore, TlsClientConfig};
+
+use super::BackendSpec;
+use super::host_rule::{HostRule, ObjectCertificates};
+use super::stream_model::StreamModel;
+
+/// What a new table costs a core for each subscriber, in round figures: tables that change streams follow
+/// each other no faster, or ten thousand Triggers made one by one would cost the square of that.
+pub(super) const PUBLISH_INTERVAL_PER_SUBSCRIBER: Duration = Duration::from_micros(2);
+/// A shorter rest is none.
+pub(super) const PUBLISH_INTERVAL_MIN: Duration = Duration::from_millis(1);
+
+#[derive(Default)]
+pub(super) struct RoutingModel {
+    pub(super) backends: BTreeMap<String, BackendEntry>,
+    /// The counters of backends that are gone while somebody still counts on them: instances that drain,
+    /// requests under an old table. One that comes back under its name goes on with the same ones.
+    pub(super) loads: HashMap<String, Weak<BackendLoad>>,
+    pub(super) routes: BTreeMap<Arc<str>, Vec<HostRule>>,
+    /// Who has a host. Both share their letters with `routes`. A tree, because half of a large map's places are empty.
+    pub(super) owners: BTreeMap<Arc<str>, Arc<str>>,
+    /// Whose rules name a backend, by its key; in order. Mostly one's, for which a set would take room for eleven.
+    pub(super) backend_owners: HashMap<String, Vec<Box<str>>>,
+    /// Hosts from the command line: nobody takes them.
+    pub(super) static_routes: HashMap<String, Arc<Route>>,
+    /// The last id given to an address that is not of the fleet.
+    pub(super) address_id: u64,
+    /// From the operator's files.
+    pub(super) operator_certificates: Arc<CertificateStore>,
+    /// From objects, by their owners.
+    pub(super) object_certificates: BTreeMap<String, ObjectCertificates>,
+    /// Some of either have changed since the last table.
+    pub(super) certificates_stale: bool,
+    pub(super) streams: StreamModel,
+    /// Counts changes; `published <= changes`.
+    pub(super) changes: u64,
+    pub(super) published: u64,
+    /// When the last table was handed down.
+    pub(super) published_at: Option<Instant>,
+    /// Until the first table is complete none is handed down (APP-16).
+    pub(super) is_started: bool,
+    /// The last table, for what has not changed since.
+    pub(super) table: RoutingTable,
+    /// Whose rules have to be compiled anew.
+    pub(super) stale_owners: BTreeSet<String>,
+    /// Hosts that their owners let go.
+    pub(super) released_hosts: Vec<Arc<str>>,
+    pub(super) streams_stale: bool,
+}
+
+/// The model, locked. What is made meanwhile is mostly part of it or of a table, and stays.
+pub(super) struct ModelGuard<'a> {
+    model: MutexGuard<'a, RoutingModel>,
+    _stays: LongLivedScope,
+}
+
+impl<'a> ModelGuard<'a> {
+    pub(super) fn of(model: &'a Mutex<RoutingModel>) -> Self {
+        // A panic elsewhere leaves the model as whole as before: every edit is a few map operations.
+        let model = model.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { model, _stays: allocator::long_lived() }
+    }
+}
+
+impl Deref for ModelGuard<'_> {
+    type Target = RoutingModel;
+
+    fn deref(&self) -> &RoutingModel {
+        &self.model
+    }
+}
+
+impl DerefMut for ModelGuard<'_> {
+    fn deref_mut(&mut self) -> &mut RoutingModel {
+        &mut self.model
+    }
+}
+
+impl RoutingModel {
+    /// How long the cores still rest from the last table.
+    pub(super) fn publish_delay(&self, now: Instant) -> Duration {
+        let readers = u32::try_from(self.streams.subscriber_count()).unwrap_or(u32::MAX);
+        let since = self.published_at.map_or(Duration::MAX, |then| now - then);
+        PUBLISH_INTERVAL_PER_SUBSCRIBER.saturating_mul(readers).saturating_sub(since)
+    }
+
+    pub(super) fn backend(&mut self, key: &str) -> &mut BackendEntry {
+        let loads = &self.loads;
+        self.backends.entry(key.to_owned()).or_insert_with(|| BackendEntry {
+            load: loads.get(key).and_then(Weak::upgrade).unwrap_or_default(),
+            ..BackendEntry::default()
+        })
+    }
+
+    /// An address that nobody knew before. Instances count from the clock's milliseconds, so small numbers
+    /// are free for these.
+    pub(super) fn endpoint(&mut self, address: SocketAddr, unrestricted: bool) -> Arc<Endpoint> {
+        self.address_id += 1;
+        Arc::new(Endpoint { id: self.address_id, address, load: Arc::default(), start: None, unrestricted })
+    }
+
+    /// The backend is another one now: so are the routes that lead to it.
+    pub(super) fn mark_stale(&mut self, key: &str) {
+        if let Some(entry) = self.backends.get_mut(key) {
+            entry.compiled = None;
+        }
+        self.stale_owners
+            .extend(self.backend_owners.get(key).into_iter().flatten().map(|owner| owner.to_string()));
+    }
+
+    /// `owner`'s rules name the backend `key`.
+    pub(super) fn add_backend_owner(&mut self, key: &str, owner: &str) {
+        if let Some(users) = self.backend_owners.get_mut(key) {
+            if let Err(at) = users.binary_search_by(|user| (**user).cmp(owner)) {
+                users.insert(at, owner.into());
+            }
+        } else {
+            self.backend_owners.insert(key.to_owned(), vec![owner.into()]);
+        }
+    }
+
+    /// Takes the rules of `owner` away, with their hosts. What they led to stays until
+    /// [`Model::drop_unused`], since the next rules may lead there too.
+    pub(super) fn remove_rules(&mut self, owner: &str) -> Option<Vec<HostRule>> {
+        let rules = self.routes.remove(owner)?;
+        for host in rules.iter().flat_map(|rule| &rule.hosts) {
+            self.owners.remove(host);
+            self.released_hosts.push(Arc::clone(host));
+        }
+        for key in rules.iter().flat_map(HostRule::backends) {
+            let Some(users) = self.backend_owners.get_mut(key) else { continue };
+            if let Ok(at) = users.binary_search_by(|user| (**user).cmp(owner)) {
+                users.remove(at);
+            }
+            if users.is_empty() {
+                self.backend_owners.remove(key);
+            }
+        }
+        Some(rules)
+    }
+
+    /// Forgets the addresses that `rules` led to and that no rule leads to any more.
+    pub(super) fn remove_unused_backends(&mut self, rules: &[HostRule]) {
+        for key in rules.iter().flat_map(HostRule::backends) {
+            if !self.backend_owners.contains_key(key)
+                && self.backends.get(key).is_some_and(|entry| entry.is_static)
+            {
+                self.backends.remove(key);
+            }
+        }
+    }
+
+    /// What everybody is shown, the operator's and that of objects; and what callers inside are shown besides.
+    pub(super) fn merged_certificates(&self) -> (CertificateStore, CertificateStore) {
+        let (mut everybody, mut inside) =
+            ((*self.operator_certificates).clone(), CertificateStore::default());
+        for shown in self.object_certificates.values() {
+            for (merged, named) in [(&mut everybody, &shown.public), (&mut inside, &shown.cluster_local)] {
+                named.iter().for_each(|(host, identity)| merged.insert(host, identity.clone()));
+            }
+        }
+        (everybody, inside)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct BackendEntry {
+    pub(super) spec: Option<BackendSpec>,
+    pub(super) endpoints: Vec<Arc<Endpoint>>,
+    /// Whom they have to prove to be, if they speak TLS.
+    pub(super) trust: Option<Arc<TlsClientConfig>>,
+    pub(super) load: Arc<BackendLoad>,
+    /// Its endpoints are given addresses; goes with the last rule that names it.
+    pub(super) is_static: bool,
+    /// As the cores have it, until it changes.
+    pub(super) compiled: Option<Arc<Backend>>,
+}

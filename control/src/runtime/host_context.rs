@@ -1,0 +1,223 @@
+//! What the tasks of the hand thread share, and where each instance is seated: its control group and its port.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use dataplane::cgroup_ports::CgroupPortPrograms;
+use dataplane::target_policy::TargetPolicy;
+
+use super::InstanceSpec;
+use super::cgroups::{CgroupManager, InstanceCgroup};
+use super::generations::Generation;
+use super::instance_records::InstanceRecords;
+use super::launch_spec::{self, SandboxSpec};
+use super::pace::{Output, OutputTally};
+use super::port_allocator::PortAllocator;
+use super::prefork_pool::PreforkPool;
+use super::process::InitProgram;
+use super::process_reaper::ProcessReaper;
+use crate::dns::{self, InstanceGateway};
+
+/// What instances meet on this host.
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// Ports of loopback that are no business of an instance (RT-LIFE-11).
+    pub blocked_ports: Vec<u16>,
+    /// Where names of Services lead to; or why they lead nowhere.
+    pub gateway: Result<InstanceGateway, String>,
+    /// So many processes wait for an instance to become, from the first start on.
+    pub prefork_processes: usize,
+    /// Instances see the host's `/dev`, and have none of their own.
+    pub host_devices: bool,
+    /// Where probes may connect.
+    pub targets: Arc<TargetPolicy>,
+    /// Counts what instances print.
+    pub output: Arc<OutputTally>,
+    /// Folders and files of the appliance's own that instances do not see, where they can have a view of their own.
+    pub masked: Vec<PathBuf>,
+}
+
+impl HostConfig {
+    /// Nothing is closed, nobody answers for names, and nobody waits.
+    #[must_use]
+    pub fn minimal() -> Self {
+        let gateway = Err("nobody answers for names".to_owned());
+        Self {
+            blocked_ports: Vec::new(),
+            gateway,
+            prefork_processes: 0,
+            host_devices: false,
+            targets: Arc::default(),
+            output: Arc::default(),
+            masked: Vec::new(),
+        }
+    }
+}
+
+pub(super) struct HostContext {
+    pub(super) records: InstanceRecords,
+    /// Held for as long as an instance of this process may run.
+    pub(super) generation: Generation,
+    pub(super) init: InitProgram,
+    pub(super) ports: RefCell<PortAllocator>,
+    pub(super) process_reaper: ProcessReaper,
+    pub(super) prefork_pool: Rc<PreforkPool>,
+    /// Where control groups can be made, or why not.
+    pub(super) cgroups: Result<CgroupManager, String>,
+    pub(super) output: Rc<Output>,
+    config: HostConfig,
+    /// What instances find as `/etc/resolv.conf`, by namespace.
+    resolvers: RefCell<HashMap<String, PathBuf>>,
+    /// It was told that instances do not get their container port.
+    warned_about_ports: Cell<bool>,
+    /// It was told that they do not reach each other by name.
+    warned_about_names: Cell<bool>,
+}
+
+/// Where an instance is to be.
+pub(super) struct InstancePlacement {
+    pub(super) group: InstanceCgroup,
+    /// The port that the instance is told.
+    pub(super) port: u16,
+    /// What it is to find as `/etc/resolv.conf`.
+    pub(super) resolver: Option<PathBuf>,
+}
+
+impl HostContext {
+    pub(super) fn new(
+        (records, generation): (InstanceRecords, Generation),
+        init: InitProgram,
+        cgroups: Result<CgroupManager, String>,
+        around: HostConfig,
+    ) -> Self {
+        let (ports, sweeper) = (RefCell::new(PortAllocator::for_host()), ProcessReaper::start());
+        let output = Rc::new(Output::new(Arc::clone(&around.output)));
+        let (told, told_of_names) = (Cell::new(false), Cell::new(false));
+        let (resolvers, seats) = (RefCell::default(), Rc::new(PreforkPool::new(around.prefork_processes)));
+        Self {
+            records,
+            generation,
+            init,
+            ports,
+            process_reaper: sweeper,
+            prefork_pool: seats,
+            cgroups,
+            output,
+            config: around,
+            resolvers,
+            warned_about_ports: told,
+            warned_about_names: told_of_names,
+        }
+    }
+
+    /// RT-PORT-03, RT-ENV-01: a seat in `group` where the container port is the host's `real` one, unless it `has_port`
+    /// already. Where that cannot be had the instance is told `real` itself, and what cannot be enforced of its resources
+    /// is not; the log says both.
+    pub(super) fn placement(
+        &self,
+        mut group: InstanceCgroup,
+        has_port: bool,
+        spec: &InstanceSpec,
+        real: u16,
+    ) -> InstancePlacement {
+        if spec.resources.is_limited() {
+            let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
+            let added = cgroups.and_then(|cgroups| {
+                cgroups.add_resources(&mut group, spec.resources).map_err(|why| why.to_string())
+            });
+            if let Err(why) = added {
+                tracing::warn!(revision = spec.revision, %why, "resources are not enforced, or not all of them");
+            }
+        }
+        let added = if has_port { Ok(()) } else { self.assign_port(&mut group, spec.port, real) };
+        match added {
+            Ok(()) => InstancePlacement { group, port: spec.port, resolver: self.resolver(&spec.namespace) },
+            Err(why) => {
+                if !self.warned_about_ports.replace(true) {
+                    tracing::warn!(%why, "instances get a free PORT instead of their containerPort; as root, with cgroup v2, they get it");
+                }
+                InstancePlacement { group, port: real, resolver: None }
+            }
+        }
+    }
+
+    /// In `group`, the port `named` is the host's `real` one.
+    pub(super) fn assign_port(
+        &self,
+        group: &mut InstanceCgroup,
+        named: u16,
+        real: u16,
+    ) -> Result<(), String> {
+        let (closed, gateway) = (&*self.config.blocked_ports, self.config.gateway.as_ref().ok());
+        let rule =
+            CgroupPortPrograms { named, real, closed, gateway: gateway.map(|gateway| gateway.host_ports) };
+        let cgroups = self.cgroups.as_ref().map_err(Clone::clone)?;
+        cgroups.add_port(group, &rule).map_err(|why| why.to_string())
+    }
+
+    pub(super) fn targets(&self) -> Arc<TargetPolicy> {
+        Arc::clone(&self.config.targets)
+    }
+
+    /// Where a process in `group` is, whatever it becomes.
+    pub(super) fn sandbox_spec(&self, group: &InstanceCgroup) -> SandboxSpec {
+        SandboxSpec {
+            cgroups: self.cgroup_mounts(group),
+            masks: self.config.masked.clone(),
+            host_devices: self.config.host_devices,
+            ..SandboxSpec::default()
+        }
+    }
+
+    /// `group` as its process joins and sees it.
+    fn cgroup_mounts(&self, group: &InstanceCgroup) -> Vec<launch_spec::CgroupMount> {
+        let point = |folder: &PathBuf| self.cgroups.as_ref().ok()?.mount_point_of(folder).map(PathBuf::from);
+        let of = |folder: &PathBuf| launch_spec::CgroupMount {
+            folder: folder.clone(),
+            mount_point: point(folder).unwrap_or_else(|| folder.clone()),
+        };
+        group.folders().iter().map(of).collect()
+    }
+
+    /// What an instance in `namespace` is to find as `/etc/resolv.conf`: written once, and the same for all. Without it
+    /// it asks whom the host asks, and the log says so once.
+    fn resolver(&self, namespace: &str) -> Option<PathBuf> {
+        if let Some(file) = self.resolvers.borrow().get(namespace) {
+            return Some(file.clone());
+        }
+        let written = self.config.gateway.clone().and_then(|gateway| {
+            let text = dns::instance_file(namespace, gateway.server);
+            self.write_resolver(namespace, gateway.server, &text).map_err(|why| why.to_string())
+        });
+        match written {
+            Ok(file) => {
+                self.resolvers.borrow_mut().insert(namespace.to_owned(), file.clone());
+                Some(file)
+            }
+            Err(why) => {
+                if !self.warned_about_names.replace(true) {
+                    tracing::warn!(%why, "instances do not reach Services by name; as root, with cgroup v2 and port 53 of loopback, they do");
+                }
+                None
+            }
+        }
+    }
+
+    /// Named by the name server, because each process on a data folder has its own, and they may run beside each other.
+    fn write_resolver(&self, namespace: &str, server: Ipv4Addr, text: &str) -> io::Result<PathBuf> {
+        let folder = self.records.namespace(namespace);
+        fs::create_dir_all(&folder)?;
+        let folder = folder.canonicalize()?; // the instance may begin in another root
+        let (new, file) =
+            (folder.join(format!("resolv-{server}.conf.new")), folder.join(format!("resolv-{server}.conf")));
+        fs::write(&new, text)?;
+        fs::rename(new, &file)?; // who has the old one mounted keeps it
+        Ok(file)
+    }
+}

@@ -1,0 +1,286 @@
+//! What an instance's first step is told, in words: written by the appliance, read in the instance's own process.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::process::Pid;
+
+use super::capabilities::Capabilities;
+use super::mounts::BindMount;
+use super::{InstanceCredentials, init};
+
+/// What a first step is told.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct LaunchSpec {
+    pub(super) sandbox: SandboxSpec,
+    /// The rest comes later.
+    pub(super) is_prefork: bool,
+    /// `NAME=VALUE`, if it waited: then the parent has set none.
+    pub(super) variables: Vec<OsString>,
+    pub(super) command: Vec<OsString>,
+}
+
+/// Where an instance finds itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SandboxSpec {
+    /// Control groups to join, before anything else is done.
+    pub(super) cgroups: Vec<CgroupMount>,
+    /// What it is to find as its `/etc/resolv.conf`.
+    pub(super) resolver: Option<PathBuf>,
+    pub(super) binds: Vec<BindMount>,
+    /// What it is not to see.
+    pub(super) masks: Vec<PathBuf>,
+    /// What it sees all the same, inside of those.
+    pub(super) unmasked: Vec<PathBuf>,
+    /// Entered last, because it may be in a volume.
+    pub(super) working_dir: Option<PathBuf>,
+    pub(super) credentials: InstanceCredentials,
+    /// What it calls itself, where it may: by this, programs tell each other apart.
+    pub(super) hostname: Option<String>,
+    pub(super) read_only_root: bool,
+    /// It has no `/dev` of its own.
+    pub(super) host_devices: bool,
+}
+
+/// A control group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CgroupMount {
+    pub(super) folder: PathBuf,
+    /// Where its hierarchy is mounted.
+    pub(super) mount_point: PathBuf,
+}
+
+/// The words of the verb, as the parent writes them.
+pub(super) fn arguments(parent: Pid, place: &SandboxSpec, command: &[String]) -> Vec<OsString> {
+    let mut words: Vec<OsString> =
+        vec![init::VERB.into(), "--parent".into(), parent.as_raw_nonzero().to_string().into()];
+    append_sandbox(&mut words, place);
+    words.push("--".into());
+    words.extend(command.iter().map(OsString::from));
+    words
+}
+
+/// The words of one that waits at `place`, as far as that is known.
+pub(super) fn prefork_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
+    let mut words = arguments(parent, place, &[]);
+    words.pop();
+    words.push("--wait".into());
+    words
+}
+
+/// What somebody who waits is told: words with NULs between them. `None` if one has a NUL in it, which no process can be
+/// told.
+pub(super) fn encode(
+    place: &SandboxSpec,
+    variables: &[(String, String)],
+    command: &[String],
+) -> Option<Vec<u8>> {
+    let mut words = Vec::new();
+    append_sandbox(&mut words, place);
+    for (name, value) in variables {
+        words.extend(["--variable".into(), format!("{name}={value}").into()]);
+    }
+    words.push("--".into());
+    words.extend(command.iter().map(OsString::from));
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    (!words.iter().any(|word| word.contains(&0))).then(|| words.join(&0))
+}
+
+fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
+    for seat in &place.cgroups {
+        words.extend(["--cgroup".into(), seat.folder.clone().into(), seat.mount_point.clone().into()]);
+    }
+    if let Some(file) = &place.resolver {
+        words.extend(["--resolver".into(), file.clone().into()]);
+    }
+    for bind in &place.binds {
+        let access = if bind.read_only { "ro" } else { "rw" };
+        words.extend([
+            "--bind".into(),
+            bind.source.clone().into(),
+            bind.target.clone().into(),
+            access.into(),
+        ]);
+    }
+    for (word, paths) in [("--mask", &place.masks), ("--unmask", &place.unmasked)] {
+        words.extend(paths.iter().flat_map(|path| [OsString::from(word), path.clone().into()]));
+    }
+    if let Some(dir) = &place.working_dir {
+        words.extend(["--dir".into(), dir.clone().into()]);
+    }
+    for (word, id) in [("--user", place.credentials.user), ("--group", place.credentials.group)] {
+        words.extend(id.into_iter().flat_map(|id| [OsString::from(word), id.to_string().into()]));
+    }
+    if place.credentials.capabilities != Capabilities::default() {
+        let bits = place.credentials.capabilities.bits();
+        words.extend(["--capabilities".into(), OsString::from(bits.to_string())]);
+    }
+    if let Some(name) = &place.hostname {
+        words.extend(["--hostname".into(), name.into()]);
+    }
+    for (word, set) in [
+        ("--never-root", place.credentials.run_as_non_root),
+        ("--read-only", place.read_only_root),
+        ("--host-devices", place.host_devices),
+    ] {
+        words.extend(set.then(|| OsString::from(word)));
+    }
+}
+
+const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... \
+                     [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]... \
+                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait";
+
+/// What stands behind the verb.
+pub(super) fn parse_arguments(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<(Pid, LaunchSpec), &'static str> {
+    let mut words = arguments.into_iter();
+    if words.next().is_none_or(|word| word != "--parent") {
+        return Err(USAGE);
+    }
+    let parent = words
+        .next()
+        .and_then(|word| word.to_str()?.parse::<i32>().ok())
+        .filter(|pid| *pid > 0)
+        .and_then(Pid::from_raw)
+        .ok_or(USAGE)?;
+    Ok((parent, decode(words)?))
+}
+
+/// Words up to the command, or to the word that says that it comes later.
+pub(super) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<LaunchSpec, &'static str> {
+    let id = |word: Option<OsString>| word.and_then(|word| word.to_str()?.parse::<u32>().ok()).ok_or(USAGE);
+    let mut told = LaunchSpec::default();
+    let place = &mut told.sandbox;
+    loop {
+        match words.next().as_ref().and_then(|word| word.to_str()) {
+            Some("--cgroup") => {
+                let mut next = || words.next().ok_or(USAGE);
+                place.cgroups.push(CgroupMount { folder: next()?.into(), mount_point: next()?.into() });
+            }
+            Some("--resolver") => place.resolver = Some(words.next().ok_or(USAGE)?.into()),
+            Some("--bind") => {
+                let mut next = || words.next().ok_or(USAGE);
+                let (source, target, access) = (next()?.into(), next()?.into(), next()?);
+                place.binds.push(BindMount { source, target, read_only: access != "rw" });
+            }
+            Some("--mask") => place.masks.push(words.next().ok_or(USAGE)?.into()),
+            Some("--unmask") => place.unmasked.push(words.next().ok_or(USAGE)?.into()),
+            Some("--user") => place.credentials.user = Some(id(words.next())?),
+            Some("--group") => place.credentials.group = Some(id(words.next())?),
+            Some("--capabilities") => {
+                let bits = words.next().and_then(|word| word.to_str()?.parse().ok()).ok_or(USAGE)?;
+                place.credentials.capabilities = Capabilities::from_bits(bits);
+            }
+            Some("--hostname") => {
+                place.hostname = Some(words.next().and_then(|word| word.into_string().ok()).ok_or(USAGE)?);
+            }
+            Some("--never-root") => place.credentials.run_as_non_root = true,
+            Some("--read-only") => place.read_only_root = true,
+            Some("--host-devices") => place.host_devices = true,
+            Some("--dir") => place.working_dir = Some(words.next().ok_or(USAGE)?.into()),
+            Some("--variable") => told.variables.push(words.next().ok_or(USAGE)?),
+            Some("--wait") => told.is_prefork = true,
+            Some("--") => break,
+            None if told.is_prefork => return Ok(told),
+            _ => return Err(USAGE),
+        }
+    }
+    told.command = words.collect();
+    if told.command.is_empty() || told.is_prefork { Err(USAGE) } else { Ok(told) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    fn words(list: &[&str]) -> Vec<OsString> {
+        list.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn what_the_parent_writes_is_what_init_reads() {
+        let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
+        let bind =
+            |target: &str, read_only| BindMount { source: "/a b".into(), target: target.into(), read_only };
+        let seat = |folder: &str| CgroupMount { folder: folder.into(), mount_point: "/sys/fs".into() };
+        let place = SandboxSpec {
+            cgroups: vec![seat("/sys/fs/c g"), seat("/x")],
+            resolver: Some("/etc/res olv".into()),
+            binds: vec![bind("/--", true), bind("/c", false)],
+            masks: vec!["/da ta".into(), "/s".into()],
+            unmasked: vec!["/da ta/own".into()],
+            working_dir: Some("/work dir".into()),
+            credentials: InstanceCredentials {
+                user: Some(1000),
+                group: Some(0),
+                run_as_non_root: true,
+                capabilities: Capabilities::from_manifest(&[], &["ALL".to_owned()]),
+            },
+            hostname: Some("a-b".into()),
+            read_only_root: true,
+            host_devices: true,
+        };
+        let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
+        assert_eq!(written[0], init::VERB);
+
+        let (parent, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
+        assert_eq!(parent.as_raw_nonzero().get(), 7);
+        assert_eq!(told.sandbox, place);
+        assert_eq!(told.command, words(&["sh", "-c", "--"]));
+
+        let variables = [("A".to_owned(), "b=c".to_owned()), ("EMPTY".to_owned(), String::new())];
+        let orders = encode(&place, &variables, &command).unwrap();
+        let later =
+            decode(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
+        assert_eq!(later.variables, words(&["A=b=c", "EMPTY="]));
+        assert_eq!(LaunchSpec { variables: Vec::new(), ..later }, told);
+    }
+
+    #[test]
+    fn one_that_waits_is_told_where_and_no_command() {
+        let seat = CgroupMount { folder: "/a".into(), mount_point: "/".into() };
+        let place = SandboxSpec { cgroups: vec![seat], host_devices: true, ..SandboxSpec::default() };
+        let written = prefork_arguments(Pid::from_raw(7).unwrap(), &place);
+        let (_, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
+        assert!(told.is_prefork);
+        assert_eq!(told.sandbox, place);
+    }
+
+    /// A manifest's text cannot become words of ours.
+    #[test]
+    fn orders_have_no_nul_within_a_word() {
+        let place = SandboxSpec::default();
+        let of = |value: &str, word: &str| {
+            encode(&place, &[("A".to_owned(), value.to_owned())], &["sh".to_owned(), word.to_owned()])
+        };
+        assert!(of("b", "").is_some());
+        assert!(of("b\0--bind", "c").is_none() && of("b", "c\0--user").is_none());
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for bad in [
+            &[][..],
+            &["--parent"],
+            &["--parent", "x", "--", "sh"],
+            &["--parent", "0", "--", "sh"],
+            &["--parent", "-1", "--", "sh"],
+            &["--parent", "7", "sh"],
+            &["--parent", "7", "--"],
+            &["--parent", "7", "--bind", "/a", "/b"],
+            &["--parent", "7", "--dir"],
+            &["--parent", "7", "--mask"],
+            &["--parent", "7", "--user", "root", "--", "sh"],
+            &["--parent", "7", "--group", "-1", "--", "sh"],
+            &["--parent", "7", "--wait", "--", "sh"],
+            &["--parent", "7", "--cgroup", "/a", "/b"],
+        ] {
+            assert!(parse_arguments(words(bad)).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Processes that wait where an instance is to be, so that a start has only to say what one of them becomes.
+//!
+//! Most of a start is the same for all instances: this program's own start, a control group with its port, a mount
+//! namespace, and joining the group, for which the kernel stops for some milliseconds if nobody joined one lately. A few
+//! processes have that behind them and wait for the rest of their words ([`super::init`]). They are no instances: nothing
+//! of a manifest is known to them, and they end with the appliance.
+//!
+//! None is made before the first start, nor while an instance is starting: a burst of starts goes as if there were none.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+
+use rustix::process::getpid;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::cgroups::InstanceCgroup;
+use super::host_context::HostContext;
+use super::instance_records::{InstanceRecord, RecordGuard};
+use super::launch_spec;
+use super::launcher::pid;
+use super::limits::{LAUNCH_SPEC_BYTES_MAX, PREFORK_DELAY, PREFORK_IDLE_WAIT_MAX};
+
+/// Those that wait, and when there is time to make more of them.
+pub(super) struct PreforkPool {
+    capacity: usize,
+    processes: RefCell<VecDeque<PreforkProcess>>,
+    /// The id and the port of the last start: the next one's port is likely the same. `None`: none is to be expected.
+    last_start: Cell<Option<(u64, u16)>>,
+    created: Cell<u64>,
+    starting: Cell<u32>,
+    start_began: Notify,
+    start_ended: Notify,
+}
+
+/// A process that waits.
+pub(super) struct PreforkProcess {
+    /// There until it becomes an instance.
+    child: Option<Child>,
+    /// Written while there is time: a start that waits for the disk is a request that waits.
+    record_guard: RecordGuard,
+    group: InstanceCgroup,
+    /// The port that will be its own; `None` where there are none, and `real` is what it will be told.
+    instance_port: Option<u16>,
+    /// The host's.
+    pub(super) host_port: u16,
+}
+
+/// An instance that is starting.
+pub(super) struct StartGuard(Rc<PreforkPool>);
+
+impl PreforkPool {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            capacity: most,
+            processes: RefCell::default(),
+            last_start: Cell::default(),
+            created: Cell::default(),
+            starting: Cell::default(),
+            start_began: Notify::new(),
+            start_ended: Notify::new(),
+        }
+    }
+
+    pub(super) fn start_guard(self: &Rc<Self>) -> StartGuard {
+        self.starting.update(|starting| starting + 1);
+        StartGuard(Rc::clone(self))
+    }
+
+    async fn until_idle(&self) {
+        while self.starting.get() > 0 {
+            self.start_ended.notified().await;
+        }
+    }
+
+    /// The last start's id and port, if one more should wait for the next.
+    fn shortage(&self) -> Option<(u64, u16)> {
+        let waiting = self.processes.borrow();
+        self.last_start
+            .get()
+            .filter(|(_, port)| waiting.len() < self.capacity || !waiting.iter().any(|one| one.fits(*port)))
+    }
+}
+
+impl Drop for StartGuard {
+    fn drop(&mut self) {
+        self.0.starting.update(|starting| starting - 1);
+        self.0.start_ended.notify_one();
+    }
+}
+
+/// One that can become the instance `id`, which is to have `port`.
+pub(super) fn acquire(room: &HostContext, id: u64, port: u16) -> Option<PreforkProcess> {
+    let seats = &room.prefork_pool;
+    if seats.capacity == 0 {
+        return None;
+    }
+    seats.last_start.set(Some((id, port)));
+    seats.start_began.notify_one();
+    loop {
+        let at = seats.processes.borrow().iter().position(|one| one.fits(port))?;
+        let mut one = seats.processes.borrow_mut().remove(at)?;
+        if one.is_alive() {
+            return Some(one);
+        }
+        room.ports.borrow_mut().release(one.host_port);
+    }
+}
+
+/// Nobody waits any more, until the next start.
+pub(super) fn clear(room: &HostContext) {
+    room.prefork_pool.last_start.set(None);
+    for one in room.prefork_pool.processes.take() {
+        room.ports.borrow_mut().release(one.host_port);
+    }
+}
+
+/// Makes those that are missing, after each start.
+pub(super) async fn run(room: Rc<HostContext>) {
+    let seats = &room.prefork_pool;
+    loop {
+        seats.start_began.notified().await;
+        while seats.shortage().is_some() {
+            let _ = timeout(PREFORK_IDLE_WAIT_MAX, seats.until_idle()).await;
+            sleep(PREFORK_DELAY).await;
+            let Some((id, port)) = seats.shortage() else { break };
+            if seats.processes.borrow().len() == seats.capacity {
+                let oldest = seats.processes.borrow_mut().pop_front();
+                oldest.into_iter().for_each(|one| room.ports.borrow_mut().release(one.host_port));
+            }
+            match spawn(&room, id, port) {
+                Ok(one) => seats.processes.borrow_mut().push_back(one),
+                Err(why) => {
+                    tracing::debug!(%why, "no process waits for the next instance; it starts a new one");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn spawn(room: &HostContext, id: u64, port: u16) -> io::Result<PreforkProcess> {
+    let seats = &room.prefork_pool;
+    let real = room.ports.borrow_mut().allocate(|below| fastrand::u16(..below))?;
+    seats.created.update(|made| made + 1);
+    let name = format!("{id}-{}", seats.created.get());
+    let mut group = InstanceCgroup::new(name.clone());
+    let named = room.assign_port(&mut group, port, real).is_ok().then_some(port);
+    let child = Command::new(&room.init.program)
+        .arg0("sluicegate")
+        .args(&room.init.arguments)
+        .args(launch_spec::prefork_arguments(getpid(), &room.sandbox_spec(&group)))
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .inspect_err(|_| room.ports.borrow_mut().release(real))?;
+    let noted = room.records.add_prefork(&name, InstanceRecord::new().with_leader(pid(&child)));
+    Ok(PreforkProcess {
+        child: Some(child),
+        record_guard: noted,
+        group,
+        instance_port: named,
+        host_port: real,
+    })
+}
+
+impl PreforkProcess {
+    pub(super) fn has_port(&self) -> bool {
+        self.instance_port.is_some()
+    }
+
+    /// Of the instance as well, when it has become one.
+    pub(super) fn record(&self) -> &InstanceRecord {
+        &self.record_guard.record
+    }
+
+    /// Whoever takes it, removes it.
+    pub(super) fn take_cgroup(&mut self) -> InstanceCgroup {
+        std::mem::take(&mut self.group)
+    }
+
+    /// Tells it what to become. `None`: it could not be told, and is gone.
+    pub(super) fn launch(&mut self, orders: &[u8]) -> Option<Child> {
+        if orders.len() > LAUNCH_SPEC_BYTES_MAX {
+            return None;
+        }
+        let child = self.child.as_mut()?;
+        child.stdin.take()?.write_all(orders).ok()?; // and with the end of the pipe it has all of them
+        self.child.take()
+    }
+
+    fn fits(&self, port: u16) -> bool {
+        self.instance_port.is_none_or(|named| named == port)
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+}
+
+impl Drop for PreforkProcess {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill(); // it may be over already
+            let _ = child.wait(); // at once: nothing survives SIGKILL
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What an instance stands on before it runs: its record, its files, its seat, its variables, and who runs before and
+//! beside it.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use super::InstanceRun;
+use crate::runtime::cgroups::InstanceCgroup;
+use crate::runtime::environment::{InstanceVariables, environment};
+use crate::runtime::host_context::HostContext;
+use crate::runtime::init_containers::InitContainers;
+use crate::runtime::instance_log::InstanceLog;
+use crate::runtime::instance_records::InstanceRecord;
+use crate::runtime::launch_spec::SandboxSpec;
+use crate::runtime::launcher::Launcher;
+use crate::runtime::mounts::BindMount;
+use crate::runtime::prefork_pool::PreforkProcess;
+use crate::runtime::sidecars::{SidecarContainer, SidecarState};
+use crate::runtime::termination_message::TerminationMessage;
+use crate::runtime::volumes::VolumeStore;
+use crate::runtime::{
+    InstanceExit, InstanceSpec, Sidecar, TerminationMessagePath, host_name, may_mount, pod_name,
+};
+
+pub(super) struct Sandbox {
+    pub(super) record: InstanceRecord,
+    pub(super) launcher: Launcher,
+    pub(super) environment: Vec<(String, String)>,
+    pub(super) termination_message: TerminationMessage,
+    /// Where it has its port, and is held to what its manifest allows.
+    pub(super) group: InstanceCgroup,
+    pub(super) init_containers: InitContainers,
+    /// Who runs beside it.
+    pub(super) sidecars: Vec<SidecarContainer>,
+}
+
+impl Sandbox {
+    pub(super) fn create(
+        room: &HostContext,
+        life: &InstanceRun,
+        port: u16,
+        mut waiting: Option<&mut PreforkProcess>,
+    ) -> io::Result<Self> {
+        let InstanceRun { id, line, ref spec, .. } = *life;
+        if spec.command.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the instance has no command"));
+        }
+        let record = waiting.as_ref().map_or_else(InstanceRecord::new, |waiting| waiting.record().clone());
+        let shelf = VolumeStore::new(&room.records.folder(&spec.namespace, &spec.revision), id);
+        shelf.write_files(&spec.volumes)?;
+        let others = spec.init_containers.iter().chain(&spec.sidecars).flat_map(|one| &one.spec.mounts);
+        shelf.create_instance_dirs(&spec.volumes, spec.mounts.iter().chain(others))?;
+        let last_words = TerminationMessage::new(&room.records.folder(&spec.namespace, &spec.revision), id);
+        let words_at = spec
+            .termination_message
+            .as_ref()
+            .map(|_| last_words.create(&spec.credentials).map(|()| last_words.path()))
+            .transpose()?;
+        let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
+        let group =
+            waiting.as_mut().map_or_else(|| InstanceCgroup::new(id.to_string()), |it| it.take_cgroup());
+        let seat = room.placement(group, has_port, spec, port);
+        let name = pod_name(&spec.revision, line);
+        let own = InstanceVariables {
+            port: Some(seat.port),
+            name: &name,
+            mark: &record.mark,
+            volumes: shelf.volumes_dir(),
+            termination_message: words_at,
+        };
+        let place_of = |spec: &InstanceSpec| SandboxSpec {
+            resolver: seat.resolver.clone().filter(|_| may_mount()),
+            hostname: may_mount().then(|| host_name(&name).to_owned()),
+            ..sandbox_spec(room.sandbox_spec(&seat.group), spec, &shelf, &last_words)
+        };
+        let posts = |others: &[Sidecar]| -> Vec<SidecarContainer> {
+            others.iter().map(|one| sidecar_container(room, one, id, place_of(&one.spec), own)).collect()
+        };
+        Ok(Self {
+            launcher: Launcher { init: room.init.clone(), sandbox: place_of(spec), targets: room.targets() },
+            environment: environment(spec, own),
+            init_containers: InitContainers::new(posts(&spec.init_containers)),
+            sidecars: posts(&spec.sidecars),
+            termination_message: last_words.clone(),
+            group: seat.group,
+            record: record.clone(),
+        })
+    }
+
+    pub(super) fn has_init_containers(&self) -> bool {
+        !self.init_containers.is_empty()
+    }
+
+    /// Has those run who run before it. An error is its end.
+    pub(super) async fn run_init_containers(
+        &mut self,
+        room: &HostContext,
+        life: &mut InstanceRun,
+    ) -> Result<(), InstanceExit> {
+        let spec = &life.spec;
+        room.records.write(spec, life.id, &self.record); // no process is ever without one
+        // They are no more kept than the instance's own.
+        InstanceLog::prune(&room.records.folder(&spec.namespace, &spec.revision));
+        let (deadline, group) = (life.deadline(), &self.group);
+        let starved = || group.was_out_of_memory();
+        self.init_containers.run(&mut life.commands, &life.reporter, deadline, starved).await
+    }
+
+    /// Nothing runs on it: one of those before it failed.
+    pub(super) async fn tear_down(self, room: &HostContext) {
+        room.process_reaper.reap(self.record).await;
+        self.group.remove().await;
+    }
+}
+
+/// Where a sidecar of the instance `id` runs, and by what.
+fn sidecar_container(
+    room: &HostContext,
+    sidecar: &Sidecar,
+    id: u64,
+    place: SandboxSpec,
+    own: InstanceVariables<'_>,
+) -> SidecarContainer {
+    let spec = &sidecar.spec;
+    let folder = room.records.folder(&spec.namespace, &spec.revision);
+    let log = InstanceLog::open_sidecar(&folder, id, (&spec.revision, &sidecar.name), &room.output);
+    SidecarContainer {
+        sidecar: sidecar.clone(),
+        launcher: Launcher { init: room.init.clone(), sandbox: place, targets: room.targets() },
+        environment: environment(spec, InstanceVariables { port: None, termination_message: None, ..own }),
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, spec.port)),
+        log: Rc::new(RefCell::new(log)),
+        state: SidecarState::default(),
+    }
+}
+
+/// The place `at` some group, with what the manifest says of it.
+fn sandbox_spec(
+    at: SandboxSpec,
+    spec: &InstanceSpec,
+    shelf: &VolumeStore,
+    last_words: &TerminationMessage,
+) -> SandboxSpec {
+    let bind = |mount| BindMount {
+        source: shelf.source(&spec.volumes, mount),
+        target: mount.path.clone(),
+        read_only: mount.read_only,
+    };
+    // Its own files lie in the appliance's folder, which is masked: the variables name them where they are.
+    let kept = spec.termination_message.is_some().then(|| last_words.path().to_owned());
+    let volumes = (!spec.volumes.is_empty()).then(|| shelf.volumes_dir().to_owned());
+    let words = match &spec.termination_message {
+        Some(TerminationMessagePath::Path(path)) => {
+            let source = last_words.path().to_owned();
+            Some(BindMount { source, target: path.clone(), read_only: false })
+        }
+        Some(TerminationMessagePath::Variable) | None => None,
+    };
+    SandboxSpec {
+        binds: spec.mounts.iter().map(bind).chain(words).collect(),
+        unmasked: volumes.into_iter().chain(kept).collect(),
+        working_dir: spec.working_dir.clone(),
+        credentials: spec.credentials,
+        read_only_root: spec.read_only_root,
+        ..at
+    }
+}

@@ -1,0 +1,201 @@
+//! What a running process is asked, and told, until it ends: probes, readiness, freezing, the grace period.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::{InstanceProcess, InstanceRun};
+use crate::runtime::commands::{InstanceCommand, ProbeInterrupt, next_interrupt, stop_requested};
+use crate::runtime::exit::TerminationCause;
+use crate::runtime::launcher::{exited, signal_group};
+use crate::runtime::limits::{NOT_READY_REPORT_DELAY_MAX, NOT_READY_REPORT_DELAY_MIN, VERIFY_TIMEOUT};
+use crate::runtime::precise_sleep::precise_sleep;
+use crate::runtime::probe::{ProbePace, ProbeTarget};
+use crate::runtime::probe_http2;
+use crate::runtime::{InstanceReporter, InstanceSpec};
+
+impl InstanceProcess {
+    /// Until something ends it.
+    pub(super) async fn serve(&self, life: &mut InstanceRun) -> TerminationCause {
+        tokio::select! {
+            biased;
+            () = exited(&self.pidfd) => TerminationCause::Exited,
+            gone = self.sidecars.until_failed() => TerminationCause::SidecarFailed(gone),
+            end = self.supervise(life) => end,
+        }
+    }
+
+    /// Asks and listens, while the process runs.
+    async fn supervise(&self, life: &mut InstanceRun) -> TerminationCause {
+        let spec = Arc::clone(&life.spec);
+        if let Some(startup) = &spec.startup {
+            tokio::select! {
+                biased;
+                () = stop_requested(&mut life.commands) => return TerminationCause::Stopped,
+                () = sleep_until(life.began_at + spec.startup_timeout) => {
+                    return TerminationCause::NotReady(self.not_ready_reason("startup").unwrap_or_default());
+                }
+                started = self.reporting(&life.reporter, "startup", self.probe_target().until_started(startup)) => {
+                    if let Err(why) = started {
+                        return TerminationCause::Unhealthy(format!("startup probe failed: {why}"));
+                    }
+                }
+            }
+        }
+        tokio::select! {
+            biased;
+            end = self.watch_readiness(life) => end,
+            why = self.until_unhealthy(&spec) => TerminationCause::Unhealthy(format!("liveness probe failed: {why}")),
+        }
+    }
+
+    /// RT-PROBE: tells each change of readiness.
+    async fn watch_readiness(&self, life: &mut InstanceRun) -> TerminationCause {
+        let spec = Arc::clone(&life.spec);
+        let until_deadline = life.deadline().saturating_duration_since(Instant::now());
+        let mut limit = Some((until_deadline, TerminationCause::NotReady(String::new())));
+        let mut pace = ProbePace::Fast;
+        let mut delay = spec.readiness.initial_delay;
+        let later = spec.readiness.periodic();
+        let mut protocol = None;
+        loop {
+            let passes = async {
+                precise_sleep(std::mem::take(&mut delay)).await;
+                let asked = later.as_ref().filter(|_| pace == ProbePace::Period);
+                // First those whom it may ask while it is asked.
+                self.sidecars.are_ready().await;
+                self.probe_target().until_success(asked.unwrap_or(&spec.readiness), pace).await;
+                if spec.detect_http2 && protocol.is_none() {
+                    protocol = Some(Box::pin(probe_http2::detect(self.address)).await); // boxed: few are asked
+                }
+            };
+            let passes = self.reporting(&life.reporter, "readiness", passes);
+            let within = limit.as_ref().map_or(Duration::MAX, |(within, _)| *within);
+            tokio::select! {
+                biased;
+                told = next_interrupt(&mut life.commands) => match told {
+                    ProbeInterrupt::Freeze if self.wait_while_frozen(life).await => continue,
+                    ProbeInterrupt::Freeze | ProbeInterrupt::Stop => return TerminationCause::Stopped,
+                },
+                passed = timeout(within, passes) => match (passed, limit.take()) {
+                    (Err(_), Some((_, TerminationCause::NotReady(_)))) => {
+                        return TerminationCause::NotReady(self.not_ready_reason("readiness").unwrap_or_default());
+                    }
+                    (Err(_), Some((_, end))) => return end,
+                    _ => life.reporter.ready(self.address, protocol),
+                },
+            }
+            self.start_guard.take();
+            tokio::select! {
+                biased;
+                order = life.commands.recv() => match order {
+                    Some(InstanceCommand::Verify) => (pace, limit) = (ProbePace::Fast, Some((VERIFY_TIMEOUT, TerminationCause::Unreachable))),
+                    // It was ready and is ready again: that it answers is for its first request to see.
+                    Some(InstanceCommand::Freeze) if self.wait_while_frozen(life).await => {}
+                    Some(InstanceCommand::Freeze | InstanceCommand::Stop) | None => return TerminationCause::Stopped,
+                    Some(InstanceCommand::Thaw) => {}
+                },
+                () = self.until_unready(&spec) => {
+                    life.reporter.unready();
+                    pace = ProbePace::Period;
+                }
+                () = self.sidecars.until_unready() => {
+                    life.reporter.unready();
+                    pace = ProbePace::Fast;
+                }
+            }
+        }
+    }
+
+    /// Awaits `passing`, and tells what is in its way for as long as it takes.
+    async fn reporting<T>(
+        &self,
+        reporter: &InstanceReporter,
+        what: &str,
+        passing: impl Future<Output = T>,
+    ) -> T {
+        tokio::pin!(passing);
+        self.last_probe_error.borrow_mut().clear(); // that was another time
+        let (mut told, mut wait) = (None, NOT_READY_REPORT_DELAY_MIN);
+        loop {
+            tokio::select! {
+                biased;
+                passed = &mut passing => return passed,
+                () = sleep(wait) => {}
+            }
+            wait = (wait * 2).min(NOT_READY_REPORT_DELAY_MAX);
+            let now = self.not_ready_reason(what);
+            if now != told {
+                now.iter().for_each(|why| reporter.not_ready_reason(why.clone()));
+                told = now;
+            }
+        }
+    }
+
+    /// Why the instance is not ready: a sidecar is not, or it did not pass the probe that is called so.
+    fn not_ready_reason(&self, what: &str) -> Option<String> {
+        let wrong = self.last_probe_error.borrow();
+        let own = || (!wrong.is_empty()).then(|| format!("{what} probe failed: {wrong}"));
+        self.sidecars.not_ready_reason().or_else(own)
+    }
+
+    /// Frozen until it is thawed; `false`: until it is to end.
+    async fn wait_while_frozen(&self, life: &mut InstanceRun) -> bool {
+        self.freezer.set(&self.child, true);
+        self.sidecars.freeze(true);
+        let thawed = loop {
+            match life.commands.recv().await {
+                Some(InstanceCommand::Thaw) => break true,
+                Some(InstanceCommand::Stop) | None => break false,
+                Some(InstanceCommand::Verify | InstanceCommand::Freeze) => {}
+            }
+        };
+        if thawed {
+            self.sidecars.freeze(false);
+            self.freezer.set(&self.child, false);
+        }
+        thawed
+    }
+
+    /// Never returns if readiness is no more than to listen: who refuses a connection is noticed by the
+    /// requests that it refuses.
+    async fn until_unready(&self, spec: &InstanceSpec) {
+        let Some(probe) = spec.readiness.periodic() else { return std::future::pending().await };
+        tokio::time::sleep(probe.period).await;
+        let why = self.probe_target().until_failure(&probe).await;
+        tracing::warn!(revision = spec.revision, address = %self.address, %why, "instance is not ready any more");
+    }
+
+    /// Returns why the liveness probe failed; never without one.
+    async fn until_unhealthy(&self, spec: &InstanceSpec) -> String {
+        match &spec.liveness {
+            Some(liveness) => {
+                tokio::time::sleep(liveness.initial_delay).await;
+                loop {
+                    tokio::select! {
+                        why = self.probe_target().until_failure(liveness), if !self.freezer.is_frozen() => return why,
+                        () = self.freezer.changed() => {} // its failures count anew
+                    }
+                }
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    fn probe_target(&self) -> ProbeTarget<'_> {
+        let Self { address, launcher, environment, last_probe_error: wrong, .. } = self;
+        ProbeTarget { address: *address, launcher, environment, last_error: wrong }
+    }
+
+    /// RT-LIFE-05: SIGTERM, the grace period, SIGKILL.
+    pub(super) async fn terminate(&self, spec: &InstanceSpec) {
+        signal_group(&self.child, Signal::TERM);
+        self.freezer.set(&self.child, false); // a frozen one hears nothing
+        if timeout(spec.termination_grace_period, exited(&self.pidfd)).await.is_err() {
+            signal_group(&self.child, Signal::KILL);
+            exited(&self.pidfd).await;
+        }
+    }
+}

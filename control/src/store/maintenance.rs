@@ -1,0 +1,36 @@
+//! Writes that keep objects in order, and may find that they are.
+
+use super::{ObjectStore, StagedView, StoreError, WriteOperation};
+
+/// Why nothing was written.
+pub enum SkipReason {
+    /// All is as it should be.
+    UpToDate,
+    Store(StoreError),
+}
+
+impl From<StoreError> for SkipReason {
+    fn from(why: StoreError) -> Self {
+        Self::Store(why)
+    }
+}
+
+/// A refusal that is about one object must not stop the upkeep of all others.
+///
+/// # Errors
+/// The store takes no writes.
+pub async fn write(
+    store: &ObjectStore,
+    decide: impl FnOnce(&StagedView) -> Result<WriteOperation, SkipReason> + Send + 'static,
+) -> Result<(), StoreError> {
+    match store.write(decide).await {
+        Ok(_) | Err(SkipReason::UpToDate) => Ok(()),
+        Err(SkipReason::Store(
+            why @ (StoreError::TooLarge { .. } | StoreError::TooDeep | StoreError::Canceled),
+        )) => {
+            tracing::warn!(%why, "an object is not kept in order");
+            Ok(())
+        }
+        Err(SkipReason::Store(why)) => Err(why),
+    }
+}

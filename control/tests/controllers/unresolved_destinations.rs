@@ -1,0 +1,224 @@
+//! What happens to events while something that their Trigger or Subscription names is not there.
+
+use dataplane::table::{EventFilter, HoldReason, Subscriber};
+use serde_json::{Value, json};
+use sluicegate_control::kinds::eventing::broker::Broker;
+use sluicegate_control::kinds::eventing::trigger::Trigger;
+use sluicegate_control::kinds::messaging::channel::Channel;
+use sluicegate_control::kinds::messaging::subscription::Subscription;
+use sluicegate_control::kinds::shared::HasConditions;
+use tempfile::TempDir;
+
+use crate::control_plane::{NS, TestControlPlane, in_a_house, on_one_thread};
+use crate::eventing::{broker, trigger};
+
+const BROKER: &str = "/brokers/default/b";
+const CHANNEL: &str = "/channels/default/c";
+
+fn named(name: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": NS}})
+}
+
+/// The Broker of that name as a destination.
+fn to(name: &str) -> Value {
+    json!({"uri": null, "ref": {"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": name}})
+}
+
+fn url(name: &str) -> String {
+    format!("http://127.0.0.1:8081/brokers/default/{name}")
+}
+
+fn subscription(spec: Value) -> Value {
+    let channel = json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c"});
+    let mut whole = json!({"channel": channel});
+    for (key, value) in spec.as_object().unwrap() {
+        whole[key] = value.clone();
+    }
+    json!({"metadata": {"name": "s", "namespace": NS}, "spec": whole})
+}
+
+/// The only reader of a stream.
+fn reader<T>(house: &TestControlPlane, path: &str, look: impl Fn(&Subscriber) -> T) -> T {
+    house.table(|table| look(&table.streams[path].subscribers[0]))
+}
+
+/// Its dead letter sink, and what waits.
+fn letters(house: &TestControlPlane) -> (Option<String>, HoldReason) {
+    let look = |one: &Subscriber| (one.dead_letter.as_ref().map(|sink| sink.url.to_string()), one.hold);
+    reader(house, BROKER, look)
+}
+
+/// EV-TRG-08, EV-TRG-11: what its author has turned away from gets nothing more, what is filtered follows at once, and the
+/// place in the stream is kept until the new subscriber is there.
+#[test]
+fn a_trigger_that_is_turned_to_nobody_holds_its_events() {
+    let dir = TempDir::new().unwrap();
+    let filter = EventFilter::Exact(vec![("type".into(), "never".into())]);
+    on_one_thread(async {
+        let house = TestControlPlane::open(dir.path()).await;
+        house.create::<Broker>(broker(json!({}))).await;
+        house.create::<Trigger>(trigger(json!({}))).await;
+        house.until_ready::<Trigger>("t").await;
+        let spec = json!({"subscriber": to("missing"), "filter": {"attributes": {"type": "never"}}});
+        house.patch::<Trigger>("t", json!({"spec": spec})).await;
+        house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+        let held = |one: &Subscriber| (one.hold, one.filter.clone());
+        assert_eq!(reader(&house, BROKER, held), (HoldReason::Everything, filter));
+        house.close().await;
+    });
+    on_one_thread(async {
+        let house = TestControlPlane::open(dir.path()).await;
+        house.first_table(|table| {
+            assert_eq!(table.streams[BROKER].subscribers[0].hold, HoldReason::Everything)
+        });
+        house.patch::<Trigger>("t", json!({"spec": {"filter": null}})).await;
+        let seen = |t: &Trigger| t.status.as_ref().unwrap().base.observed_generation == Some(3);
+        house.until("t", seen).await;
+        assert_eq!(reader(&house, BROKER, |one| one.hold), HoldReason::Everything);
+
+        house.create::<Broker>(named("missing")).await;
+        house.until_ready::<Trigger>("t").await;
+        let found = reader(&house, BROKER, |one| (one.hold, one.target.url.to_string()));
+        assert_eq!(found, (HoldReason::Nothing, url("missing")));
+        house.close().await;
+    });
+}
+
+/// EV-TRG-08, EV-DLV-13: whose subscriber has vanished goes on trying where it was, by the filter of the day.
+#[test]
+fn a_trigger_whose_subscriber_has_vanished_goes_on_trying() {
+    in_a_house(async |house: TestControlPlane| {
+        house.create::<Broker>(broker(json!({}))).await;
+        house.create::<Broker>(named("other")).await;
+        house.create::<Trigger>(trigger(json!({"subscriber": to("other")}))).await;
+        house.until_ready::<Trigger>("t").await;
+        house.delete::<Broker>("other").await;
+        house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+        let look =
+            |one: &Subscriber| (one.hold, one.target.url.to_string(), one.filter == EventFilter::Everything);
+        assert_eq!(reader(&house, BROKER, look), (HoldReason::Nothing, url("other"), true));
+
+        house.patch::<Trigger>("t", json!({"spec": {"filter": {"attributes": {"type": "x"}}}})).await;
+        let seen = |t: &Trigger| t.status.as_ref().unwrap().base.observed_generation == Some(2);
+        house.until("t", seen).await;
+        assert_eq!(reader(&house, BROKER, look), (HoldReason::Nothing, url("other"), false));
+    });
+}
+
+/// EV-OBJ-46, AMB-30: letters go to the sink's last address while it is away, and wait if there is none; a sink that is not
+/// wanted any more is waited for by nobody.
+#[test]
+fn a_triggers_dead_letters_wait_for_the_sink_that_it_names() {
+    in_a_house(async |house: TestControlPlane| {
+        house.create::<Broker>(broker(json!({}))).await;
+        house.create::<Broker>(named("dead")).await;
+        house.create::<Trigger>(trigger(json!({"delivery": {"deadLetterSink": to("dead")}}))).await;
+        house.until_ready::<Trigger>("t").await;
+        house.delete::<Broker>("dead").await;
+        let lost = house.until_not_ready::<Trigger>("t", "DeadLetterSinkResolveFailed").await;
+        assert_eq!(lost.status.unwrap().delivery.dead_letter_sink_uri, None);
+        assert_eq!(letters(&house), (Some(url("dead")), HoldReason::Nothing));
+
+        house.patch::<Trigger>("t", json!({"spec": {"delivery": {"deadLetterSink": to("missing")}}})).await;
+        let seen = |t: &Trigger| t.status.as_ref().unwrap().base.observed_generation == Some(2);
+        house.until("t", seen).await;
+        assert_eq!(letters(&house), (None, HoldReason::DeadLetters));
+
+        house.patch::<Trigger>("t", json!({"spec": {"delivery": null}})).await;
+        house.until_ready::<Trigger>("t").await;
+        assert_eq!(letters(&house), (None, HoldReason::Nothing));
+    });
+}
+
+/// EV-OBJ-46, EV-OBJ-04: the same of a sink that the Broker names, also over a restart.
+#[test]
+fn a_triggers_dead_letters_wait_for_the_sink_that_its_broker_names() {
+    let dir = TempDir::new().unwrap();
+    on_one_thread(async {
+        let house = TestControlPlane::open(dir.path()).await;
+        house.create::<Broker>(named("dead")).await;
+        house.create::<Broker>(broker(json!({"delivery": {"deadLetterSink": to("dead")}}))).await;
+        house.create::<Trigger>(trigger(json!({}))).await;
+        house.until_ready::<Trigger>("t").await;
+        house.delete::<Broker>("dead").await;
+        house.until_not_ready::<Trigger>("t", "DeadLetterSinkResolveFailed").await;
+        assert_eq!(letters(&house), (Some(url("dead")), HoldReason::Nothing));
+        house.close().await;
+    });
+    on_one_thread(async {
+        let house = TestControlPlane::open(dir.path()).await;
+        let sink = house.first_table(|table| table.streams[BROKER].subscribers[0].dead_letter.clone());
+        assert_eq!(sink.map(|sink| sink.url.to_string()), Some(url("dead")));
+        house.patch::<Broker>("b", json!({"spec": {"delivery": {"deadLetterSink": to("missing")}}})).await;
+        let held = |one: &Subscriber| one.hold == HoldReason::DeadLetters && one.dead_letter.is_none();
+        let wanted = |table: &dataplane::table::RoutingTable| held(&table.streams[BROKER].subscribers[0]);
+        house.until_table("in which letters wait", wanted).await;
+        house.close().await;
+    });
+}
+
+/// EV-SUB-10, EV-SUB-17: as of a Trigger.
+#[test]
+fn a_subscription_that_is_turned_to_nobody_holds_its_events() {
+    let dir = TempDir::new().unwrap();
+    on_one_thread(async {
+        let house = TestControlPlane::open(dir.path()).await;
+        house.create::<Channel>(named("c")).await;
+        house.create::<Broker>(named("other")).await;
+        house.create::<Subscription>(subscription(json!({"subscriber": to("other")}))).await;
+        house.until_ready::<Subscription>("s").await;
+        house.delete::<Broker>("other").await;
+        house.until_not_ready::<Subscription>("s", "SubscriberResolveFailed").await;
+        assert_eq!(
+            reader(&house, CHANNEL, |one| one.hold),
+            HoldReason::Nothing,
+            "it has vanished, and may come back"
+        );
+
+        house.patch::<Subscription>("s", json!({"spec": {"subscriber": to("missing")}})).await;
+        house.until::<Subscription>("s", |s| s.condition("Ready").unwrap().message.contains("missing")).await;
+        let held = |table: &dataplane::table::RoutingTable| {
+            table.streams[CHANNEL].subscribers.iter().any(|one| one.hold == HoldReason::Everything)
+        };
+        house.until_table("in which it waits", held).await;
+        house.close().await;
+    });
+    on_one_thread(async {
+        let house = TestControlPlane::open(dir.path()).await;
+        house.first_table(|table| {
+            assert_eq!(table.streams[CHANNEL].subscribers[0].hold, HoldReason::Everything)
+        });
+        house.create::<Broker>(named("missing")).await;
+        house.until_ready::<Subscription>("s").await;
+        let found = reader(&house, CHANNEL, |one| (one.hold, one.target.url.to_string()));
+        assert_eq!(found, (HoldReason::Nothing, url("missing")));
+        house.close().await;
+    });
+}
+
+/// EV-RTE-22, EV-OBJ-46: for want of its sink alone nobody is kept from events; what is given up waits.
+#[test]
+fn a_subscription_whose_sink_is_turned_to_nobody_goes_on_and_keeps_its_letters() {
+    in_a_house(async |house: TestControlPlane| {
+        house.create::<Channel>(named("c")).await;
+        house.create::<Broker>(named("dead")).await;
+        let spec = json!({"subscriber": {"uri": "http://s/"}, "delivery": {"deadLetterSink": to("dead")}});
+        house.create::<Subscription>(subscription(spec)).await;
+        house.until_ready::<Subscription>("s").await;
+        let is_at = |sink: Option<String>, hold: HoldReason| {
+            move |table: &dataplane::table::RoutingTable| {
+                let one = &table.streams[CHANNEL].subscribers[0];
+                one.dead_letter.as_ref().map(|sink| sink.url.to_string()) == sink && one.hold == hold
+            }
+        };
+        house.delete::<Broker>("dead").await;
+        house.until_not_ready::<Subscription>("s", "DeadLetterSinkResolveFailed").await;
+        house.until_table("with the last sink", is_at(Some(url("dead")), HoldReason::Nothing)).await;
+        let missing = json!({"spec": {"delivery": {"deadLetterSink": to("missing")}}});
+        house.patch::<Subscription>("s", missing).await;
+        house.until_table("in which letters wait", is_at(None, HoldReason::DeadLetters)).await;
+        house.create::<Broker>(named("missing")).await;
+        house.until_ready::<Subscription>("s").await;
+        house.until_table("with the new sink", is_at(Some(url("missing")), HoldReason::Nothing)).await;
+    });
+}

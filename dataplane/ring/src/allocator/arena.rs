@@ -1,0 +1,257 @@
+//! Which places of a shelf are taken: arithmetic, without a byte of the memory that it is about.
+//!
+//! A shelf is a row of pages. All places of a page are of one size; a page that empties may serve any size next.
+
+/// Bytes of a page: the kernel's, so that one that empties can be given back.
+pub(super) const PAGE: usize = 4096;
+/// Sizes and addresses of places are multiples of this.
+const STEP: usize = 16;
+/// What is larger leaves little beside it on its pages, and stands elsewhere.
+pub(super) const CELL_BYTES_MAX: usize = PAGE / 2;
+/// No page, where a page's number is said.
+const NONE: u32 = u32::MAX;
+
+/// Bytes of a place: steps of 16 as long as a page has room for sixteen or more, then what a page divides into.
+const SIZES: [u16; 30] = [
+    16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256, // in steps
+    272, 288, 304, 336, 368, 400, 448, 512, 576, 672, 816, 1024, 1360, 2048, // 15, 14, … of a page
+];
+
+/// What is known of a page.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ArenaPage {
+    /// A bit for each of its places, set while it is taken.
+    taken: [u64; PAGE / STEP / 64],
+    count: u16,
+    /// Which of [`SIZES`].
+    class: u8,
+    /// Its neighbours in the list that it is in.
+    next: u32,
+    before: u32,
+}
+
+/// The pages and what is free of them.
+#[derive(Debug)]
+pub(super) struct Arena<'a> {
+    pages: &'a mut [ArenaPage],
+    /// Pages from here on were never used.
+    fresh: u32,
+    /// The first page of each size that has a free place.
+    open: [u32; SIZES.len()],
+    /// The first of the empty pages that the kernel still counts.
+    empty: u32,
+    /// The first of those that were given back.
+    returned: u32,
+}
+
+/// The smallest size whose places hold this; `None`: none does.
+fn class_of(bytes: usize, align: usize) -> Option<usize> {
+    let fits = |size: &u16| usize::from(*size) >= bytes && usize::from(*size).is_multiple_of(align);
+    SIZES.iter().position(fits)
+}
+
+impl<'a> Arena<'a> {
+    /// Of pages that are all zeros.
+    pub(super) fn new(pages: &'a mut [ArenaPage]) -> Self {
+        Self { pages, fresh: 0, open: [NONE; SIZES.len()], empty: NONE, returned: NONE }
+    }
+
+    /// A place for so many bytes: where it begins, counted from the first page. `None`: it is too large for a place, or all is taken.
+    pub(super) fn take(&mut self, bytes: usize, align: usize) -> Option<usize> {
+        let class = class_of(bytes, align)?;
+        let number = match self.open[class] {
+            NONE => self.begin(class)?,
+            number => number,
+        };
+        let places = PAGE / usize::from(SIZES[class]);
+        let page = &mut self.pages[number as usize];
+        let place = first_free(&page.taken, places)?;
+        page.taken[place / 64] |= 1 << (place % 64);
+        page.count += 1;
+        if usize::from(page.count) == places {
+            self.unlink(number);
+        }
+        Some(number as usize * PAGE + place * usize::from(SIZES[class]))
+    }
+
+    /// The place that begins there is free again.
+    pub(super) fn give(&mut self, offset: usize) {
+        let (at, inside) = (offset / PAGE, offset % PAGE);
+        let page = &mut self.pages[at];
+        let (class, number) = (usize::from(page.class), u32::try_from(at).unwrap_or(NONE));
+        let size = usize::from(SIZES[class]);
+        let place = inside / size;
+        let was_full = usize::from(page.count) == PAGE / size;
+        page.taken[place / 64] &= !(1 << (place % 64));
+        page.count -= 1;
+        let is_empty = page.count == 0;
+        if is_empty {
+            if !was_full {
+                self.unlink(number);
+            }
+            self.push(number, PageList::Empty);
+        } else if was_full {
+            self.push(number, PageList::Open);
+        }
+    }
+
+    /// Takes an empty page out that the kernel still counts, which is to be given back: where it begins.
+    pub(super) fn give_back(&mut self) -> Option<usize> {
+        let number = self.empty;
+        if number == NONE {
+            return None;
+        }
+        self.unlink(number);
+        self.push(number, PageList::Returned);
+        Some(number as usize * PAGE)
+    }
+
+    /// How many bytes a place has that begins there.
+    pub(super) fn room(&self, offset: usize) -> usize {
+        usize::from(SIZES[usize::from(self.pages[offset / PAGE].class)])
+    }
+
+    /// An empty page for places of a size.
+    fn begin(&mut self, class: usize) -> Option<u32> {
+        let number = match (self.empty, self.returned) {
+            (NONE, NONE) if (self.fresh as usize) < self.pages.len() => {
+                self.fresh += 1;
+                self.fresh - 1
+            }
+            (NONE, NONE) => return None,
+            (NONE, number) | (number, _) => {
+                self.unlink(number);
+                number
+            }
+        };
+        self.pages[number as usize] =
+            ArenaPage { taken: [0; 4], count: 0, class: u8::try_from(class).ok()?, next: NONE, before: NONE };
+        self.push(number, PageList::Open);
+        Some(number)
+    }
+
+    fn push(&mut self, number: u32, list: PageList) {
+        let class = usize::from(self.pages[number as usize].class);
+        let first = match list {
+            PageList::Open => &mut self.open[class],
+            PageList::Empty => &mut self.empty,
+            PageList::Returned => &mut self.returned,
+        };
+        let next = std::mem::replace(first, number);
+        let page = &mut self.pages[number as usize];
+        (page.next, page.before) = (next, NONE);
+        if next != NONE {
+            self.pages[next as usize].before = number;
+        }
+    }
+
+    /// Takes a page out of the list that it is in.
+    fn unlink(&mut self, number: u32) {
+        let ArenaPage { next, before, class, .. } = self.pages[number as usize];
+        if before == NONE {
+            let firsts = [&mut self.open[usize::from(class)], &mut self.empty, &mut self.returned];
+            firsts.into_iter().filter(|first| **first == number).for_each(|first| *first = next);
+        } else {
+            self.pages[before as usize].next = next;
+        }
+        if next != NONE {
+            self.pages[next as usize].before = before;
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum PageList {
+    Open,
+    Empty,
+    Returned,
+}
+
+fn first_free(taken: &[u64], places: usize) -> Option<usize> {
+    let at = taken.iter().position(|word| *word != u64::MAX)?;
+    let place = at * 64 + taken[at].trailing_ones() as usize;
+    (place < places).then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn pages(count: usize) -> Vec<ArenaPage> {
+        vec![ArenaPage { taken: [0; 4], count: 0, class: 0, next: 0, before: 0 }; count]
+    }
+
+    #[test]
+    fn a_place_is_as_large_and_aligned_as_is_asked() {
+        for (bytes, align, size) in [
+            (1, 1, 16),
+            (17, 16, 32),
+            (256, 8, 256),
+            (257, 8, 272),
+            (200, 128, 256),
+            (300, 128, 512),
+            (700, 64, 1024),
+            (2048, 16, 2048),
+        ] {
+            assert_eq!(class_of(bytes, align).map(|class| SIZES[class]), Some(size), "{bytes} at {align}");
+        }
+        assert_eq!(class_of(CELL_BYTES_MAX + 1, 8), None);
+        assert!(SIZES.is_sorted() && SIZES.iter().all(|size| usize::from(*size).is_multiple_of(STEP)));
+        assert_eq!(usize::from(SIZES[SIZES.len() - 1]), CELL_BYTES_MAX);
+    }
+
+    #[test]
+    fn places_never_overlap_whatever_is_taken_and_given() {
+        for seed in 0..20 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut pages = pages(64);
+            let mut shelf = Arena::new(&mut pages);
+            let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
+            let mut refused = 0;
+            for _ in 0..20_000 {
+                let bytes_max = if random.u8(..) < 200 { 300 } else { CELL_BYTES_MAX };
+                let bytes = random.usize(1..=bytes_max);
+                let align = 1 << random.u32(0..=7);
+                if random.usize(..1000) < taken.len() {
+                    let at = *taken.keys().nth(random.usize(..taken.len())).unwrap();
+                    assert!(shelf.room(at) >= taken[&at]);
+                    taken.remove(&at);
+                    shelf.give(at);
+                } else if let Some(at) = shelf.take(bytes, align) {
+                    let before = taken.range(..=at).next_back().map_or(0, |(at, bytes)| at + bytes);
+                    let next = taken.range(at..).next().map_or(64 * PAGE, |(at, _)| *at);
+                    assert!(before <= at && at + bytes <= next, "{at} overlaps");
+                    assert!(at.is_multiple_of(align) && at / PAGE == (at + bytes - 1) / PAGE);
+                    taken.insert(at, bytes);
+                } else {
+                    refused += 1;
+                }
+                if random.u8(..) == 0
+                    && let Some(page) = shelf.give_back()
+                {
+                    assert_eq!(taken.range(page..page + PAGE).next(), None, "a page that is in use");
+                }
+            }
+            assert!(refused > 0, "it was never full");
+            taken.into_keys().for_each(|at| shelf.give(at));
+            let back = std::iter::from_fn(|| shelf.give_back()).count();
+            assert!(back > 0 && shelf.take(16, 16).is_some());
+        }
+    }
+
+    #[test]
+    fn a_page_that_empties_is_used_for_any_size_before_a_new_one() {
+        let mut pages = pages(2);
+        let mut shelf = Arena::new(&mut pages);
+        let at = shelf.take(2048, 16).unwrap();
+        shelf.give(at);
+        assert_eq!(shelf.take(32, 16), Some(0));
+        shelf.give(0);
+        assert_eq!((shelf.give_back(), shelf.give_back()), (Some(0), None));
+        let places: Vec<_> = (0..4).map(|_| shelf.take(2048, 16)).collect();
+        assert_eq!(places, [Some(0), Some(2048), Some(PAGE), Some(PAGE + 2048)]);
+        assert_eq!(shelf.take(16, 16), None, "there are two pages");
+    }
+}

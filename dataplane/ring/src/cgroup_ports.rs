@@ -1,0 +1,497 @@
+//! One port for many: what a control group's processes bind as port 8080, say, is a port of their own.
+//!
+//! Four programs of a few instructions at the group (`BPF_PROG_TYPE_CGROUP_SOCK_ADDR`, Linux 4.17) change the port in
+//! `bind` and `connect`, so that programs with a port written into them run beside each other in the host's network, with
+//! all that they reach there, and without the bridge, address translation and routes that a network namespace would need
+//! for that. They cost nothing but at those two calls, and go with the group. Needs a group of cgroup v2 and the
+//! capabilities BPF and `NET_ADMIN`; without them [`GroupPort::attach`] says so and changes nothing.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// What holds for TCP in one control group. UDP is left alone.
+#[derive(Debug, Clone, Copy)]
+pub struct CgroupPortPrograms<'a> {
+    /// The port that its processes name, on any address and on loopback.
+    pub named: u16,
+    /// The port that it is on the host; of IPv4, on loopback only.
+    pub real: u16,
+    /// Ports of loopback that its processes may not connect to.
+    pub closed: &'a [u16],
+    /// What ports 80 and 443 of every address of [`NAMES`] are, if they are anybody's.
+    pub gateway: Option<(u16, u16)>,
+}
+
+/// Addresses of loopback that names lead to: 127.64.0.0/10. None of them is a process's own.
+pub const NAMES: std::ops::RangeInclusive<Ipv4Addr> =
+    Ipv4Addr::new(127, 64, 0, 0)..=Ipv4Addr::new(127, 127, 255, 255);
+
+/// Far above the two that an appliance has, its API's and its admin listener's; a program with that many is under a tenth
+/// of the 4,096 instructions that every kernel takes.
+const CLOSED_MAX: usize = 64;
+
+impl CgroupPortPrograms<'_> {
+    /// Attaches it to the group whose folder is open as `group`.
+    pub fn attach(&self, group: BorrowedFd<'_>) -> io::Result<()> {
+        if self.closed.len() > CLOSED_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} closed ports, limit {CLOSED_MAX}", self.closed.len()),
+            ));
+        }
+        for (at, program) in [
+            (BIND4, self.bind(true)),
+            (BIND6, self.bind(false)),
+            (CONNECT4, self.connect(&loopback4())),
+            (CONNECT6, self.connect(&loopback6())),
+        ] {
+            attach(group, &load(&program, at)?, at)?;
+        }
+        Ok(())
+    }
+
+    fn bind(&self, four: bool) -> Vec<ProgramStep> {
+        let mut steps = vec![
+            ProgramStep::Load(PROTOCOL),
+            ProgramStep::UnlessGoto(TCP, ContextField::Allow),
+            ProgramStep::Load(PORT),
+        ];
+        steps.extend([
+            ProgramStep::UnlessGoto(network(self.named), ContextField::Allow),
+            ProgramStep::Store(PORT, network(self.real)),
+        ]);
+        // A wildcard of IPv6 may be there for IPv4 as well, and cannot be narrowed without taking that away.
+        steps.extend(
+            four.then_some(ProgramStep::Store(IP4, u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets()))),
+        );
+        steps
+    }
+
+    fn connect(&self, loopback: &[ProgramStep]) -> Vec<ProgramStep> {
+        let mut steps = vec![ProgramStep::Load(PROTOCOL), ProgramStep::UnlessGoto(TCP, ContextField::Allow)];
+        steps.extend_from_slice(loopback);
+        steps.extend([ProgramStep::Here(ContextField::Local), ProgramStep::Load(PORT)]);
+        // Its own port first: it means itself, whoever else has that port on the host.
+        steps.push(ProgramStep::IfGoto(network(self.named), ContextField::Own));
+        steps.extend([
+            ProgramStep::Goto(ContextField::Other),
+            ProgramStep::Here(ContextField::Named),
+            ProgramStep::Load(PORT),
+        ]);
+        if self.gateway.is_some() {
+            steps.extend([
+                ProgramStep::IfGoto(network(HTTP), ContextField::Web),
+                ProgramStep::IfGoto(network(HTTPS), ContextField::Secure),
+            ]);
+        }
+        steps.push(ProgramStep::Here(ContextField::Other));
+        steps.extend(self.closed.iter().map(|port| ProgramStep::IfGoto(network(*port), ContextField::Deny)));
+        steps.extend([
+            ProgramStep::Goto(ContextField::Allow),
+            ProgramStep::Here(ContextField::Own),
+            ProgramStep::Store(PORT, network(self.real)),
+        ]);
+        for (place, port) in self
+            .gateway
+            .into_iter()
+            .flat_map(|(web, secure)| [(ContextField::Web, web), (ContextField::Secure, secure)])
+        {
+            steps.extend([
+                ProgramStep::Goto(ContextField::Allow),
+                ProgramStep::Here(place),
+                ProgramStep::Store(PORT, network(port)),
+            ]);
+        }
+        steps
+    }
+}
+
+/// Goes to `Local` for addresses that this host alone answers, and to `Named` for those of names.
+fn loopback4() -> Vec<ProgramStep> {
+    let mut steps = vec![ProgramStep::Load(IP4)];
+    steps.push(ProgramStep::IfGoto(0, ContextField::Local)); // the kernel takes it for loopback
+    steps.extend(named());
+    steps.extend([
+        ProgramStep::Mask(bytes([0xff, 0, 0, 0])),
+        ProgramStep::IfGoto(bytes([127, 0, 0, 0]), ContextField::Local),
+    ]);
+    steps.push(ProgramStep::Goto(ContextField::Allow));
+    steps
+}
+
+/// Of an address of IPv4 at hand, whether it is one of [`NAMES`]; if not, its first byte stays at hand.
+fn named() -> [ProgramStep; 2] {
+    [
+        ProgramStep::Mask(bytes([0xff, 0xc0, 0, 0])),
+        ProgramStep::IfGoto(bytes([127, 64, 0, 0]), ContextField::Named),
+    ]
+}
+
+/// The same for `::1`, `::` and IPv4 inside IPv6.
+fn loopback6() -> Vec<ProgramStep> {
+    let one = bytes([0, 0, 0, 1]);
+    let mapped = bytes([0, 0, 0xff, 0xff]);
+    let mut steps = vec![ProgramStep::Load(IP6), ProgramStep::UnlessGoto(0, ContextField::Allow)];
+    steps.extend([ProgramStep::Load(IP6 + 4), ProgramStep::UnlessGoto(0, ContextField::Allow)]);
+    steps.extend([
+        ProgramStep::Load(IP6 + 12),
+        ProgramStep::IfGoto(0, ContextField::Local),
+        ProgramStep::Load(IP6 + 8),
+    ]);
+    steps.extend([
+        ProgramStep::IfGoto(mapped, ContextField::Mapped),
+        ProgramStep::UnlessGoto(0, ContextField::Allow),
+    ]);
+    steps.extend([
+        ProgramStep::Load(IP6 + 12),
+        ProgramStep::IfGoto(one, ContextField::Local),
+        ProgramStep::Goto(ContextField::Allow),
+    ]);
+    steps.extend([ProgramStep::Here(ContextField::Mapped), ProgramStep::Load(IP6 + 12)]);
+    steps.extend(named());
+    steps.extend([
+        ProgramStep::Mask(bytes([0xff, 0, 0, 0])),
+        ProgramStep::UnlessGoto(bytes([127, 0, 0, 0]), ContextField::Allow),
+    ]);
+    steps
+}
+
+/// The ports that URLs need not name.
+const HTTP: u16 = 80;
+const HTTPS: u16 = 443;
+
+/// Bytes of an address as a value at hand.
+fn bytes(bytes: [u8; 4]) -> u32 {
+    u32::from_ne_bytes(bytes)
+}
+
+fn network(port: u16) -> u32 {
+    u32::from(port.to_be())
+}
+
+/// Offsets in `struct bpf_sock_addr`, all of 32 bits.
+const IP4: i16 = 4;
+const IP6: i16 = 8;
+const PORT: i16 = 24;
+const PROTOCOL: i16 = 36;
+const TCP: u32 = libc::IPPROTO_TCP as u32;
+
+/// One thing to do with the one value at hand (register 2; register 1 is the call's arguments).
+#[derive(Debug, Clone, Copy)]
+enum ProgramStep {
+    Load(i16),
+    Mask(u32),
+    Store(i16, u32),
+    IfGoto(u32, ContextField),
+    UnlessGoto(u32, ContextField),
+    Goto(ContextField),
+    /// No instruction: marks where a place is.
+    Here(ContextField),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ContextField {
+    Mapped,
+    Local,
+    /// With an address of [`NAMES`].
+    Named,
+    Own,
+    /// With any other port, which is at hand.
+    Other,
+    Web,
+    Secure,
+    /// Behind the last step: the call goes on.
+    Allow,
+    /// Behind that: the call fails with EPERM.
+    Deny,
+}
+
+/// One instruction as the kernel has it: operation, registers, offset, immediate.
+type BpfInstruction = [u8; 8];
+
+fn instruction(operation: u8, registers: u8, offset: i16, immediate: u32) -> BpfInstruction {
+    let ([o0, o1], [i0, i1, i2, i3]) = (offset.to_ne_bytes(), immediate.to_ne_bytes());
+    [operation, registers, o0, o1, i0, i1, i2, i3]
+}
+
+/// The program of `steps`, which ends by allowing, and behind it the denial if a step leads there.
+fn assemble(steps: &[ProgramStep]) -> Vec<BpfInstruction> {
+    // Numbers of linux/bpf_common.h and linux/bpf.h; jumps compare 32 bits (Linux 5.1).
+    const LOAD: u8 = 0x61;
+    const STORE: u8 = 0x63;
+    const SET: u8 = 0xb4;
+    const AND: u8 = 0x54;
+    const JUMP: u8 = 0x05;
+    const JUMP_EQUAL: u8 = 0x16;
+    const JUMP_OTHER: u8 = 0x56;
+    const EXIT: u8 = 0x95;
+    const VALUE: u8 = 2;
+    const ARGUMENTS: u8 = 1;
+    let length = |step: &ProgramStep| match step {
+        ProgramStep::Here(_) => 0,
+        ProgramStep::Store(..) => 2,
+        _ => 1,
+    };
+    let allow: usize = steps.iter().map(length).sum();
+    let index = |place: ContextField| match place {
+        ContextField::Allow => allow,
+        ContextField::Deny => allow + 2,
+        inside => steps
+            .iter()
+            .take_while(|step| !matches!(step, ProgramStep::Here(here) if *here == inside))
+            .map(length)
+            .sum(),
+    };
+    let mut out: Vec<BpfInstruction> = Vec::with_capacity(allow + 4);
+    for step in steps {
+        let jump = |operation, registers, value, place| {
+            // Forward and at most a few hundred instructions: `CLOSED_MAX`.
+            let distance = index(place) - out.len() - 1;
+            instruction(operation, registers, distance as i16, value)
+        };
+        match *step {
+            ProgramStep::Load(at) => out.push(instruction(LOAD, ARGUMENTS << 4 | VALUE, at, 0)),
+            ProgramStep::Mask(mask) => out.push(instruction(AND, VALUE, 0, mask)),
+            ProgramStep::Store(at, value) => {
+                out.push(instruction(SET, VALUE, 0, value));
+                out.push(instruction(STORE, VALUE << 4 | ARGUMENTS, at, 0));
+            }
+            ProgramStep::IfGoto(value, place) => out.push(jump(JUMP_EQUAL, VALUE, value, place)),
+            ProgramStep::UnlessGoto(value, place) => out.push(jump(JUMP_OTHER, VALUE, value, place)),
+            ProgramStep::Goto(place) => out.push(jump(JUMP, 0, 0, place)),
+            ProgramStep::Here(_) => {}
+        }
+    }
+    // The kernel refuses a program with a part that nothing leads to.
+    let denies = steps.iter().any(|step| matches!(step, ProgramStep::IfGoto(_, ContextField::Deny)));
+    for answer in if denies { &[1, 0][..] } else { &[1] } {
+        out.extend([instruction(SET, 0, 0, *answer), instruction(EXIT, 0, 0, 0)]);
+    }
+    out
+}
+
+const PROGRAM_LOAD: libc::c_long = 5;
+const PROGRAM_ATTACH: libc::c_long = 8;
+const SOCKET_ADDRESS: u32 = 18; // BPF_PROG_TYPE_CGROUP_SOCK_ADDR
+const BIND4: u32 = 8;
+const BIND6: u32 = 9;
+const CONNECT4: u32 = 10;
+const CONNECT6: u32 = 11;
+/// Beside whatever a service manager attached above.
+const ALLOW_MULTI: u32 = 2;
+
+/// The part of `union bpf_attr` that a load needs; the kernel takes what is missing for zero.
+#[repr(C)]
+struct BpfLoadAttr {
+    kind: u32,
+    instructions: u32,
+    at: u64,
+    licence: u64,
+    log_level: u32,
+    log_bytes: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    attach_type: u32,
+}
+
+#[repr(C)]
+struct BpfAttachAttr {
+    target: u32,
+    program: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+fn load(steps: &[ProgramStep], attach_type: u32) -> io::Result<OwnedFd> {
+    let program = assemble(steps);
+    let attributes = BpfLoadAttr {
+        kind: SOCKET_ADDRESS,
+        instructions: program.len() as u32,
+        at: program.as_ptr() as u64,
+        licence: c"Apache-2.0".as_ptr() as u64,
+        log_level: 0,
+        log_bytes: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: 0,
+        name: *b"sluicegate_port\0",
+        interface: 0,
+        attach_type,
+    };
+    // SAFETY: the structure is laid out as the kernel's and lives through the call, with the program and the licence
+    // that it points to; the kernel reads them and writes nothing, because no log is asked for.
+    let made = unsafe {
+        libc::syscall(libc::SYS_bpf, PROGRAM_LOAD, &raw const attributes, size_of::<BpfLoadAttr>())
+    };
+    let made = i32::try_from(checked(made)?).map_err(io::Error::other)?;
+    // SAFETY: the kernel just made this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+fn attach(group: BorrowedFd<'_>, program: &OwnedFd, attach_type: u32) -> io::Result<()> {
+    let attributes = BpfAttachAttr {
+        target: group.as_raw_fd() as u32,
+        program: program.as_raw_fd() as u32,
+        attach_type,
+        flags: ALLOW_MULTI,
+    };
+    // SAFETY: the structure is laid out as the kernel's and lives through the call, which only reads it; both
+    // descriptors are borrowed for as long.
+    let done = unsafe {
+        libc::syscall(libc::SYS_bpf, PROGRAM_ATTACH, &raw const attributes, size_of::<BpfAttachAttr>())
+    };
+    checked(done).map(drop)
+}
+
+fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a program does to a call: the answer and the arguments after it. An interpreter of the few operations used.
+    fn run(program: &[BpfInstruction], mut arguments: [u32; 10]) -> (u32, [u32; 10]) {
+        let (mut at, mut registers) = (0, [0_u32; 3]);
+        loop {
+            let [operation, packed, o0, o1, i0, i1, i2, i3] = program[at];
+            let (to, from) = (usize::from(packed & 15), usize::from(packed >> 4));
+            let (offset, value) =
+                (i16::from_ne_bytes([o0, o1]) as usize, u32::from_ne_bytes([i0, i1, i2, i3]));
+            at += 1;
+            match operation {
+                0x61 => registers[to] = arguments[offset / 4],
+                0x63 => arguments[offset / 4] = registers[from],
+                0xb4 => registers[to] = value,
+                0x54 => registers[to] &= value,
+                0x05 => at += offset,
+                0x16 => at += if registers[to] == value { offset } else { 0 },
+                0x56 => at += if registers[to] == value { 0 } else { offset },
+                0x95 => return (registers[0], arguments),
+                other => panic!("operation {other:#x}"),
+            }
+        }
+    }
+
+    fn call(address: std::net::SocketAddr, protocol: u32) -> [u32; 10] {
+        let mut arguments = [0; 10];
+        match address.ip() {
+            std::net::IpAddr::V4(ip) => arguments[1] = u32::from_ne_bytes(ip.octets()),
+            std::net::IpAddr::V6(ip) => {
+                for (word, bytes) in arguments[2..6].iter_mut().zip(ip.octets().chunks_exact(4)) {
+                    *word = u32::from_ne_bytes(bytes.try_into().unwrap());
+                }
+            }
+        }
+        (arguments[6], arguments[9]) = (network(address.port()), protocol);
+        arguments
+    }
+
+    const RULE: CgroupPortPrograms<'_> =
+        CgroupPortPrograms { named: 8080, real: 20_001, closed: &[8001, 9090], gateway: GATEWAY };
+    const GATEWAY: Option<(u16, u16)> = Some((20_002, 20_003));
+
+    #[test]
+    fn only_the_named_port_of_tcp_is_bound_elsewhere() {
+        for (address, protocol, wanted) in [
+            ("0.0.0.0:8080", TCP, "127.0.0.1:20001"),
+            ("127.0.0.1:8080", TCP, "127.0.0.1:20001"),
+            ("0.0.0.0:8081", TCP, "0.0.0.0:8081"),
+            ("0.0.0.0:0", TCP, "0.0.0.0:0"),
+            ("0.0.0.0:8080", 17, "0.0.0.0:8080"),
+            ("[::]:8080", TCP, "[::]:20001"),
+            ("[::1]:9090", TCP, "[::1]:9090"),
+        ] {
+            let address: std::net::SocketAddr = address.parse().unwrap();
+            let program = assemble(&RULE.bind(address.is_ipv4()));
+            let wanted = call(wanted.parse().unwrap(), protocol);
+            assert_eq!(run(&program, call(address, protocol)), (1, wanted), "{address}");
+        }
+    }
+
+    /// RT-LIFE-11: ports that are closed cannot be reached by any name of loopback.
+    #[test]
+    fn loopback_leads_to_the_group_itself_and_never_to_closed_ports() {
+        for (address, wanted) in [
+            ("127.0.0.1:8080", Some("127.0.0.1:20001")),
+            ("127.8.8.8:8080", Some("127.8.8.8:20001")),
+            ("0.0.0.0:8080", Some("0.0.0.0:20001")),
+            ("10.0.0.1:8080", Some("10.0.0.1:8080")),
+            ("10.0.0.127:8001", Some("10.0.0.127:8001")),
+            ("127.0.0.1:8081", Some("127.0.0.1:8081")),
+            ("127.0.0.1:8001", None),
+            ("127.1.2.3:9090", None),
+            ("0.0.0.0:8001", None),
+            ("[::1]:8080", Some("[::1]:20001")),
+            ("[::1]:8081", Some("[::1]:8081")),
+            ("[::1]:9090", None),
+            ("[::]:8001", None),
+            ("[::ffff:127.0.0.1]:8001", None),
+            ("[::ffff:0.0.0.0]:8001", None),
+            ("[::ffff:127.0.0.1]:8080", Some("[::ffff:127.0.0.1]:20001")),
+            ("[::ffff:10.0.0.1]:8001", Some("[::ffff:10.0.0.1]:8001")),
+            ("[fd00::1]:8001", Some("[fd00::1]:8001")),
+            ("[0:0:0:1::1]:8001", Some("[0:0:0:1::1]:8001")),
+            ("[::1:127.0.0.1]:8001", Some("[::1:127.0.0.1]:8001")),
+            ("127.0.0.1:80", Some("127.0.0.1:80")),
+            // Names lead to no port of its own, and to nothing that is closed.
+            ("127.71.3.5:80", Some("127.71.3.5:20002")),
+            ("127.71.3.5:443", Some("127.71.3.5:20003")),
+            ("127.0.0.1:443", Some("127.0.0.1:443")),
+            ("127.63.255.255:80", Some("127.63.255.255:80")),
+            ("127.71.3.6:8080", Some("127.71.3.6:8080")),
+            ("127.127.255.255:8080", Some("127.127.255.255:8080")),
+            ("127.128.0.0:8080", Some("127.128.0.0:20001")),
+            ("127.71.3.6:9090", None),
+            ("[::ffff:127.71.3.5]:80", Some("[::ffff:127.71.3.5]:20002")),
+            ("[::ffff:127.71.3.5]:443", Some("[::ffff:127.71.3.5]:20003")),
+            ("[::ffff:127.1.3.6]:80", Some("[::ffff:127.1.3.6]:80")),
+            ("[::ffff:127.71.3.6]:8001", None),
+        ] {
+            let address: std::net::SocketAddr = address.parse().unwrap();
+            let loopback = if address.is_ipv4() { loopback4() } else { loopback6() };
+            let (answer, after) = run(&assemble(&RULE.connect(&loopback)), call(address, TCP));
+            let wanted = wanted.map(|wanted| call(wanted.parse().unwrap(), TCP));
+            assert_eq!((answer == 1).then_some(after), wanted, "{address}");
+            let (answer, _) = run(&assemble(&RULE.connect(&loopback)), call(address, 17));
+            assert_eq!(answer, 1, "UDP to {address}");
+        }
+    }
+
+    /// The kernel's verifier takes what the table above was computed with; skipped where it may not be asked.
+    #[test]
+    fn the_kernel_takes_the_programs() {
+        let ports: Vec<u16> = (1..=64).collect();
+        let rule = CgroupPortPrograms { named: 80, real: 20_001, closed: &ports, gateway: None };
+        let with_names = CgroupPortPrograms { gateway: GATEWAY, ..rule };
+        for (at, program) in [
+            (BIND4, rule.bind(true)),
+            (BIND6, rule.bind(false)),
+            (CONNECT4, rule.connect(&loopback4())),
+            (CONNECT6, rule.connect(&loopback6())),
+            (CONNECT4, with_names.connect(&loopback4())),
+            (CONNECT6, with_names.connect(&loopback6())),
+        ] {
+            match load(&program, at) {
+                Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
+                    eprintln!("skipped: {why}");
+                    return;
+                }
+                loaded => drop(loaded.unwrap()),
+            }
+        }
+        let none = std::fs::File::open("/").unwrap();
+        assert!(rule.attach(std::os::fd::AsFd::as_fd(&none)).is_err(), "no group");
+        let more: Vec<u16> = (1..=65).collect();
+        let rule = CgroupPortPrograms { closed: &more, ..rule };
+        assert_eq!(
+            rule.attach(std::os::fd::AsFd::as_fd(&none)).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+    }
+}

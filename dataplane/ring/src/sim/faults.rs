@@ -1,0 +1,68 @@
+//! How unkind the world is.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// The odds of one world. Chances are per million, so that zero is never and a million is always.
+#[derive(Debug, Clone)]
+pub struct FaultProfile {
+    /// One way through the network, per segment; segments of one direction stay in order.
+    pub latency: RangeInclusive<Duration>,
+    /// A segment carries one byte to this many, so reads are short in every possible way.
+    pub segment_bytes_max: usize,
+    /// What a socket holds that its owner has not received; then the peer's send waits.
+    pub window_bytes: usize,
+    /// Chance, per segment, that the connection breaks instead.
+    pub resets: u32,
+    /// Chance, per connection end, that everything to it takes `slowness` times as long.
+    pub slow_peers: u32,
+    pub slowness: u32,
+    /// From asking the disk until it gets to the operation; operations overtake each other.
+    pub disk_latency: RangeInclusive<Duration>,
+    /// Chance, per operation, that the disk answers EIO; a write may then have happened in part.
+    pub disk_errors: u32,
+    /// Whether the file system takes RWF_DSYNC; otherwise it answers EOPNOTSUPP.
+    pub durable_writes: bool,
+    /// Chance, per write, that only its first part is written and the count says so.
+    pub short_writes: u32,
+}
+
+impl FaultProfile {
+    /// Nothing goes wrong, and nothing is instant.
+    #[must_use]
+    pub fn calm() -> Self {
+        Self {
+            latency: Duration::from_micros(20)..=Duration::from_micros(50),
+            segment_bytes_max: 64 * 1024,
+            window_bytes: 256 * 1024,
+            resets: 0,
+            slow_peers: 0,
+            slowness: 1,
+            disk_latency: Duration::from_micros(50)..=Duration::from_micros(200),
+            disk_errors: 0,
+            durable_writes: true,
+            short_writes: 0,
+        }
+    }
+
+    /// Short reads, slow peers and late disks, but nothing breaks: whatever is sent arrives.
+    #[must_use]
+    pub fn windy() -> Self {
+        Self {
+            latency: Duration::from_micros(10)..=Duration::from_millis(30),
+            segment_bytes_max: 1500,
+            window_bytes: 16 * 1024,
+            slow_peers: 100_000,
+            slowness: 20,
+            disk_latency: Duration::from_micros(50)..=Duration::from_millis(20),
+            short_writes: 50_000,
+            ..Self::calm()
+        }
+    }
+
+    /// The windy kind with broken connections and disk errors.
+    #[must_use]
+    pub fn stormy() -> Self {
+        Self { resets: 2_000, disk_errors: 5_000, ..Self::windy() }
+    }
+}

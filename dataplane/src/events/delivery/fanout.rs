@@ -1,0 +1,354 @@
+//! Looks at each new event of a stream once, for all its subscribers.
+//!
+//! A subscriber that keeps up stands in line: it is handed the positions of the events that it wants,
+//! and wakes for nothing else, so that an event costs by those who want it. One that lags, or has just
+//! begun, reads the log by itself and evaluates its own filter until it has caught up.
+//! How many events went by unwanted is a difference of two counts, taken when the subscriber wakes.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ring::{CurrentWork, Notify, Ring, Tick};
+use wal::LogPosition;
+
+use super::loaded_event::{LoadedEvent, RecentEvents};
+use crate::events::feed::StreamFeed;
+use crate::events::filter::index::{FilterIndex, FilterIndexEntry};
+use crate::events::filter::steps::Steps;
+use crate::events::limits::{MATCHES_MAX, RECORDS_PER_TURN_MAX, SWEEP_EVERY, TURN_STEPS_MAX};
+use crate::events::log_writer::LogWriter;
+use crate::events::stalled::{CoreActivity, Phase};
+use crate::table::Subscriber;
+
+/// The sorter of one stream.
+pub(super) struct FanoutMatcher {
+    ring: Ring,
+    writer: Rc<LogWriter>,
+    feed: Rc<StreamFeed>,
+    /// Rung by new durable events while there are subscribers, and by a stop.
+    notify: Rc<Notify>,
+    listens: Cell<bool>,
+    /// Replaced whole, because a filter may be evaluated for longer than one turn.
+    roll: RefCell<Rc<FanoutIndex>>,
+    /// Everything of the stream below is sorted, and durable.
+    cursor: Cell<LogPosition>,
+    /// Events sorted since this sorter began.
+    passed: Cell<u64>,
+    /// Damaged events that were passed over since then.
+    damaged: Cell<u64>,
+    /// Who has read all that is sorted and cannot stand in line yet.
+    waiting: RefCell<Vec<Rc<MatchQueue>>>,
+    stopped: Cell<bool>,
+    fresh: RecentEvents,
+}
+
+#[derive(Default)]
+struct FanoutIndex {
+    subscribers: Vec<Arc<Subscriber>>,
+    /// Of the same subscribers.
+    lines: Vec<Rc<MatchQueue>>,
+    /// Made when the first event comes: of many publishes in a row only the last pays for one.
+    index: OnceCell<FilterIndex>,
+}
+
+impl FanoutIndex {
+    fn index(&self) -> &FilterIndex {
+        self.index.get_or_init(|| FilterIndex::new(&self.subscribers))
+    }
+
+    fn subscriber(&self, entry: &FilterIndexEntry) -> usize {
+        self.subscribers.get(entry.at).map_or(0, |subscriber| Arc::as_ptr(subscriber).addr())
+    }
+
+    /// A replay: rare, so that looking through all is well.
+    fn addressee(&self, addressee: Option<&str>) -> Option<usize> {
+        self.subscribers.iter().position(|one| Some(&*one.name) == addressee)
+    }
+}
+
+/// What waits for one subscriber.
+pub(super) struct MatchQueue {
+    /// The subscriber's own.
+    notify: Rc<Notify>,
+    is_in: Cell<bool>,
+    waits: Cell<bool>,
+    matches: RefCell<VecDeque<MatchedEvent>>,
+}
+
+/// An event that the subscriber wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MatchedEvent {
+    pub(super) position: LogPosition,
+    /// Events that were sorted before this one, and damaged ones that were passed over.
+    pub(super) passed: u64,
+    pub(super) damaged: u64,
+}
+
+impl MatchQueue {
+    pub(super) fn new(bell: &Rc<Notify>) -> Rc<Self> {
+        Rc::new(Self {
+            notify: Rc::clone(bell),
+            is_in: Cell::new(false),
+            waits: Cell::new(false),
+            matches: RefCell::default(),
+        })
+    }
+
+    /// Whether the subscriber is handed what it wants; otherwise it has to look for itself.
+    pub(super) fn is_in(&self) -> bool {
+        self.is_in.get()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.matches.borrow().is_empty()
+    }
+
+    /// Where the next one lies.
+    pub(super) fn first(&self) -> Option<LogPosition> {
+        self.matches.borrow().front().map(|found| found.position)
+    }
+
+    pub(super) fn take(&self) -> Option<MatchedEvent> {
+        self.matches.borrow_mut().pop_front()
+    }
+
+    /// The next one, if it lies before `end`.
+    pub(super) fn take_before(&self, end: LogPosition) -> Option<MatchedEvent> {
+        self.matches.borrow_mut().pop_front_if(|found| found.position < end)
+    }
+
+    /// Too many: the subscriber leaves the line and reads the log from where it has come to.
+    fn push(&self, found: MatchedEvent) {
+        if !self.is_in.get() {
+            return;
+        }
+        let mut waiting = self.matches.borrow_mut();
+        if waiting.len() < MATCHES_MAX {
+            waiting.push_back(found);
+        } else {
+            waiting.clear();
+            self.is_in.set(false);
+        }
+        self.notify.ring();
+    }
+}
+
+impl FanoutMatcher {
+    pub(super) fn start(ring: &Ring, keeper: &Rc<LogWriter>, feed: &Rc<StreamFeed>) -> Rc<Self> {
+        let sorter = Rc::new(Self {
+            ring: ring.clone(),
+            writer: Rc::clone(keeper),
+            feed: Rc::clone(feed),
+            notify: Rc::default(),
+            listens: Cell::new(false),
+            roll: RefCell::default(),
+            cursor: Cell::new(keeper.log().durable()),
+            passed: Cell::new(0),
+            damaged: Cell::new(0),
+            waiting: RefCell::default(),
+            stopped: Cell::new(false),
+            fresh: RecentEvents::default(),
+        });
+        ring.spawn(Rc::clone(&sorter).run());
+        sorter
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopped.set(true);
+        self.feed.unsubscribe(&self.notify);
+        self.notify.ring();
+    }
+
+    /// The subscribers from now on, each with its line.
+    pub(super) fn enroll(&self, running: Vec<(Arc<Subscriber>, Rc<MatchQueue>)>) {
+        let (subscribers, lines): (Vec<_>, Vec<_>) = running.into_iter().unzip();
+        self.listen(!lines.is_empty());
+        let roll = Rc::clone(&self.roll.borrow());
+        let is_same = roll.lines.len() == lines.len()
+            && roll.lines.iter().zip(&lines).all(|(old, new)| Rc::ptr_eq(old, new))
+            && roll
+                .subscribers
+                .iter()
+                .zip(&subscribers)
+                .all(|(old, new)| Arc::ptr_eq(old, new) || old.filter == new.filter);
+        if !is_same {
+            self.roll.replace(Rc::new(FanoutIndex { subscribers, lines, index: OnceCell::new() }));
+        }
+    }
+
+    /// A stream without subscribers is not looked at: nobody's events are passed over then, and who comes later begins
+    /// behind what is durable, or reads the log by itself up to there.
+    fn listen(&self, to_new: bool) {
+        if self.listens.replace(to_new) == to_new {
+            return;
+        }
+        if to_new {
+            self.cursor.set(self.writer.log().durable());
+            self.feed.subscribe(&self.notify);
+        } else {
+            self.feed.unsubscribe(&self.notify);
+        }
+    }
+
+    pub(super) fn cursor(&self) -> LogPosition {
+        self.cursor.get()
+    }
+
+    pub(super) fn passed(&self) -> u64 {
+        self.passed.get()
+    }
+
+    pub(super) fn damaged(&self) -> u64 {
+        self.damaged.get()
+    }
+
+    /// The event there, if it was handed out of late.
+    pub(super) fn fresh(&self, position: LogPosition) -> Option<Rc<LoadedEvent>> {
+        self.fresh.find(position)
+    }
+
+    /// Puts a subscriber that has read all events below the cursor in line. `false` if it comes from
+    /// beyond the cursor: then its bell rings when the cursor has moved.
+    pub(super) fn join(&self, line: &Rc<MatchQueue>, from: LogPosition) -> bool {
+        let can_join = from <= self.cursor.get();
+        line.is_in.set(can_join);
+        if !can_join && !line.waits.replace(true) {
+            self.waiting.borrow_mut().push(Rc::clone(line));
+        }
+        can_join
+    }
+
+    async fn run(self: Rc<Self>) {
+        let (mut unswept_since, mut wanted) = (None::<Tick>, Vec::new());
+        while !self.stopped.get() {
+            let seen = self.notify.count();
+            let sorted = self.sort(&mut wanted).await;
+            if sorted > 0 {
+                unswept_since.get_or_insert(self.ring.now());
+            }
+            // By time alone: were it by events too, a busy stream would wake those who want nothing all the time.
+            if unswept_since.is_some_and(|since| since + SWEEP_EVERY <= self.ring.now()) {
+                self.sweep();
+                unswept_since = None;
+            }
+            if sorted > 0 {
+                self.ring.yield_now().await; // those whose bell was rung come first
+            }
+            if unswept_since.is_none() {
+                self.fresh.clear();
+            }
+            match unswept_since {
+                _ if sorted == RECORDS_PER_TURN_MAX => {}
+                None => self.notify.after(seen).await,
+                Some(since) => {
+                    let wait = (since + SWEEP_EVERY) - self.ring.now();
+                    let _ = self.ring.timeout(wait, self.notify.after(seen)).await; // either way: look again
+                }
+            }
+        }
+        self.fresh.clear();
+    }
+
+    /// Hands out some of what is new; how many events it looked at. `wanted` is kept for its allocation.
+    async fn sort(&self, wanted: &mut Vec<usize>) -> usize {
+        let arrives = self.feed.stream.borrow().as_ref().is_some_and(|stream| stream.guards_loops);
+        let (mut sorted, mut turn) = (0, TURN_STEPS_MAX);
+        while sorted < RECORDS_PER_TURN_MAX {
+            let from = self.cursor.get();
+            let Some(record) = self.writer.log().read(self.feed.id, from) else { break };
+            let (position, next, lost) = (record.position, record.next, record.damaged);
+            let working = self.ring.heartbeat().begin(self.work(position, 0));
+            let sight = LoadedEvent::of(record, arrives);
+            drop(working);
+            let roll = Rc::clone(&self.roll.borrow());
+            let all = match &sight {
+                Ok(sight) => !self.judge(&roll, sight, wanted, &mut turn).await,
+                // Each subscriber says that it cannot read it, and counts it as dropped.
+                Err(_) => true,
+            };
+            if self.stopped.get() || self.cursor.get() != from {
+                break; // while the filters were evaluated
+            }
+            self.damaged.set(self.damaged.get() + lost);
+            let (passed, damaged) = (self.passed.get(), self.damaged.get());
+            let found = MatchedEvent { position, passed, damaged };
+            if all {
+                self.roll.borrow().lines.iter().for_each(|line| line.push(found));
+            } else if let Ok(sight) = sight
+                && !wanted.is_empty()
+            {
+                wanted.iter().filter_map(|at| roll.lines.get(*at)).for_each(|line| line.push(found));
+                self.fresh.push(sight);
+            }
+            self.cursor.set(next);
+            self.passed.set(passed + 1);
+            sorted += 1;
+        }
+        if sorted > 0 {
+            for line in self.waiting.take() {
+                line.waits.set(false);
+                line.notify.ring();
+            }
+        }
+        sorted
+    }
+
+    /// Asks the filters of all who may want the event; `wanted` says afterwards whose do. Others come first whenever
+    /// [`TURN_STEPS_MAX`] steps have been made. `false` if the subscribers have changed meanwhile: then each has to ask its
+    /// own filter.
+    async fn judge(
+        &self,
+        roll: &Rc<FanoutIndex>,
+        sight: &LoadedEvent,
+        wanted: &mut Vec<usize>,
+        turn: &mut usize,
+    ) -> bool {
+        wanted.clear();
+        let event = &sight.record;
+        if event.is_addressed {
+            wanted.extend(roll.addressee(event.addressee().as_deref()));
+            return true;
+        }
+        for entry in roll.index().candidates(event) {
+            let Some(subscriber) = &entry.attributes else {
+                wanted.push(entry.at);
+                continue;
+            };
+            let steps = Steps::default();
+            let working = self.ring.heartbeat().begin(self.work(sight.position, roll.subscriber(entry)));
+            let wants = entry.wants(event, &steps);
+            drop(working);
+            if wants {
+                wanted.push(entry.at);
+            }
+            if steps.is_over() {
+                subscriber.tally.filter_over_budget.fetch_add(1, Relaxed);
+            }
+            *turn = turn.saturating_sub(steps.used());
+            if *turn == 0 {
+                *turn = TURN_STEPS_MAX;
+                self.ring.yield_turn().await;
+                if self.stopped.get() {
+                    return true;
+                }
+            }
+        }
+        Rc::ptr_eq(roll, &self.roll.borrow())
+    }
+
+    fn work(&self, position: LogPosition, subscriber: usize) -> CurrentWork {
+        let stream = self.feed.stream.borrow().as_ref().map_or(0, |stream| Arc::as_ptr(stream).addr());
+        CoreActivity { phase: Phase::Filter, log: self.writer.number(), stream, subscriber, position }
+            .encode()
+    }
+
+    /// Wakes everybody, so that counts and bookmarks follow what went by unwanted.
+    fn sweep(&self) {
+        for line in &self.roll.borrow().lines {
+            line.notify.ring();
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Who waits for whom, where events of one key keep their order: each key is a lane, and one event of a
+//! lane is under way at a time.
+//!
+//! A key is known by its hash: two that collide wait for each other, and nothing worse.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher as _;
+
+use foldhash::fast::{FixedState, RandomState};
+use hashbrown::HashMap;
+use wal::LogPosition;
+
+use crate::events::record::EventRecord;
+
+/// The lane of an event's `partitionkey`.
+pub(super) fn ordering_key(event: &EventRecord) -> u64 {
+    FixedState::default().hash_one(event.attribute("partitionkey"))
+}
+
+/// Bounded by the events that a subscriber has unfinished.
+#[derive(Debug, Default)]
+pub(super) struct OrderingKeys {
+    /// Lanes with an event under way, and who comes after it.
+    behind: HashMap<u64, VecDeque<LogPosition>, RandomState>,
+    /// The lane of each event under way.
+    of: HashMap<LogPosition, u64, RandomState>,
+}
+
+impl OrderingKeys {
+    /// `true`: the lane was free and the event goes at once. Otherwise [`Lanes::leave`] names it when its
+    /// turn has come.
+    pub(super) fn enter(&mut self, lane: u64, position: LogPosition) -> bool {
+        if let Some(behind) = self.behind.get_mut(&lane) {
+            behind.push_back(position);
+            return false;
+        }
+        self.behind.insert(lane, VecDeque::new());
+        self.of.insert(position, lane);
+        true
+    }
+
+    /// The event has come to its end; who goes next.
+    pub(super) fn release(&mut self, position: LogPosition) -> Option<LogPosition> {
+        let lane = self.of.remove(&position)?;
+        let next = self.behind.get_mut(&lane).and_then(VecDeque::pop_front);
+        match next {
+            Some(next) => {
+                self.of.insert(next, lane);
+            }
+            None => {
+                self.behind.remove(&lane);
+            }
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// One at a time in each lane, in the order of entry; nothing stays behind.
+        #[test]
+        fn a_lane_keeps_its_order(lanes in proptest::collection::vec(0_u64..4, 0..60), seed: u64) {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let (mut road, mut going, mut done) = (OrderingKeys::default(), Vec::new(), Vec::new());
+            let mut entering = (0_u64..).map(LogPosition::new).zip(&lanes);
+            loop {
+                let next = if rng.bool() || going.is_empty() { entering.next() } else { None };
+                if let Some((position, lane)) = next {
+                    if road.enter(*lane, position) {
+                        going.push(position);
+                    }
+                } else if let Some(at) = rng.choice(0..going.len()) {
+                    let position = going.swap_remove(at);
+                    done.push(position);
+                    going.extend(road.release(position));
+                } else {
+                    break;
+                }
+            }
+            prop_assert_eq!(done.len(), lanes.len());
+            for lane in 0..4 {
+                let of_it: Vec<_> =
+                    done.iter().filter(|at| lanes[usize::try_from(at.get()).unwrap_or(0)] == lane).collect();
+                prop_assert!(of_it.is_sorted());
+            }
+            prop_assert!(road.behind.is_empty() && road.of.is_empty());
+        }
+    }
+}

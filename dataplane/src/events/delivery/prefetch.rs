@@ -1,0 +1,48 @@
+//! A subscriber that lags reads what was written long ago: its pages are read ahead by a thread, so that the
+//! core never waits for the disk.
+
+use std::rc::Rc;
+
+use wal::{LogPosition, ReadaheadWindow};
+
+use super::send::EventSender;
+use super::worker::SubscriptionWorker;
+use crate::events::limits::{PAGE_IN_BYTES, PAGE_IN_RECORD_BYTES, RECENT_BYTES};
+
+/// For one who reads on.
+const BACKLOG: ReadaheadWindow = ReadaheadWindow {
+    recent_bytes: RECENT_BYTES,
+    window_bytes: PAGE_IN_BYTES,
+    record_bytes: PAGE_IN_RECORD_BYTES,
+};
+/// For one event.
+const SINGLE: ReadaheadWindow = ReadaheadWindow { window_bytes: 1, ..BACKLOG };
+
+impl<P: EventSender> SubscriptionWorker<P> {
+    /// Whether the next event from there on can be read without waiting for the disk; if not, it is being read.
+    pub(super) fn is_resident(self: &Rc<Self>, from: LogPosition) -> bool {
+        if self.paging.get() {
+            return false;
+        }
+        let log = self.context.writer.log();
+        let Some(job) = log.page_in(self.feed.id, from, &self.warm.borrow(), BACKLOG) else { return true };
+        self.paging.set(true);
+        let pump = Rc::clone(self);
+        self.context.ring.spawn(async move {
+            let places = job.ranges();
+            pump.context.writer.readahead.fetch(job).await;
+            pump.warm.replace(places);
+            pump.paging.set(false);
+            pump.notify.ring();
+        });
+        false
+    }
+
+    /// Resolves when an event that is tried again can be read without waiting for the disk.
+    pub(super) async fn bring(&self, position: LogPosition) {
+        let job = self.context.writer.log().page_in(self.feed.id, position, &self.warm.borrow(), SINGLE);
+        if let Some(job) = job {
+            self.context.writer.readahead.fetch(job).await;
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Streams and subscribers that the log knows and the table does not name any more: forgotten after a while, with
+//! what they had still to get. That is counted, told to whoever tells their owners, and noted in the journal.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use ring::Tick;
+use wal::{Cursor, LogPosition, StreamId};
+
+use super::{Dispatcher, EventSender};
+use crate::events::abandoned::AbandonedEvents;
+use crate::events::delivery_log::{self, DeliveryLogEntry};
+use crate::events::limits::{ABSENT_PATIENCE, TIDY_EVERY};
+use crate::events::log_writer::HISTORY;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum AbsentStreams {
+    Stream(StreamId, Box<str>),
+    Subscriber(StreamId, Box<str>),
+}
+
+/// Where the log ended when subscribers did: what came in behind that was never for them.
+pub(super) struct RemovalPositions {
+    /// When the log was opened. Who was deleted by an earlier process is in no table since.
+    opened: LogPosition,
+    /// Those that this process knew; each until it is forgotten.
+    positions: RefCell<HashMap<(StreamId, Box<str>), LogPosition, RandomState>>,
+}
+
+impl RemovalPositions {
+    pub(super) fn of(opened: LogPosition) -> Self {
+        Self { opened, positions: RefCell::default() }
+    }
+
+    pub(super) fn note(&self, stream: StreamId, subscriber: &str, end: LogPosition) {
+        self.positions.borrow_mut().insert((stream, subscriber.into()), end);
+    }
+
+    /// It runs again.
+    pub(super) fn take_back(&self, stream: StreamId, subscriber: &str) {
+        self.positions.borrow_mut().remove(&(stream, subscriber.into()));
+    }
+
+    fn end(&self, stream: StreamId, subscriber: &str) -> LogPosition {
+        self.positions.borrow().get(&(stream, subscriber.into())).copied().unwrap_or(self.opened)
+    }
+
+    fn forget(&self, absent: &AbsentStreams) {
+        self.positions.borrow_mut().retain(|(stream, name), _| match absent {
+            AbsentStreams::Stream(gone, _) => stream != gone,
+            AbsentStreams::Subscriber(of, gone) => (stream, name) != (of, gone),
+        });
+    }
+}
+
+impl<P: EventSender> Dispatcher<P> {
+    /// Forgets what nobody names any more. Runs for ever.
+    pub async fn tidy(&self) {
+        loop {
+            self.context.ring.sleep(TIDY_EVERY).await;
+            if self.version.get() > 0 {
+                self.forget_absent(self.context.ring.now());
+            }
+        }
+    }
+
+    fn forget_absent(&self, now: Tick) {
+        let mut since = std::mem::take(&mut *self.absent.borrow_mut());
+        let mut still = HashMap::<_, _, RandomState>::default();
+        for absent in self.find_absent() {
+            let from = since.remove(&absent).unwrap_or(now);
+            if now - from < ABSENT_PATIENCE {
+                still.insert(absent, from);
+                continue;
+            }
+            let events = self.abandon(&absent);
+            tracing::info!(
+                ?absent,
+                events,
+                "forgotten with its backlog: the table has not named it for {ABSENT_PATIENCE:?}"
+            );
+            self.ends.forget(&absent);
+            match absent {
+                AbsentStreams::Stream(_, name) => self.context.writer.forget_stream(&name),
+                AbsentStreams::Subscriber(stream, name) => {
+                    self.context.writer.forget_subscriber(stream, &name)
+                }
+            }
+        }
+        self.absent.replace(still);
+    }
+
+    fn find_absent(&self) -> Vec<AbsentStreams> {
+        let table = self.table.borrow();
+        let named: HashSet<&str> = table.streams.values().map(|stream| &*stream.name).collect();
+        let pumps = self.workers.borrow();
+        let log = self.context.writer.log();
+        let mut absent = Vec::new();
+        for (id, name) in log.streams() {
+            if name == delivery_log::STREAM {
+                continue; // nobody's, and no subscriber holds it
+            }
+            if !named.contains(name) {
+                absent.push(AbsentStreams::Stream(id, name.into()));
+                continue;
+            }
+            let runs = |subscriber: &str| pumps.get(&id).is_some_and(|pumps| pumps.contains_key(subscriber));
+            let lost = log.cursors(id).filter(|(subscriber, _)| *subscriber != HISTORY && !runs(subscriber));
+            absent.extend(lost.map(|(subscriber, _)| AbsentStreams::Subscriber(id, subscriber.into())));
+        }
+        absent
+    }
+
+    /// Tells of the backlog that goes with it; how many events that is, each subscriber's counted.
+    fn abandon(&self, absent: &AbsentStreams) -> u64 {
+        let log = self.context.writer.log();
+        let (id, stream, left): (_, &str, Vec<(&str, &Cursor)>) = match absent {
+            AbsentStreams::Stream(id, name) => {
+                (*id, name, log.cursors(*id).filter(|(name, _)| *name != HISTORY).collect())
+            }
+            AbsentStreams::Subscriber(id, name) => {
+                let stream = log.streams().find(|(known, _)| known == id).map_or("", |(_, name)| name);
+                (*id, stream, log.how_far(*id, name).map(|mark| (&**name, mark)).into_iter().collect())
+            }
+        };
+        let counted = left.into_iter().map(|(name, mark)| {
+            let end = self.ends.end(id, name);
+            (name, end, log.open_events_before(id, mark, end))
+        });
+        let open: Vec<_> = counted.filter(|(.., events)| *events > 0).collect();
+        let events = open.iter().map(|(.., events)| events).sum();
+        if events == 0 {
+            return 0;
+        }
+        if let (AbsentStreams::Subscriber(..), Some(served)) = (absent, self.carried_out.borrow().get(&id)) {
+            served.tally.abandoned.fetch_add(events, Relaxed);
+        }
+        let is_whole = matches!(absent, AbsentStreams::Stream(..));
+        self.table.borrow().abandoned.report(AbandonedEvents { stream: stream.into(), is_whole, events });
+        let left: Vec<_> =
+            open.iter().map(|(name, end, _)| (delivery_log::abandoned_name(stream, name), *end)).collect();
+        drop(log); // a page of the journal that is full is appended at once
+        if let Some(journal) = &self.context.delivery_log {
+            left.iter().for_each(|(name, end)| journal.note(DeliveryLogEntry::abandoned(name, *end)));
+        }
+        events
+    }
+}

@@ -1,0 +1,503 @@
+//! One subscriber's own loop: takes on events while its window has room, and waits when it has not.
+//!
+//! A retry is a position and a time, never a payload, so a subscriber that is dead costs its window,
+//! [`UNFINISHED_MAX`] positions and disk, and nobody else anything.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ring::{Notify, Ring, Tick};
+use wal::{AppendError, Cursor, LogPosition};
+
+use super::aside::SetAside;
+use super::fanout::{FanoutMatcher, MatchQueue};
+use super::loaded_event::LoadedEvent;
+use super::ordering_keys::{OrderingKeys, ordering_key};
+use super::outcome::EventOutcome;
+use super::progress::SubscriberProgress;
+use super::recovered_attempts::{AttemptCounts, RecoveredAttempts};
+use super::request::{CachedTimestamp, DeliveryFailure};
+use super::send::EventSender;
+use super::window::DeliveryWindow;
+use super::window_slot::DeliveryTask;
+use crate::events::delivery_log::DeliveryLog;
+use crate::events::feed::StreamFeed;
+use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
+use crate::events::log_writer::LogWriter;
+use crate::events::record::CorruptRecord;
+use crate::events::stalled::StalledEvent;
+use crate::table::{DeliveryOrder, DeliveryPolicy, EventStream, HoldReason, InitialOffset, Subscriber};
+
+/// What all pumps of a log share.
+pub(super) struct DispatchContext<P> {
+    pub(super) ring: Ring,
+    /// Where the events are.
+    pub(super) writer: Rc<LogWriter>,
+    /// Where replies go: the core's own log, even if the events are in one that is running empty.
+    pub(super) home_writer: Rc<LogWriter>,
+    /// The flight recorder.
+    pub(super) delivery_log: Option<Rc<DeliveryLog>>,
+    pub(super) sender: P,
+    pub(super) rng: RefCell<fastrand::Rng>,
+    /// [`crate::table::Table::inside_key`] of the table that is running.
+    pub(super) internal_key: RefCell<Arc<str>>,
+    pub(super) moment: RefCell<CachedTimestamp>,
+    /// Before this process.
+    pub(super) recovered_attempts: RecoveredAttempts,
+    pub(super) stalled: Vec<StalledEvent>,
+}
+
+pub(super) struct SubscriptionWorker<P> {
+    pub(super) context: Rc<DispatchContext<P>>,
+    pub(super) progress: Rc<SubscriberProgress>,
+    pub(super) feed: Rc<StreamFeed>,
+    pub(super) order: RefCell<SubscriberConfig>,
+    pub(super) fanout: Rc<FanoutMatcher>,
+    /// What the sorter has found for this subscriber.
+    pub(super) queue: Rc<MatchQueue>,
+    /// Of the events that the sorter has passed, how many this pump knows of. Counts while in line.
+    pub(super) last_spec: Cell<u64>,
+    /// ... and of the damaged ones.
+    damaged_count: Cell<u64>,
+    /// Rung by events that are wanted, ended attempts, a new order and a stop, and now and then.
+    pub(super) notify: Rc<Notify>,
+    pub(super) in_flight: Cell<u32>,
+    pub(super) window: DeliveryWindow,
+    /// Attempts that are due at their time: retries, and who waited for its turn in a lane.
+    pub(super) retries: RefCell<BinaryHeap<Reverse<ScheduledRetry>>>,
+    /// Given up, and waiting for a dead letter sink.
+    pub(super) held_dead_letters: RefCell<Vec<DeliveryAttempt>>,
+    ordering_keys: RefCell<OrderingKeys>,
+    /// Before this process, at events that it has not begun yet.
+    recovered_attempts: RefCell<AttemptCounts>,
+    pub(super) aside: SetAside,
+    pub(super) stopped: Cell<bool>,
+    /// The core stops: nothing new is begun.
+    pub(super) on_hold: Cell<bool>,
+    /// The newest table that names it, by its version.
+    pub(super) named_in: Cell<u64>,
+    /// Events of the feed that are counted as offered.
+    counted: Cell<u64>,
+    /// Events below were in the log before this pump.
+    backlog_end: LogPosition,
+    /// Offered and not settled.
+    pub(super) pending: Cell<u64>,
+    /// What was read ahead for it: where records lie that a core may touch.
+    pub(super) warm: RefCell<Range<LogPosition>>,
+    /// More is being read ahead.
+    pub(super) paging: Cell<bool>,
+}
+
+/// What the table says about the subscriber now.
+#[derive(Clone)]
+pub(super) struct SubscriberConfig {
+    pub(super) stream: Arc<EventStream>,
+    pub(super) subscriber: Arc<Subscriber>,
+}
+
+/// One attempt to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DeliveryAttempt {
+    pub(super) position: LogPosition,
+    /// Attempts before this one.
+    pub(super) attempt: u32,
+    pub(super) leg: AttemptTarget,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum AttemptTarget {
+    Subscriber,
+    DeadLetter(Rc<DeliveryFailure>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ScheduledRetry {
+    pub(super) at: Tick,
+    pub(super) job: DeliveryAttempt,
+}
+
+impl Ord for ScheduledRetry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.job.position).cmp(&(other.at, other.job.position))
+    }
+}
+
+impl PartialOrd for ScheduledRetry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+enum WorkerStep {
+    /// More can be done, but others come first.
+    Yield,
+    Wait {
+        until: Option<Tick>,
+    },
+}
+
+impl<P: EventSender> SubscriptionWorker<P> {
+    /// Goes on from the subscriber's bookmark; a new subscriber begins where it asks to, and its bookmark is in
+    /// the log before any event that comes after.
+    pub(super) fn start(
+        shop: &Rc<DispatchContext<P>>,
+        feed: &Rc<StreamFeed>,
+        sorter: &Rc<FanoutMatcher>,
+        order: SubscriberConfig,
+    ) -> Result<Rc<Self>, AppendError> {
+        let name = &*order.subscriber.name;
+        let log = shop.writer.log();
+        let kept = log.how_far(feed.id, name).cloned();
+        let (is_new, end) = (kept.is_none(), log.end(feed.id));
+        let mark = kept.unwrap_or_else(|| {
+            Cursor::at(match order.subscriber.initial_offset {
+                InitialOffset::Now => end,
+                InitialOffset::Earliest => LogPosition::ORIGIN,
+                InitialOffset::At(time) => log.position_at_time(feed.id, time).min(end),
+            })
+        });
+        let open = log.open_events(feed.id, &mark);
+        drop(log);
+        let made = shop.recovered_attempts.take(name);
+        let aside = SetAside::of(&shop.stalled, &order.stream.name, name);
+        let place = SubscriberProgress::new(feed.id, name, mark);
+        if is_new {
+            shop.writer.register(&place)?;
+        }
+        let bell = Rc::new(Notify::default());
+        let pump = Rc::new(Self {
+            context: Rc::clone(shop),
+            progress: Rc::new(place),
+            feed: Rc::clone(feed),
+            order: RefCell::new(order),
+            fanout: Rc::clone(sorter),
+            queue: MatchQueue::new(&bell),
+            last_spec: Cell::new(0),
+            damaged_count: Cell::new(0),
+            notify: bell,
+            in_flight: Cell::new(0),
+            window: DeliveryWindow::default(),
+            retries: RefCell::default(),
+            held_dead_letters: RefCell::default(),
+            ordering_keys: RefCell::default(),
+            recovered_attempts: RefCell::new(made),
+            aside,
+            stopped: Cell::new(false),
+            on_hold: Cell::new(false),
+            named_in: Cell::new(0),
+            counted: Cell::new(feed.appended()),
+            backlog_end: end,
+            pending: Cell::new(0),
+            warm: RefCell::new(LogPosition::ORIGIN..LogPosition::ORIGIN),
+            paging: Cell::new(false),
+        });
+        pump.offer(open);
+        shop.ring.spawn(Rc::clone(&pump).run());
+        Ok(pump)
+    }
+
+    /// Ends the pump. What is in flight is answered to nobody, and stays unfinished in the bookmark.
+    pub(super) fn stop(&self) {
+        self.stopped.set(true);
+        self.order.borrow().subscriber.tally.offered.fetch_sub(self.pending.take(), Relaxed);
+        self.notify.ring();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
+    pub(super) fn order(&self) -> SubscriberConfig {
+        self.order.borrow().clone()
+    }
+
+    /// Begins nothing new from here on.
+    pub(super) fn hold(&self) {
+        self.on_hold.set(true);
+        self.catch_up();
+        self.notify.ring();
+    }
+
+    /// Resolves once nothing is in flight.
+    pub(super) async fn idle(&self) {
+        loop {
+            let seen = self.notify.count();
+            if self.in_flight.get() == 0 {
+                return;
+            }
+            self.notify.after(seen).await;
+        }
+    }
+
+    async fn run(self: Rc<Self>) {
+        while !self.stopped.get() {
+            let seen = self.notify.count();
+            match self.step() {
+                WorkerStep::Yield => self.context.ring.yield_now().await,
+                WorkerStep::Wait { until: None } => self.notify.after(seen).await,
+                WorkerStep::Wait { until: Some(tick) } => {
+                    let wait = tick - self.context.ring.now();
+                    let _ = self.context.ring.timeout(wait, self.notify.after(seen)).await; // either way: look again
+                }
+            }
+        }
+    }
+
+    /// Starts what can be started now.
+    fn step(self: &Rc<Self>) -> WorkerStep {
+        self.catch_up();
+        if self.on_hold.get() {
+            return WorkerStep::Wait { until: None };
+        }
+        let (order, mut looks) = (self.order(), RECORDS_PER_TURN_MAX);
+        while let Some(errand) = self.next_task(&order, self.in_flight.get(), &mut looks) {
+            self.spawn_attempt(errand);
+        }
+        if looks == 0 { WorkerStep::Yield } else { self.wait() }
+    }
+
+    /// What may be begun beside those `in_flight`: what is due again, or else an event among so many of the next.
+    pub(super) fn next_task(
+        self: &Rc<Self>,
+        order: &SubscriberConfig,
+        in_flight: u32,
+        looks: &mut usize,
+    ) -> Option<DeliveryTask> {
+        if !self.has_window(order, in_flight) {
+            return None;
+        }
+        if let Some(job) = self.due_retry() {
+            return Some((job, None));
+        }
+        while *looks > 0 && self.has_capacity(order) {
+            *looks -= 1;
+            let (position, sight) = self.next()?;
+            let errand = self.consider(order, position, sight, looks);
+            if errand.is_some() {
+                return errand;
+            }
+        }
+        None
+    }
+
+    /// Whether one more event may be unfinished.
+    fn has_capacity(&self, order: &SubscriberConfig) -> bool {
+        self.progress.unfinished() < room(&order.subscriber.delivery)
+    }
+
+    /// Whether one more request may be beside those `in_flight`. To a subscriber of ours as many as its instances take, and
+    /// a window more: those wait for a place, and by them the scaler sees the backlog.
+    fn has_window(&self, order: &SubscriberConfig, in_flight: u32) -> bool {
+        if order.subscriber.hold == HoldReason::Everything {
+            return false;
+        }
+        let (delivery, in_flight) = (&order.subscriber.delivery, in_flight as usize);
+        if delivery.sequence == DeliveryOrder::Strict {
+            return in_flight == 0;
+        }
+        let window = self.window.window(delivery.window);
+        let more = || self.context.sender.capacity(&order.subscriber.target);
+        in_flight < window || in_flight < window.saturating_add(more()).min(UNFINISHED_MAX)
+    }
+
+    /// The next event that may be wanted.
+    fn next(self: &Rc<Self>) -> Option<(LogPosition, Result<Rc<LoadedEvent>, CorruptRecord>)> {
+        let from = if self.queue.is_in() { self.queue.first()? } else { self.progress.next() };
+        if !self.is_resident(from) {
+            return None; // the bell rings when it is
+        }
+        let log = self.context.writer.log();
+        if !self.queue.is_in() {
+            let sorted = self.fanout.cursor();
+            let record = self.progress.read(&log, sorted);
+            self.lose(self.progress.take_damaged(), EventOutcome::Damaged);
+            if let Some(record) = record {
+                return Some(self.see(record));
+            }
+            // What is left up to there cannot be read.
+            self.lose(self.progress.give_up(&log, sorted), EventOutcome::Damaged);
+            if !self.fanout.join(&self.queue, self.progress.cursor().max(self.backlog_end)) {
+                return None;
+            }
+            self.last_spec.set(self.fanout.passed());
+            self.damaged_count.set(self.fanout.damaged());
+        }
+        loop {
+            let found = self.queue.take()?;
+            self.skip(found.passed, found.damaged, found.position);
+            self.last_spec.set(found.passed + 1);
+            if let Some(sight) = self.fanout.fresh(found.position)
+                && self.progress.take_on(sight.position, sight.next)
+            {
+                return Some((sight.position, Ok(sight)));
+            }
+            let after = LogPosition::new(found.position.get() + 1);
+            if let Some(record) = self.progress.read(&log, after) {
+                return Some(self.see(record));
+            }
+            self.progress.skip_to(after); // damaged since it was sorted
+            self.lose(1, EventOutcome::Damaged);
+        }
+    }
+
+    /// Counts what has come, and what of it went by unwanted.
+    pub(super) fn catch_up(&self) {
+        self.count_arrivals();
+        if !self.stopped.get() && self.queue.is_in() && self.queue.is_empty() {
+            self.skip(self.fanout.passed(), self.fanout.damaged(), self.fanout.cursor());
+        }
+    }
+
+    /// None of the events up to here is wanted.
+    pub(super) fn skip(&self, passed: u64, damaged: u64, position: LogPosition) {
+        let unwanted = passed - self.last_spec.replace(passed);
+        let lost = damaged - self.damaged_count.replace(damaged);
+        self.lose(lost, EventOutcome::Damaged);
+        if unwanted + lost == 0 {
+            return;
+        }
+        self.progress.skip_to(position);
+        self.context.writer.moved(&self.progress);
+        self.count(unwanted, EventOutcome::Filtered);
+    }
+
+    fn wait(&self) -> WorkerStep {
+        let full = !self.has_window(&self.order.borrow(), self.in_flight.get());
+        let first = self.retries.borrow().peek().map(|Reverse(retry)| retry.at);
+        WorkerStep::Wait { until: first.filter(|_| !full) } // a full window ends by its own bell
+    }
+
+    /// What to do at once about an event that was read. A filter that takes long uses up more of the `looks`.
+    fn consider(
+        &self,
+        order: &SubscriberConfig,
+        position: LogPosition,
+        sight: Result<Rc<LoadedEvent>, CorruptRecord>,
+        looks: &mut usize,
+    ) -> Option<DeliveryTask> {
+        if let (Ok(sight), Some(job)) = (&sight, self.set_aside(order, position)) {
+            return Some((job, Some(Rc::clone(sight))));
+        }
+        match sight {
+            Ok(sight) if self.wants(&order.subscriber, &sight, looks) => {
+                let by_key = order.subscriber.delivery.sequence == DeliveryOrder::ByKey;
+                if !by_key || self.ordering_keys.borrow_mut().enter(ordering_key(&sight.record), position) {
+                    return Some((self.job(position), Some(sight)));
+                }
+            }
+            Ok(_) => self.settle(position, EventOutcome::Filtered),
+            Err(why) => {
+                let subscriber = &*order.subscriber.label;
+                tracing::error!(subscriber, %position, %why, "event dropped: not readable");
+                let end =
+                    if why == CorruptRecord::Stalled { EventOutcome::Stalled } else { EventOutcome::Damaged };
+                self.settle(position, end);
+            }
+        }
+        None
+    }
+
+    /// The first attempt of this process. One is made in any case: how the last one failed is not known any more.
+    fn job(&self, position: LogPosition) -> DeliveryAttempt {
+        let made = self.recovered_attempts.borrow_mut().remove(&position).unwrap_or(0);
+        DeliveryAttempt {
+            attempt: made.min(self.order.borrow().subscriber.delivery.retries_max),
+            ..DeliveryAttempt::first(position)
+        }
+    }
+
+    fn due_retry(&self) -> Option<DeliveryAttempt> {
+        let mut retries = self.retries.borrow_mut();
+        if retries.peek()?.0.at > self.context.ring.now() {
+            return None;
+        }
+        retries.pop().map(|Reverse(retry)| retry.job)
+    }
+
+    pub(super) fn retry(&self, at: Tick, job: DeliveryAttempt) {
+        self.order.borrow().subscriber.tally.retries.fetch_add(1, Relaxed);
+        self.retries.borrow_mut().push(Reverse(ScheduledRetry { at, job }));
+        self.notify.ring();
+    }
+
+    /// The event as it is in the log; `None` if its stream was forgotten meanwhile.
+    pub(super) fn load(&self, position: LogPosition) -> Option<wal::LogRecord> {
+        let record = self.context.writer.log().read(self.feed.id, position)?;
+        (record.position == position).then_some(record)
+    }
+
+    /// The event needs nothing more from this subscriber.
+    pub(super) fn settle(&self, position: LogPosition, end: EventOutcome) {
+        if self.stopped.get() || !self.progress.finish(position) {
+            return;
+        }
+        self.context.writer.moved(&self.progress);
+        let next = self.ordering_keys.borrow_mut().release(position);
+        if let Some(next) = next {
+            let job = self.job(next);
+            self.retries.borrow_mut().push(Reverse(ScheduledRetry { at: self.context.ring.now(), job }));
+            self.notify.ring();
+        }
+        if end == EventOutcome::Delivered && self.progress.unfinished() + 1 >= UNFINISHED_MAX {
+            self.hasten();
+        }
+        self.count(1, end);
+    }
+
+    /// Events that were not taken on come to an end.
+    pub(super) fn lose(&self, events: u64, end: EventOutcome) {
+        if events > 0 && !self.stopped.get() {
+            self.context.writer.moved(&self.progress);
+            self.count(events, end);
+        }
+    }
+
+    fn count(&self, events: u64, end: EventOutcome) {
+        end.count(events, &self.order.borrow().subscriber.tally);
+        // A count that is off must show in tests, and must not end a subscriber's deliveries.
+        debug_assert!(events <= self.pending.get(), "an event is offered before it is settled");
+        self.pending.set(self.pending.get().saturating_sub(events));
+    }
+
+    /// The room for unfinished events is full, and the subscriber takes events again: those that wait for
+    /// it need not wait out a back-off that grew while it was away (DP-RETRY-21).
+    fn hasten(&self) {
+        let now = self.context.ring.now();
+        let waiting = self.retries.take().into_iter();
+        let hastened =
+            waiting.map(|Reverse(retry)| Reverse(ScheduledRetry { at: retry.at.min(now), ..retry }));
+        self.retries.replace(hastened.collect());
+        self.notify.ring();
+    }
+
+    fn count_arrivals(&self) {
+        let appended = self.feed.appended();
+        self.offer(appended - self.counted.replace(appended));
+    }
+
+    fn offer(&self, events: u64) {
+        if events > 0 {
+            self.order.borrow().subscriber.tally.offered.fetch_add(events, Relaxed);
+            self.pending.set(self.pending.get() + events);
+        }
+    }
+}
+
+impl DeliveryAttempt {
+    pub(super) const fn first(position: LogPosition) -> Self {
+        Self { position, attempt: 0, leg: AttemptTarget::Subscriber }
+    }
+}
+
+/// Events that may be unfinished.
+fn room(delivery: &DeliveryPolicy) -> usize {
+    match delivery.sequence {
+        DeliveryOrder::Strict => 1,
+        DeliveryOrder::Free | DeliveryOrder::ByKey => UNFINISHED_MAX,
+    }
+}

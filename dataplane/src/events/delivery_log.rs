@@ -1,0 +1,330 @@
+//! The flight recorder: what became of each delivery, as records of the log itself.
+//!
+//! Notes gather in a page and are appended to a stream of their own when the page is full or
+//! [`JOURNAL_EVERY`] old, or bookmarks are written by themselves: nobody waits for them, they ride on flushes that come anyway, and a
+//! kill takes the last page. That an event was given up is nowhere else, so a page that says so is in the log no later than the
+//! bookmark that calls the event done. No subscriber reads the stream, so it holds no segment: history reaches back as far as
+//! the log's files do.
+//!
+//! ```text
+//! 0  version   u8   1
+//! 1  names     u16  count, little endian like all numbers here
+//! 3  base      u64  ms since 1970
+//! 11 names     each: length u16, UTF-8: subscribers, by their durable names
+//!    notes     each 23 bytes: what u8, subscriber u16, status u16, attempt u16, position u64,
+//!              ms after base u32, latency in µs u32
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use ring::Notify;
+use wal::LogPosition;
+
+use super::limits::{DELIVERY_LOG_INTERVAL, DELIVERY_LOG_PAGE_BYTES, UNHURRIED_FLUSH};
+use super::log_writer::{AppendPriority, LogWriter, wall_clock_ms};
+
+/// The stream's name in the log. No object's stream can have it: theirs have slashes.
+pub const STREAM: &str = "journal";
+const VERSION: u8 = 1;
+const FIXED_BYTES: usize = 11;
+const NOTE_BYTES: usize = 23;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DeliveryOutcome {
+    /// A request to the subscriber ended.
+    Replied = 0,
+    /// A request to the reply's target ended.
+    ReplySent = 1,
+    /// A reply was taken in again.
+    ReplyStored = 2,
+    /// A request to the dead letter sink ended.
+    DeadLetterSent = 3,
+    DeadLettered = 4,
+    Dropped = 5,
+    /// Retention dropped what the subscriber had not read yet before this position: one note for all of it.
+    Expired = 6,
+    /// Its subscriber or the whole stream was deleted, and with it what it had not got until then: one note for all of
+    /// it, by a name for [`who_left`], since the table knows neither any more.
+    Abandoned = 7,
+}
+
+impl DeliveryOutcome {
+    const ALL: [Self; 8] = [
+        Self::Replied,
+        Self::ReplySent,
+        Self::ReplyStored,
+        Self::DeadLetterSent,
+        Self::DeadLettered,
+        Self::Dropped,
+        Self::Expired,
+        Self::Abandoned,
+    ];
+
+    /// Whether it is an end without which the event would be taken for delivered.
+    const fn is_given_up(self) -> bool {
+        matches!(self, Self::DeadLettered | Self::Dropped | Self::Expired)
+    }
+
+    /// For people and programs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Replied => "attempt",
+            Self::ReplySent => "reply sent",
+            Self::ReplyStored => "reply stored",
+            Self::DeadLetterSent => "dead letter sent",
+            Self::DeadLettered => "dead-lettered",
+            Self::Dropped => "dropped",
+            Self::Expired => "dropped by retention",
+            Self::Abandoned => "not delivered: the subscriber was deleted",
+        }
+    }
+}
+
+/// One line of the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeliveryLogEntry<'a> {
+    pub what: DeliveryOutcome,
+    pub subscriber: &'a str,
+    /// The event, by its place in this log; of [`What::Expired`], the first one that was kept; of
+    /// [`What::LeftBehind`], the first one that was not for it any more (0 in notes of earlier versions).
+    pub position: LogPosition,
+    pub at_ms: u64,
+    /// Below 100 there was no answer, and [`super::delivery::PostError::told`] says why; 0 also where nothing was asked.
+    pub status: u16,
+    /// From 0.
+    pub attempt: u16,
+    pub took: Duration,
+}
+
+impl<'a> DeliveryLogEntry<'a> {
+    /// Of one that was deleted, by its [`left_name`]; `end` is where its events ended.
+    pub(super) fn abandoned(name: &'a str, end: LogPosition) -> Self {
+        DeliveryLogEntry {
+            what: DeliveryOutcome::Abandoned,
+            subscriber: name,
+            position: end,
+            at_ms: 0, // the journal's to say
+            status: 0,
+            attempt: 0,
+            took: Duration::ZERO,
+        }
+    }
+}
+
+/// A stream and one of its subscribers, by their names in the log: neither has spaces.
+pub(super) fn abandoned_name(stream: &str, subscriber: &str) -> String {
+    format!("{stream} {subscriber}")
+}
+
+/// Stream and subscriber, by their names in the log, of a note of [`What::LeftBehind`].
+#[must_use]
+pub fn abandoned_subscriber(name: &str) -> Option<(&str, &str)> {
+    name.split_once(' ')
+}
+
+#[derive(Debug, Default)]
+struct DeliveryLogPage {
+    base_ms: u64,
+    names: Vec<Box<str>>,
+    by_name: HashMap<Box<str>, u16, RandomState>,
+    notes: Vec<u8>,
+}
+
+impl DeliveryLogPage {
+    fn add(&mut self, note: &DeliveryLogEntry<'_>) {
+        if self.notes.is_empty() {
+            self.base_ms = note.at_ms;
+        }
+        let subscriber = match self.by_name.get(note.subscriber) {
+            Some(known) => *known,
+            None => {
+                let number = u16::try_from(self.names.len()).expect("a page holds fewer notes than that");
+                self.names.push(note.subscriber.into());
+                self.by_name.insert(note.subscriber.into(), number);
+                number
+            }
+        };
+        let after = u32::try_from(note.at_ms.saturating_sub(self.base_ms)).unwrap_or(u32::MAX);
+        let took = u32::try_from(note.took.as_micros()).unwrap_or(u32::MAX);
+        self.notes.push(note.what as u8);
+        self.notes.extend(subscriber.to_le_bytes());
+        self.notes.extend(note.status.to_le_bytes());
+        self.notes.extend(note.attempt.to_le_bytes());
+        self.notes.extend(note.position.get().to_le_bytes());
+        self.notes.extend(after.to_le_bytes());
+        self.notes.extend(took.to_le_bytes());
+    }
+
+    /// The page as a record; the page is blank again.
+    fn take(&mut self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend(u16::try_from(self.names.len()).unwrap_or(u16::MAX).to_le_bytes());
+        out.extend(self.base_ms.to_le_bytes());
+        for name in self.names.drain(..) {
+            out.extend(u16::try_from(name.len()).unwrap_or(u16::MAX).to_le_bytes());
+            out.extend(name.as_bytes());
+        }
+        out.append(&mut self.notes);
+        self.by_name.clear();
+        out
+    }
+}
+
+/// The notes of a record. What is no journal, or damaged, has none.
+pub fn read(record: &[u8], mut note: impl FnMut(DeliveryLogEntry<'_>)) {
+    let _ = try_read(record, &mut note);
+}
+
+fn try_read(record: &[u8], note: &mut impl FnMut(DeliveryLogEntry<'_>)) -> Option<()> {
+    let (fixed, mut rest) = record.split_first_chunk::<FIXED_BYTES>()?;
+    let [version, n0, n1, base @ ..] = *fixed;
+    if version != VERSION {
+        return None;
+    }
+    let base_ms = u64::from_le_bytes(base);
+    let mut names = Vec::new();
+    for _ in 0..u16::from_le_bytes([n0, n1]) {
+        let (length, tail) = rest.split_first_chunk::<2>()?;
+        let (name, tail) = tail.split_at_checked(u16::from_le_bytes(*length).into())?;
+        names.push(std::str::from_utf8(name).ok()?);
+        rest = tail;
+    }
+    for bytes in rest.chunks_exact(NOTE_BYTES) {
+        let short = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let long = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        note(DeliveryLogEntry {
+            what: *DeliveryOutcome::ALL.get(usize::from(bytes[0]))?,
+            subscriber: names.get(usize::from(short(1)))?,
+            status: short(3),
+            attempt: short(5),
+            position: LogPosition::new(u64::from(long(7)) | u64::from(long(11)) << 32),
+            at_ms: base_ms.saturating_add(long(15).into()),
+            took: Duration::from_micros(long(19).into()),
+        });
+    }
+    Some(())
+}
+
+/// A core's journal.
+pub struct DeliveryLog {
+    writer: Rc<LogWriter>,
+    page: RefCell<DeliveryLogPage>,
+    /// The page has notes that bookmarks wait for.
+    is_awaited: Cell<bool>,
+    /// A page has begun.
+    begun: Notify,
+}
+
+impl DeliveryLog {
+    #[must_use]
+    pub fn new(keeper: &Rc<LogWriter>) -> Rc<Self> {
+        let journal = Rc::new(Self {
+            writer: Rc::clone(keeper),
+            page: RefCell::default(),
+            is_awaited: Cell::new(false),
+            begun: Notify::default(),
+        });
+        keeper.note_in(&journal);
+        journal
+    }
+
+    /// Takes a note; `note.at_ms` is set here.
+    pub(super) fn note(&self, mut note: DeliveryLogEntry<'_>) {
+        note.at_ms = wall_clock_ms();
+        let mut page = self.page.borrow_mut();
+        if page.notes.is_empty() {
+            self.begun.ring();
+        }
+        page.add(&note);
+        if note.what.is_given_up() {
+            self.is_awaited.set(true);
+        }
+        if page.notes.len() >= DELIVERY_LOG_PAGE_BYTES {
+            drop(page);
+            self.write();
+        }
+    }
+
+    /// Appends what there is, in a full log too: no subscriber reads it, so it keeps no room from anybody. A log that failed has
+    /// other worries: the page is lost.
+    pub(super) fn write(&self) {
+        let mut page = self.page.borrow_mut();
+        if page.notes.is_empty() {
+            return;
+        }
+        let record = page.take();
+        self.is_awaited.set(false);
+        let feed = self.writer.feed(STREAM);
+        let written = feed
+            .and_then(|feed| self.writer.put(&feed, &[&[&record]], AppendPriority::Onward, UNHURRIED_FLUSH));
+        if let Err(why) = written {
+            tracing::debug!(%why, "a page of the journal is lost");
+        }
+    }
+
+    /// Before bookmarks are written.
+    pub(super) fn write_awaited(&self) {
+        if self.is_awaited.get() {
+            self.write();
+        }
+    }
+
+    /// Writes pages that do not fill. Runs for ever.
+    pub(super) async fn append(&self, ring: &ring::Ring) {
+        loop {
+            let seen = self.begun.count();
+            if self.page.borrow().notes.is_empty() {
+                self.begun.after(seen).await;
+            }
+            ring.sleep(DELIVERY_LOG_INTERVAL).await;
+            self.write();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_page_gives_back_its_notes() {
+        let note = |subscriber, n: u16| DeliveryLogEntry {
+            what: DeliveryOutcome::ALL[usize::from(n) % DeliveryOutcome::ALL.len()],
+            subscriber,
+            position: LogPosition::new(u64::from(n) << 40),
+            at_ms: 1_000_000 + u64::from(n),
+            status: 200 + n,
+            attempt: n,
+            took: Duration::from_micros(u64::from(n) * 7),
+        };
+        let notes: Vec<_> = (0..40).map(|n| note(["a", "b", "c"][usize::from(n) % 3], n)).collect();
+        let mut page = DeliveryLogPage::default();
+        for _ in 0..2 {
+            notes.iter().for_each(|note| page.add(note));
+            let (record, mut found) = (page.take(), 0);
+            read(&record, |note| {
+                assert_eq!(note, notes[found]);
+                found += 1;
+            });
+            assert_eq!(found, notes.len());
+            assert!(page.notes.is_empty() && page.names.is_empty());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes: Vec<u8>) {
+            read(&bytes, |_| {});
+            read(&[&[VERSION, 1, 0][..], &bytes].concat(), |_| {});
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! A core's events as a whole: its logs, their deliveries and the door.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ring::{Ring, prefetch};
+use wal::{AppendError, LogPosition, WriteAheadLog};
+
+use super::auth::Authenticator;
+use super::cloudevent::CloudEvent;
+use super::delivery::{Dispatcher, EventSender};
+use super::delivery_log::DeliveryLog;
+use super::event_types::EventTypeRegistry;
+use super::ingress::{self, AcceptedRequest, IngressRejection};
+use super::limits::{RECLAIM_EVERY, SIGNAL_RETRY_INTERVAL};
+use super::log_writer::{AppendPriority, LogFailed, LogWriter, wall_clock_ms};
+use super::stalled::{CoreActivity, Phase};
+use super::{LocalResponse, extension_headers};
+use crate::counters::CoreCounters;
+use crate::request_histograms::OutcomeKey;
+use crate::signal::{Signal, SignalQueue};
+use crate::table::{Durability, EventStream, RoutingTable};
+
+/// Everything of one core that has to do with events.
+pub struct BrokerEngine<P> {
+    ring: Ring,
+    /// The first takes appends; the others belonged to cores that are no more, and run empty.
+    logs: Vec<LogPipeline<P>>,
+    home_writer: Rc<LogWriter>,
+    authenticator: Authenticator,
+    rng: RefCell<fastrand::Rng>,
+}
+
+/// A log, the deliveries out of it, and what is noted of them: in the log itself, since a note names an event by its place there.
+struct LogPipeline<P> {
+    writer: Rc<LogWriter>,
+    dispatcher: Rc<Dispatcher<P>>,
+    delivery_log: Rc<DeliveryLog>,
+}
+
+impl<P: EventSender + Clone> BrokerEngine<P> {
+    /// Takes over `home` and the logs that `others` left, and starts their tasks.
+    pub fn open(
+        ring: &Ring,
+        home: WriteAheadLog,
+        others: Vec<WriteAheadLog>,
+        post: &P,
+        seed: u64,
+    ) -> Rc<Self> {
+        let home = LogWriter::new(ring, home);
+        let mut keepers = vec![Rc::clone(&home)];
+        keepers.extend(others.into_iter().map(|log| LogWriter::new(ring, log)));
+        keepers.iter().enumerate().for_each(|(number, keeper)| keeper.set_number(number));
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let logs = keepers.into_iter().map(|keeper| {
+            let journal = DeliveryLog::new(&keeper);
+            let kept = Some(Rc::clone(&journal));
+            let desk = Dispatcher::new(ring, &keeper, &home, kept, post.clone(), rng.u64(..));
+            LogPipeline { writer: keeper, dispatcher: desk, delivery_log: journal }
+        });
+        let logs = logs.collect();
+        let (porter, rng) = (Authenticator::default(), RefCell::new(rng));
+        Rc::new(Self { ring: ring.clone(), logs, home_writer: home, authenticator: porter, rng })
+    }
+
+    /// Starts the tasks that own the logs. A log that fails is reported until somebody hears it.
+    pub fn start(self: &Rc<Self>, core: usize, signals: &SignalQueue, counters: &Arc<CoreCounters>) {
+        self.ring.spawn(Rc::clone(self).maintain(Arc::clone(counters)));
+        for LogPipeline { writer: keeper, dispatcher: desk, delivery_log: journal } in &self.logs {
+            let (journal, ring) = (Rc::clone(journal), self.ring.clone());
+            self.ring.spawn(async move { journal.append(&ring).await });
+            let (keeper, ring, signals) = (Rc::clone(keeper), self.ring.clone(), signals.clone());
+            self.ring.spawn(async move {
+                let LogFailed { reason } = keeper.run().await;
+                if keeper.is_released() {
+                    return;
+                }
+                tracing::error!(core, %reason, "the log failed: nothing more is accepted");
+                while !signals.send(Signal::LogFailed { core, reason: reason.clone() }) {
+                    ring.sleep(SIGNAL_RETRY_INTERVAL).await;
+                }
+            });
+            let desk = Rc::clone(desk);
+            self.ring.spawn(async move { desk.tidy().await });
+        }
+    }
+
+    /// Once in [`RECLAIM_EVERY`]: retention, space, files, counters; until the logs are another process's.
+    async fn maintain(self: Rc<Self>, counters: Arc<CoreCounters>) {
+        while !self.home_writer.is_released() {
+            for LogPipeline { writer: keeper, dispatcher: desk, .. } in
+                self.logs.iter().filter(|kept| !kept.writer.is_released())
+            {
+                desk.retain(wall_clock_ms());
+                keeper.maintain();
+            }
+            let stats: Vec<_> = self.logs.iter().map(|kept| kept.writer.log().stat()).collect();
+            let failed = self.logs.iter().filter(|kept| kept.writer.log().poison().is_some()).count();
+            counters.log.show(&stats, failed as u64);
+            self.ring.sleep(RECLAIM_EVERY).await;
+        }
+    }
+
+    /// Makes the running subscribers those of the table: call it when the core's bell rings. What fails
+    /// for one stream is done for the others.
+    pub fn sync(&self, table: &Arc<RoutingTable>) -> Result<(), AppendError> {
+        self.logs.iter().map(|kept| kept.dispatcher.sync(table)).fold(Ok(()), Result::and)
+    }
+
+    /// For each log: what a subscriber has still to get, by its place and by the counters.
+    #[cfg(test)]
+    pub(super) fn outstanding(&self, stream: &EventStream, subscriber: &str) -> Vec<(u64, u64)> {
+        self.logs.iter().filter_map(|kept| kept.dispatcher.outstanding(stream, subscriber)).collect()
+    }
+
+    /// An event must not be stored before all who are to get it are registered (EV-TRG-12).
+    fn prepare(&self, table: &Arc<RoutingTable>, stream: &EventStream) -> Result<(), AppendError> {
+        let synced = self.sync(table);
+        let is_ready = self.logs.first().is_some_and(|kept| kept.dispatcher.serves(stream));
+        if is_ready { Ok(()) } else { synced }
+    }
+
+    /// Starts no more deliveries; resolves once those under way have ended and the bookmarks are durable.
+    pub async fn drain(&self) {
+        for LogPipeline { dispatcher: desk, delivery_log: journal, .. } in &self.logs {
+            desk.drain().await;
+            journal.write();
+        }
+        for LogPipeline { writer: keeper, .. } in &self.logs {
+            keeper.settle().await;
+        }
+    }
+
+    /// Gives the logs to another process, after [`Events::drain`].
+    pub async fn release(&self) {
+        for LogPipeline { writer: keeper, .. } in &self.logs {
+            if let Err(why) = keeper.release().await {
+                tracing::error!(%why, "a log cannot be handed over");
+            }
+        }
+    }
+
+    /// Answers one request of the events listener. Method and path as they stand in the request line.
+    pub async fn answer<'a>(
+        &self,
+        table: &'a Arc<RoutingTable>,
+        method: &str,
+        path: &str,
+        headers: &'a [(&'a str, &'a [u8])],
+        body: &'a [u8],
+    ) -> LocalResponse {
+        let began = self.ring.now();
+        let stream = ingress::find(table, path);
+        if let Some(stream) = stream {
+            self.home_writer.read_ahead(stream);
+        }
+        let stream_at = stream.map_or(0, |stream| Arc::as_ptr(stream).addr());
+        let work = CoreActivity {
+            phase: Phase::Intake,
+            log: 0,
+            stream: stream_at,
+            subscriber: 0,
+            position: LogPosition::ORIGIN,
+        };
+        let working = self.ring.heartbeat().begin(work.encode());
+        let judged = self.judge(method, stream, headers, body);
+        drop(working);
+        let answer = match judged {
+            Err(refusal) => ingress::refused(&refusal),
+            Ok(intake) => {
+                let beside =
+                    extension_headers::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
+                let (tally, events) = (&intake.stream.tally, intake.events.len() as u64);
+                if intake.is_latin1 {
+                    tally.latin1.fetch_add(1, Relaxed);
+                }
+                tally.stored.look_ahead();
+                let inside = ingress::is_internal(table, headers);
+                let answer = self.take_in(table, intake, &beside, inside).await;
+                tally.stored.note_each(events, &OutcomeKey::of(answer.status), self.ring.now() - began);
+                answer
+            }
+        };
+        if let Some(stream) = stream.filter(|_| answer.status >= 400) {
+            stream.tally.refused.fetch_add(1, Relaxed);
+        }
+        answer
+    }
+
+    /// Who it is before what it says, so that a stranger learns nothing; what it says before whether he may.
+    fn judge<'a>(
+        &self,
+        method: &str,
+        stream: Option<&'a Arc<EventStream>>,
+        headers: &'a [(&'a str, &'a [u8])],
+        body: &'a [u8],
+    ) -> Result<AcceptedRequest<'a>, IngressRejection> {
+        let stream = ingress::addressed(method, stream)?;
+        prefetch(&*stream.tally);
+        let Some(admission) = &stream.admission else { return ingress::read(stream, headers, body) };
+        let count = |refusal| {
+            stream.tally.unauthorized.fetch_add(1, Relaxed);
+            refusal
+        };
+        let sender = self.authenticator.identify(admission, headers, wall_clock_ms() / 1000);
+        let sender = sender.map_err(|why| count(why.into()))?;
+        let intake = ingress::read(stream, headers, body)?;
+        if admission.admits(&sender.subject, &intake.events) {
+            return Ok(intake);
+        }
+        Err(count(IngressRejection::Forbidden { subject: sender.subject.clone() }))
+    }
+
+    /// Takes in a record that is an event of this stream already: a replay. It counts against the quota like
+    /// any other, and is always durable before it is acknowledged.
+    pub async fn copy(&self, table: &Arc<RoutingTable>, path: &str, record: &[u8]) -> LocalResponse {
+        let Some(stream) = ingress::find(table, path) else {
+            return ingress::refused(&ingress::IngressRejection::UnknownPath);
+        };
+        if let Some(refused) = over_quota(stream) {
+            stream.tally.refused.fetch_add(1, Relaxed);
+            return refused;
+        }
+        let appended = self.prepare(table, stream).and_then(|()| {
+            let feed = self.home_writer.feed_of(stream)?;
+            self.home_writer.append(&feed, &[&[record]])
+        });
+        self.acknowledge(stream, 1, appended, Durability::default()).await
+    }
+
+    /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02); unless the stream's owner
+    /// wants it sooner.
+    ///
+    /// `inside`: from which namespace one of our streams sends it on. Within a namespace no quota refuses that, because
+    /// what is kept does not become more; and a full log has room for it still.
+    async fn take_in(
+        &self,
+        table: &Arc<RoutingTable>,
+        intake: AcceptedRequest<'_>,
+        beside: &[super::record::ExtensionHeader<'_>],
+        inside: Option<&str>,
+    ) -> LocalResponse {
+        let AcceptedRequest { stream, events, .. } = intake;
+        if events.is_empty() {
+            return ingress::accepted(); // an empty batch
+        }
+        if inside != Some(stream.namespace())
+            && let Some(refused) = over_quota(stream)
+        {
+            return refused;
+        }
+        let claim = if inside.is_some() { AppendPriority::Onward } else { AppendPriority::New };
+        if let Some(types) = &stream.types {
+            events.iter().for_each(|entering| note_type(types, &entering.event, ""));
+        }
+        let patience = stream.keeping.durability.patience();
+        let appended = self.prepare(table, stream).and_then(|()| {
+            let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(beside)).collect();
+            let parts: Vec<[&[u8]; 2]> =
+                heads.iter().zip(&events).map(|(head, e)| [&**head, e.event.data.bytes()]).collect();
+            let records: Vec<&[&[u8]]> = parts.iter().map(|parts| &parts[..]).collect();
+            let feed = self.home_writer.feed_of(stream)?;
+            self.home_writer.append_within(&feed, &records, claim, patience.unwrap_or_default())
+        });
+        self.acknowledge(stream, events.len() as u64, appended, stream.keeping.durability).await
+    }
+
+    async fn acknowledge(
+        &self,
+        stream: &EventStream,
+        count: u64,
+        appended: Result<Range<LogPosition>, AppendError>,
+        durability: Durability,
+    ) -> LocalResponse {
+        let end = match appended {
+            Ok(range) => range.end,
+            Err(why) => return ingress::not_stored(&why),
+        };
+        if durability.patience().is_some() {
+            stream.tally.accepted.fetch_add(count, Relaxed);
+            stream.tally.accepted_unflushed.fetch_add(count, Relaxed);
+            return ingress::accepted();
+        }
+        match self.home_writer.durable(end).await {
+            Ok(()) => {
+                stream.tally.accepted.fetch_add(count, Relaxed);
+                ingress::accepted()
+            }
+            Err(failed) => ingress::unavailable(&failed.to_string()),
+        }
+    }
+}
+
+/// Tells of the event's type, if it is a new one; `by` names the subscriber whose answer it is.
+pub(super) fn note_type(types: &EventTypeRegistry, event: &CloudEvent<'_>, by: &str) {
+    let attribute = |name| event.attribute(name).unwrap_or_default();
+    let schema = if event.attribute("specversion") == Some("0.3") { "schemaurl" } else { "dataschema" };
+    types.note(attribute("type"), attribute("source"), attribute(schema), by);
+}
+
+fn over_quota(stream: &EventStream) -> Option<LocalResponse> {
+    let quota = stream.quota.exhausted()?;
+    stream.tally.over_quota.fetch_add(1, Relaxed);
+    Some(ingress::over_quota(quota))
+}

@@ -1,0 +1,151 @@
+//! Field names that a proxy has to act on, and lists of tokens.
+
+/// Headers of our own towards instances would begin with this; what a client sends under it is not
+/// passed on (RT-HDR-03).
+const INTERNAL_PREFIX: &[u8] = b"sluicegate-";
+
+/// What a field is to a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldName {
+    /// Passed on as it is.
+    Other,
+    Host,
+    /// Of an answer.
+    Date,
+    ContentLength,
+    TransferEncoding,
+    Connection,
+    Upgrade,
+    Expect,
+    /// How many may pass an OPTIONS or a TRACE on.
+    MaxForwards,
+    Forwarded,
+    ForwardedFor,
+    ForwardedHost,
+    ForwardedProto,
+    TraceParent,
+    TraceState,
+    /// Belongs to one connection: `Keep-Alive`, `Proxy-Connection`, `Proxy-Authenticate`,
+    /// `Proxy-Authorization`, `TE`.
+    HopByHop,
+    /// Ours alone.
+    Internal,
+    /// `K-Network-Probe`: asks who would answer (X-KI-16).
+    NetworkProbe,
+    /// `K-Network-Hash`: belongs to probes.
+    NetworkHash,
+    /// `Knative-Serving-Revision`, `Knative-Serving-Namespace`, `K-Original-Host`, `K-Proxy-Request`: what a platform tells those
+    /// behind it, and no client.
+    Platform,
+    /// `Content_Length`, `Transfer_Encoding`: no field of HTTP, and the same as the real ones to whoever hands
+    /// fields on as CGI variables.
+    Lookalike,
+}
+
+impl FieldName {
+    #[must_use]
+    pub fn of(name: &[u8]) -> Self {
+        let begins = |wanted: &[u8]| name.first().is_some_and(|first| first | 0x20 == wanted[0]);
+        let is = |wanted: &[u8]| begins(wanted) && name.eq_ignore_ascii_case(wanted);
+        // By length and first letter: most names of a usual request fall out after one comparison.
+        match name.len() {
+            2 if is(b"te") => Self::HopByHop,
+            4 if is(b"host") => Self::Host,
+            4 if is(b"date") => Self::Date,
+            6 if is(b"expect") => Self::Expect,
+            7 if is(b"upgrade") => Self::Upgrade,
+            9 if is(b"forwarded") => Self::Forwarded,
+            10 if is(b"connection") => Self::Connection,
+            10 if is(b"keep-alive") => Self::HopByHop,
+            10 if is(b"tracestate") => Self::TraceState,
+            11 if is(b"traceparent") => Self::TraceParent,
+            12 if is(b"max-forwards") => Self::MaxForwards,
+            14 if is(b"content-length") => Self::ContentLength,
+            14 if is(b"k-network-hash") => Self::NetworkHash,
+            14 if is(b"content_length") => Self::Lookalike,
+            15 if is(b"x-forwarded-for") => Self::ForwardedFor,
+            15 if is(b"k-network-probe") => Self::NetworkProbe,
+            15 if is(b"k-original-host") || is(b"k-proxy-request") => Self::Platform,
+            16 if is(b"x-forwarded-host") => Self::ForwardedHost,
+            16 if is(b"proxy-connection") => Self::HopByHop,
+            17 if is(b"transfer-encoding") => Self::TransferEncoding,
+            17 if is(b"transfer_encoding") => Self::Lookalike,
+            17 if is(b"x-forwarded-proto") => Self::ForwardedProto,
+            18 if is(b"proxy-authenticate") => Self::HopByHop,
+            19 if is(b"proxy-authorization") => Self::HopByHop,
+            24 if is(b"knative-serving-revision") => Self::Platform,
+            25 if is(b"knative-serving-namespace") => Self::Platform,
+            length if length > INTERNAL_PREFIX.len() => {
+                if begins(INTERNAL_PREFIX)
+                    && name[..INTERNAL_PREFIX.len()].eq_ignore_ascii_case(INTERNAL_PREFIX)
+                {
+                    Self::Internal
+                } else {
+                    Self::Other
+                }
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The tokens of a comma-separated value, without the blanks around them; empty ones are skipped.
+pub fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&byte| byte == b',').map(trim).filter(|token| !token.is_empty())
+}
+
+/// Whether `wanted` (any case) is one of the tokens.
+#[must_use]
+pub fn has_token(value: &[u8], wanted: &str) -> bool {
+    tokens(value).any(|token| token.eq_ignore_ascii_case(wanted.as_bytes()))
+}
+
+/// Without the spaces and tabs around it; other control bytes are no white space here.
+pub(super) fn trim(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = value {
+        value = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_known_in_any_case_and_never_by_prefix() {
+        for (name, kind) in [
+            ("Host", FieldName::Host),
+            ("hOsT", FieldName::Host),
+            ("Hosts", FieldName::Other),
+            ("TRANSFER-ENCODING", FieldName::TransferEncoding),
+            ("Transfer_Encoding", FieldName::Lookalike),
+            ("X_Forwarded_For", FieldName::Other),
+            ("x-forwarded-for", FieldName::ForwardedFor),
+            ("Sluicegate-Anything", FieldName::Internal),
+            ("Sluicegate-", FieldName::Other),
+            ("k-network-probe", FieldName::NetworkProbe),
+            ("K-Network-Hash", FieldName::NetworkHash),
+            ("Knative-Serving-Revision", FieldName::Platform),
+            ("KNATIVE-SERVING-NAMESPACE", FieldName::Platform),
+            ("Knative-Serving-Tag", FieldName::Other),
+            ("k-original-host", FieldName::Platform),
+            ("K-Proxy-Request", FieldName::Platform),
+            ("K-Kubelet-Probe", FieldName::Other),
+            ("x", FieldName::Other),
+        ] {
+            assert_eq!(FieldName::of(name.as_bytes()), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn tokens_lose_blanks_but_no_other_control_bytes() {
+        let found: Vec<_> = tokens(b" a ,,\tb\x0b, c").collect();
+        assert_eq!(found, [b"a".as_slice(), b"b\x0b", b"c"]);
+        assert!(has_token(b"close, TE", "te"));
+        assert!(!has_token(b"closed", "close"));
+    }
+}

@@ -1,0 +1,158 @@
+//! The request's way: from the client to its instance.
+
+use std::cell::Cell;
+use std::future::pending;
+
+use bytes::Bytes;
+use ring::{Chunk, Ring};
+
+use super::LocalReply;
+use super::activity::StreamActivity;
+use super::disconnect_watcher::{SilenceTimer, watch};
+use super::exchange::AttemptOutcome;
+use super::mirror::MirrorBuffer;
+use crate::http::buffers::{ReadBuffer, WriteBuffer};
+use crate::http::codec::BodyDecoder;
+use crate::http::limits::HttpLimits;
+use crate::http::relay::{self, RelayStep};
+use crate::tls::{ByteStream, Transport};
+
+/// What the two directions of an exchange know of each other.
+pub(super) struct ExchangeProgress {
+    /// The request's body was read to its end.
+    request_read: Cell<bool>,
+    /// ... and all of it was sent.
+    sent: Cell<bool>,
+    /// The first byte of the body has come, so the client does not wait for `100 Continue`.
+    body_started: Cell<bool>,
+    pub(super) activity: StreamActivity,
+    /// Towards the client.
+    pub(super) silence: SilenceTimer,
+}
+
+impl ExchangeProgress {
+    pub(super) fn new(body: &BodyDecoder, body_begun: bool, activity: StreamActivity) -> Self {
+        let done = body.is_done();
+        Self {
+            request_read: done.into(),
+            sent: false.into(),
+            body_started: body_begun.into(),
+            activity,
+            silence: SilenceTimer::default(),
+        }
+    }
+
+    pub(super) fn is_request_read(&self) -> bool {
+        self.request_read.get()
+    }
+
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent.get()
+    }
+
+    pub(super) fn is_body_started(&self) -> bool {
+        self.body_started.get()
+    }
+}
+
+/// One attempt at sending.
+pub(super) struct RequestStream<'a> {
+    pub(super) ring: &'a Ring,
+    pub(super) limits: &'a HttpLimits,
+    pub(super) client: &'a Transport,
+    pub(super) read_buffer: &'a mut ReadBuffer,
+    pub(super) body: &'a mut BodyDecoder,
+    pub(super) chunked: bool,
+    pub(super) up: &'a Transport,
+    pub(super) out: &'a mut WriteBuffer,
+    pub(super) progress: &'a ExchangeProgress,
+    /// Of the request, if a copy is wanted.
+    pub(super) mirror_buffer: &'a mut Option<MirrorBuffer>,
+}
+
+/// Why nothing more is sent.
+enum RequestAbort {
+    /// The instance takes no more. It may have answered all the same.
+    Instance,
+    With(LocalReply),
+    /// The client's connection is broken, or ended in the middle of the body.
+    ClientGone,
+}
+
+impl RequestStream<'_> {
+    /// Sends the request; ends only if the client is at fault.
+    pub(super) async fn run(&mut self, wire: Bytes) -> AttemptOutcome {
+        match self.send_all(wire).await {
+            Ok(()) => {
+                self.progress.sent.set(true);
+                let (silence, most) = (&self.progress.silence, self.limits.half_closed_silence_max);
+                watch(self.ring, self.client, self.read_buffer, silence, most).await;
+                AttemptOutcome::Cut
+            }
+            Err(RequestAbort::Instance) => pending().await,
+            Err(RequestAbort::ClientGone) => AttemptOutcome::Cut,
+            Err(RequestAbort::With(_)) if self.progress.activity.answered().is_some() => AttemptOutcome::Cut,
+            Err(RequestAbort::With(refusal)) => AttemptOutcome::Refused(refusal),
+        }
+    }
+
+    async fn send_all(&mut self, wire: Bytes) -> Result<(), RequestAbort> {
+        // What becomes of a small one that is whole, the answer shows.
+        let left = if self.body.is_done() { self.up.send_detached(wire.into()) } else { Err(wire.into()) };
+        if let Err(wire) = left {
+            self.put(wire).await?;
+        }
+        while !self.body.is_done() {
+            if self.read_buffer.unread.is_empty() {
+                self.flush().await?;
+                self.more().await?;
+            }
+            let step = relay::step(self.read_buffer, self.body, self.chunked, &mut self.out.buffer);
+            if let RelayStep::Send(piece) =
+                step.map_err(|why| RequestAbort::With(LocalReply::Malformed(why)))?
+            {
+                self.flush().await?;
+                self.record(&piece);
+                self.put(piece).await?;
+                relay::after_send(self.chunked, &mut self.out.buffer);
+            }
+        }
+        self.progress.request_read.set(true);
+        self.flush().await
+    }
+
+    /// The next bytes of the body.
+    async fn more(&mut self) -> Result<(), RequestAbort> {
+        match self.progress.activity.body(self.ring, self.read_buffer.fill(self.client)).await {
+            Ok(Ok(true)) => {
+                self.progress.body_started.set(true);
+                Ok(())
+            }
+            Ok(Ok(false) | Err(_)) => Err(RequestAbort::ClientGone),
+            Err(_) => Err(RequestAbort::With(LocalReply::BodyStalled)),
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), RequestAbort> {
+        if self.out.buffer.is_empty() {
+            return Ok(());
+        }
+        let bytes = self.out.buffer.split().freeze();
+        self.record(&bytes);
+        self.put(Chunk::from(bytes)).await
+    }
+
+    fn record(&mut self, bytes: &[u8]) {
+        if let Some(tape) = self.mirror_buffer {
+            tape.add(bytes);
+        }
+    }
+
+    async fn put(&self, bytes: Chunk) -> Result<(), RequestAbort> {
+        match self.progress.activity.send(self.ring, None, self.up.send(bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(RequestAbort::Instance),
+            Err(_) => Err(RequestAbort::With(LocalReply::TimedOut)),
+        }
+    }
+}

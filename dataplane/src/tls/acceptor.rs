@@ -1,0 +1,104 @@
+//! A core's door for TLS: lets a handshake happen within its limits, and counts how it ended.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+
+use ring::{Ring, RingStream};
+use rustls::HandshakeKind;
+
+use super::client_hello::{self, ClientHello};
+use super::handshake_limiter::{HandshakeLimiter, HandshakePermit};
+use super::{HandshakeOutcome, TlsLimits, TlsServerConfig, TlsStream};
+use crate::counters::CoreCounters;
+
+pub struct TlsAcceptor {
+    ring: Ring,
+    server_config: TlsServerConfig,
+    handshake_limiter: HandshakeLimiter,
+    limits: TlsLimits,
+    counters: Arc<CoreCounters>,
+}
+
+impl TlsAcceptor {
+    #[must_use]
+    pub fn new(ring: &Ring, terms: TlsServerConfig, limits: TlsLimits, counters: Arc<CoreCounters>) -> Self {
+        let turnstile = HandshakeLimiter::new(limits.handshakes_max);
+        Self { ring: ring.clone(), server_config: terms, handshake_limiter: turnstile, limits, counters }
+    }
+
+    /// Shakes hands; without a stream the connection is over, and its reason is counted.
+    pub async fn open(&self, stream: RingStream) -> Option<TlsStream> {
+        let (outcome, stream) = match self.in_bounds(stream).await {
+            Ok((kind, stream)) => (kind, Some(stream)),
+            Err(outcome) => (outcome, None),
+        };
+        self.counters.handshakes[outcome.index()].fetch_add(1, Relaxed);
+        stream
+    }
+
+    async fn in_bounds(&self, stream: RingStream) -> Result<(HandshakeOutcome, TlsStream), HandshakeOutcome> {
+        let pass = self.handshake_limiter.enter(self.ring.now()).ok_or(HandshakeOutcome::Crowded)?;
+        let handshake = self.handshake(stream, &pass);
+        let turned_out = pass.turned_out();
+        let either = async {
+            let (mut handshake, mut turned_out) = (pin!(handshake), pin!(turned_out));
+            poll_fn(|cx| match handshake.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(done),
+                Poll::Pending => turned_out.as_mut().poll(cx).map(|()| Err(HandshakeOutcome::Crowded)),
+            })
+            .await
+        };
+        self.ring.timeout(self.limits.handshake_max, either).await.unwrap_or(Err(HandshakeOutcome::Slow))
+    }
+
+    async fn handshake(
+        &self,
+        stream: RingStream,
+        pass: &HandshakePermit<'_>,
+    ) -> Result<(HandshakeOutcome, TlsStream), HandshakeOutcome> {
+        let said = client_hello::read(&self.ring, &stream).await.map_err(|_| HandshakeOutcome::Gone)?;
+        let (accepted, rest) = match said {
+            ClientHello::Received { accepted, rest } => (accepted, rest),
+            ClientHello::Plain => return Err(HandshakeOutcome::Plain),
+            ClientHello::Gone => return Err(HandshakeOutcome::Gone),
+            ClientHello::Refused(why) => return Err(refused(&why)),
+        };
+        pass.mark_active();
+
+        let turn = self.handshake_limiter.cpu_turn().await;
+        let begun = accepted.into_connection(Arc::clone(&self.server_config.0));
+        self.ring.yield_now().await;
+        drop(turn);
+        let session = match begun {
+            Ok(session) => session,
+            Err((why, mut alert)) => {
+                let mut bytes = Vec::new();
+                if alert.write_all(&mut bytes).is_ok() {
+                    client_hello::part(&self.ring, &stream, bytes).await;
+                }
+                return Err(refused(&why));
+            }
+        };
+
+        let stream = TlsStream::new(stream, session.into(), rest);
+        pass.owes(self.ring.now() + self.limits.answer_min);
+        match stream.finish_handshake().await {
+            Ok(HandshakeKind::Resumed) => Ok((HandshakeOutcome::Resumed, stream)),
+            Ok(_) => Ok((HandshakeOutcome::Full, stream)),
+            Err(why) if why.kind() == io::ErrorKind::InvalidData => {
+                tracing::debug!(%why, "a handshake failed");
+                Err(HandshakeOutcome::Refused)
+            }
+            Err(_) => Err(HandshakeOutcome::Gone),
+        }
+    }
+}
+
+fn refused(why: &rustls::Error) -> HandshakeOutcome {
+    tracing::debug!(%why, "a handshake was refused");
+    HandshakeOutcome::Refused
+}

@@ -1,0 +1,244 @@
+//! TLS towards instances and subscribers: whom they have to prove to be, and whose word counts.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ring::{Chunk, RingStream};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, version,
+};
+
+use super::TlsStream;
+
+/// Sessions kept for resumption, of all cores and of all who are believed by the same authorities. The store has a
+/// lock, which only handshakes take.
+const SESSIONS_MAX: usize = 256;
+
+/// Whose word counts, and how a session with those who have it is made. Shared by all who are believed by the same.
+pub struct CertificateAuthorities {
+    config: Arc<ClientConfig>,
+    /// The protocol that has to be agreed on, if the other end names any.
+    protocol: &'static [u8],
+}
+
+/// Makes connections to the instances of a backend or to a subscriber, and believes only who proves to be the one
+/// that is named.
+pub struct TlsClientConfig {
+    authorities: Arc<CertificateAuthorities>,
+    name: ServerName<'static>,
+    id: u64,
+}
+
+/// Why nobody can be trusted by what was given.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    #[error("the authorities are no PEM: {0}")]
+    Pem(pem::Error),
+    #[error("no certificate of an authority in it")]
+    NoAuthorities,
+    #[error("an authority's certificate is no good: {0}")]
+    Authority(rustls::Error),
+    #[error("{0:?} is neither a DNS name nor an address")]
+    Name(String),
+    #[error("TLS: {0}")]
+    Tls(rustls::Error),
+    #[error("the authorities are no good together: {0}")]
+    Authorities(VerifierBuilderError),
+}
+
+impl CertificateAuthorities {
+    /// These, of those who speak HTTP/2 or HTTP/1.1.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn new(roots: RootCertStore, speaks_http2: bool) -> Result<Self, TrustError> {
+        if roots.is_empty() {
+            return Err(TrustError::NoAuthorities);
+        }
+        let protocol: &[u8] = if speaks_http2 { b"h2" } else { b"http/1.1" };
+        let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_protocol_versions(&[&version::TLS13, &version::TLS12])
+            .map_err(TrustError::Tls)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
+        Ok(Self { config: Arc::new(config), protocol })
+    }
+
+    /// Adds the certificates in `pem` to `roots`.
+    ///
+    /// # Errors
+    /// One of them cannot be read, or there is none; some may have been added.
+    pub fn read(pem: &[u8], roots: &mut RootCertStore) -> Result<(), TrustError> {
+        let before = roots.len();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            roots.add(certificate.map_err(TrustError::Pem)?).map_err(TrustError::Authority)?;
+        }
+        if roots.len() == before { Err(TrustError::NoAuthorities) } else { Ok(()) }
+    }
+}
+
+impl TlsClientConfig {
+    /// In instances that prove to be `name` by one of the `authorities` (PEM), and speak HTTP/2 or HTTP/1.1.
+    ///
+    /// # Errors
+    /// The authorities cannot be read, or the name is none.
+    pub fn new(authorities: &[u8], name: &str, speaks_http2: bool) -> Result<Self, TrustError> {
+        let mut roots = RootCertStore::empty();
+        CertificateAuthorities::read(authorities, &mut roots)?;
+        Self::by(Arc::new(CertificateAuthorities::new(roots, speaks_http2)?), name)
+    }
+
+    /// In instances that prove to be any of `names` by one of the `authorities` (PEM); the first is the one that is asked for.
+    ///
+    /// # Errors
+    /// The authorities cannot be read, or a name is none.
+    pub fn of_any(authorities: &[u8], names: &[&str], speaks_http2: bool) -> Result<Self, TrustError> {
+        let mut roots = RootCertStore::empty();
+        CertificateAuthorities::read(authorities, &mut roots)?;
+        let mut made = CertificateAuthorities::new(roots.clone(), speaks_http2)?;
+        let chain =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider()));
+        let chain = chain.build().map_err(TrustError::Authorities)?;
+        let each = names.iter().map(|name| {
+            ServerName::try_from((*name).to_owned()).map_err(|_| TrustError::Name((*name).to_owned()))
+        });
+        let verifier = AnyNameVerifier { chain, names: each.collect::<Result<_, _>>()? };
+        let mut config = (*made.config).clone();
+        config.dangerous().set_certificate_verifier(Arc::new(verifier));
+        made.config = Arc::new(config);
+        Self::by(Arc::new(made), names.first().copied().unwrap_or_default())
+    }
+
+    /// In who proves to be `name`: a DNS name, or an address, which may be one of IPv6 in brackets.
+    ///
+    /// # Errors
+    /// The name is none.
+    pub fn by(authorities: Arc<CertificateAuthorities>, name: &str) -> Result<Self, TrustError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let plain = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+        let named = ServerName::try_from(plain.to_owned()).map_err(|_| TrustError::Name(name.to_owned()))?;
+        Ok(Self { authorities, name: named, id: NEXT.fetch_add(1, Relaxed) })
+    }
+
+    /// Unique in this process: a kept connection is for those alone who would believe it.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Shakes hands over a new connection. `InvalidData`: the instance is not whom it should be, or broke the
+    /// rules.
+    pub(crate) async fn handshake(&self, stream: RingStream) -> io::Result<TlsStream> {
+        let CertificateAuthorities { config, protocol } = &*self.authorities;
+        let session = ClientConnection::new(Arc::clone(config), self.name.clone());
+        let session = session.map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
+        let stream = TlsStream::new(stream, session.into(), Chunk::empty());
+        stream.finish_handshake().await?;
+        let agreed = stream.agreed_protocol();
+        // HTTP/1.1 is what an instance speaks that has never heard of ALPN; HTTP/2 has to be agreed on (RFC 9113 3.2).
+        if agreed.as_deref() == Some(*protocol) || (agreed.is_none() && *protocol == b"http/1.1") {
+            Ok(stream)
+        } else {
+            let why = format!("the instance does not agree on {}", String::from_utf8_lossy(protocol));
+            Err(io::Error::new(io::ErrorKind::InvalidData, why))
+        }
+    }
+}
+
+/// Checks chain and signatures as everybody does, for any of some names.
+#[derive(Debug)]
+struct AnyNameVerifier {
+    chain: Arc<WebPkiServerVerifier>,
+    names: Vec<ServerName<'static>>,
+}
+
+impl ServerCertVerifier for AnyNameVerifier {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        _asked_for: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let mut last = rustls::Error::General("there is no name to prove".to_owned());
+        for name in &self.names {
+            match self.chain.verify_server_cert(own, between, name, ocsp, now) {
+                Ok(verified) => return Ok(verified),
+                Err(why) => last = why,
+            }
+        }
+        Err(last)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, own, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, own, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+/// One that is the same object: what it says cannot be asked of a configuration.
+impl PartialEq for TlsClientConfig {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for TlsClientConfig {}
+
+impl fmt::Debug for TlsClientConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trust").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_and_names_that_are_none_are_refused() {
+        let made = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
+        let pem = made.cert.pem();
+        assert!(TlsClientConfig::new(pem.as_bytes(), "a.example.com", false).is_ok());
+        for address in ["127.0.0.1", "[::1]", "::1"] {
+            assert!(TlsClientConfig::new(pem.as_bytes(), address, true).is_ok());
+        }
+        assert!(matches!(TlsClientConfig::new(pem.as_bytes(), "a b", false), Err(TrustError::Name(_))));
+        assert!(matches!(TlsClientConfig::new(b"no pem", "a", false), Err(TrustError::NoAuthorities)));
+        assert!(TlsClientConfig::of_any(pem.as_bytes(), &["kn-routing", "kn-user-ns"], true).is_ok());
+        assert!(matches!(
+            TlsClientConfig::of_any(pem.as_bytes(), &["a", "a b"], true),
+            Err(TrustError::Name(_))
+        ));
+        assert!(matches!(TlsClientConfig::of_any(pem.as_bytes(), &[], true), Err(TrustError::Name(_))));
+        let half = &pem.as_bytes()[..pem.len() / 2];
+        assert!(TlsClientConfig::new(half, "a", false).is_err());
+    }
+}

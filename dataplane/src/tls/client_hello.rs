@@ -1,0 +1,88 @@
+//! The first flight of a client: until its hello is whole nothing is computed for it.
+
+use std::io;
+
+use ring::{Chunk, Ring, RingStream};
+use rustls::server::{Accepted, Acceptor};
+
+use super::limits::{PARTING_BYTES_MAX, PARTING_MAX};
+
+/// What came first.
+pub(super) enum ClientHello {
+    Received {
+        accepted: Box<Accepted>,
+        /// Came behind it.
+        rest: Chunk,
+    },
+    /// HTTP without TLS: it was told so.
+    Plain,
+    /// No hello; the alert that says why was sent.
+    Refused(rustls::Error),
+    Gone,
+}
+
+pub(super) async fn read(ring: &Ring, stream: &RingStream) -> io::Result<ClientHello> {
+    let mut acceptor = Acceptor::default();
+    let mut first = true;
+    loop {
+        let mut chunk = stream.recv().await?;
+        let Some(&byte) = chunk.first() else { return Ok(ClientHello::Gone) };
+        // A TLS record begins with its type, a small number; an HTTP request with a method.
+        if std::mem::take(&mut first) && byte.is_ascii_uppercase() {
+            drop(chunk);
+            part(ring, stream, plain_answer()).await;
+            return Ok(ClientHello::Plain);
+        }
+        while !chunk.is_empty() {
+            let mut rest: &[u8] = &chunk;
+            let taken = acceptor.read_tls(&mut rest);
+            match taken {
+                Ok(taken @ 1..) => chunk.advance(taken),
+                // A hello larger than any buffer for it.
+                Ok(0) | Err(_) => return Ok(ClientHello::Refused(rustls::Error::PeerSentOversizedRecord)),
+            }
+            match acceptor.accept() {
+                Ok(None) => {}
+                Ok(Some(accepted)) => {
+                    return Ok(ClientHello::Received { accepted: Box::new(accepted), rest: chunk });
+                }
+                Err((why, mut alert)) => {
+                    let mut bytes = Vec::new();
+                    alert.write_all(&mut bytes)?;
+                    drop(chunk);
+                    part(ring, stream, bytes).await;
+                    return Ok(ClientHello::Refused(why));
+                }
+            }
+        }
+    }
+}
+
+fn plain_answer() -> Vec<u8> {
+    const SENTENCE: &str = "this port speaks HTTPS only\n";
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{SENTENCE}",
+        SENTENCE.len()
+    );
+    answer.into_bytes()
+}
+
+/// Says the last word and hears the peer out for a while: a close with unread bytes is a reset, and a
+/// reset would overtake the word.
+pub(super) async fn part(ring: &Ring, stream: &RingStream, last_word: Vec<u8>) {
+    let said = async {
+        stream.send(last_word).await?;
+        stream.shutdown_write().await?;
+        let mut heard = 0;
+        while heard < PARTING_BYTES_MAX {
+            let chunk = stream.recv().await?;
+            if chunk.is_empty() {
+                break;
+            }
+            heard += chunk.len();
+        }
+        io::Result::Ok(())
+    };
+    let _ = ring.timeout(PARTING_MAX, said).await; // however it ends, the connection goes
+}

@@ -1,0 +1,46 @@
+//! How a handshake ended, for counters and logs.
+
+/// Every accepted connection has exactly one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandshakeOutcome {
+    /// With a certificate and its signature.
+    Full,
+    /// With a ticket of an earlier connection.
+    Resumed,
+    /// The client wanted what we do not have, or broke the protocol, or did not like our certificate.
+    Refused,
+    /// It spoke HTTP without TLS.
+    Plain,
+    /// It took longer than `handshake_max`.
+    Slow,
+    /// `handshakes_max` were under way.
+    Crowded,
+    /// It went away.
+    Gone,
+}
+
+impl HandshakeOutcome {
+    /// Names in metrics, in the order of the variants.
+    pub const NAMES: [&'static str; 7] = ["full", "resumed", "refused", "plain", "slow", "crowded", "gone"];
+
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_has_its_own_name() {
+        for (outcome, name) in [
+            (HandshakeOutcome::Full, "full"),
+            (HandshakeOutcome::Plain, "plain"),
+            (HandshakeOutcome::Gone, "gone"),
+        ] {
+            assert_eq!(HandshakeOutcome::NAMES[outcome.index()], name);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! A look at the running cores: `/debug/connections` and `/debug/routes`.
+//!
+//! Connections are told by the cores themselves, between two turns of their loops; routes are read from the table
+//! that they serve by. Both answers are bounded, and say how much there is beyond them.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use dataplane::connection_query::{CONNECTIONS_LISTED_MAX, ConnectionInfo};
+use dataplane::table::{Backend, BackendShare, NoEndpointPolicy, Protocol, Route, RoutingTable};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::AdminServer;
+
+/// Entries of an answer when its asker does not say.
+const LIMIT_DEFAULT: usize = 100;
+/// Most entries of an answer: it is made in memory.
+const LIMIT_MAX: usize = CONNECTIONS_LISTED_MAX;
+/// Instances that are shown of one backend.
+const INSTANCES_LISTED_MAX: usize = 100;
+/// Longest wait for the cores: they answer within a turn of their loops.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ConnectionsQuery {
+    limit: Option<usize>,
+    /// Of routes: the one that requests for this host meet.
+    host: Option<String>,
+}
+
+impl ConnectionsQuery {
+    fn most(&self) -> usize {
+        self.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX)
+    }
+}
+
+pub(super) async fn connections(
+    State(admin): State<Arc<AdminServer>>,
+    Query(wanted): Query<ConnectionsQuery>,
+) -> Response {
+    let Ok(told) = tokio::time::timeout(ANSWER_MAX, admin.questions.connections(wanted.most())).await else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the cores do not answer: is one of them stuck?\n")
+            .into_response();
+    };
+    let silent: Vec<usize> = (0..told.len()).filter(|core| told[*core].is_none()).collect();
+    let open: usize = told.iter().flatten().map(|told| told.open).sum();
+    let mut all: Vec<(usize, ConnectionInfo)> = told
+        .into_iter()
+        .enumerate()
+        .flat_map(|(core, told)| {
+            told.into_iter().flat_map(move |t| t.connections.into_iter().map(move |c| (core, c)))
+        })
+        .collect();
+    // Who has waited longest is what the asker looks for.
+    all.sort_by_key(|(_, one)| (one.state.is_idle(), Reverse(one.state_age)));
+    all.truncate(wanted.most());
+    let shown: Vec<Value> = all.iter().map(|(core, one)| connection(*core, one)).collect();
+    Json(json!({ "open": open, "shown": shown.len(), "silent_cores": silent, "connections": shown }))
+        .into_response()
+}
+
+fn connection(core: usize, one: &ConnectionInfo) -> Value {
+    json!({
+        "core": core,
+        "peer": one.peer.to_string(),
+        "listener": one.listener,
+        "protocol": one.protocol,
+        "state": one.state.name(),
+        "state_ms": ms(one.state_age),
+        "age_ms": ms(one.age),
+        "requests": one.requests,
+        "streams": one.streams,
+        "received_bytes": one.received,
+        "sent_bytes": one.sent,
+    })
+}
+
+pub(super) async fn routes(
+    State(admin): State<Arc<AdminServer>>,
+    Query(wanted): Query<ConnectionsQuery>,
+) -> Response {
+    // Names of 100,000 hosts take some time to sort; the control thread has other things to do.
+    match tokio::task::spawn_blocking(move || routes_of(&admin.tables.load(), &wanted)).await {
+        Ok(value) => Json(value).into_response(),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the reading thread panicked\n").into_response(),
+    }
+}
+
+fn routes_of(table: &RoutingTable, wanted: &ConnectionsQuery) -> Value {
+    let all = table.hosts.len() + usize::from(table.any_host.is_some());
+    let met: Vec<(String, Arc<Route>)> = match &wanted.host {
+        Some(host) => table.route(host).map(|route| (host.clone(), Arc::clone(route))).into_iter().collect(),
+        None => {
+            let any = table.any_host.iter().map(|route| ("*".to_owned(), route));
+            let mut named: Vec<_> = table.hosts.iter().chain(any).collect();
+            named.sort_by(|one, other| one.0.cmp(&other.0));
+            named.truncate(wanted.most());
+            named.into_iter().map(|(host, route)| (host, Arc::clone(route))).collect()
+        }
+    };
+    let used = met.iter().flat_map(|(_, route)| route.all_splits());
+    let backends: BTreeMap<&str, Value> =
+        used.map(|split| (&*split.backend.key, backend(&split.backend))).collect();
+    let shown: Vec<Value> = met.iter().map(|(host, found)| route(host, found)).collect();
+    json!({
+        "table_version": table.version, "hosts": all, "shown": shown.len(), "routes": shown, "backends": backends
+    })
+}
+
+/// Branches in the order in which they are tried; the last takes what is left.
+fn route(host: &str, route: &Route) -> Value {
+    let mut ways: Vec<Value> = Vec::with_capacity(route.branches.len() + 1);
+    for branch in &route.branches {
+        let headers: BTreeMap<&str, &str> =
+            branch.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        ways.push(json!({
+            "path": branch.path,
+            "headers": headers,
+            "private": route.cluster_local_only || branch.cluster_local_only,
+            "splits": splits(&branch.splits),
+        }));
+    }
+    if !route.splits.is_empty() {
+        let private = route.cluster_local_only;
+        ways.push(json!({ "path": "", "headers": {}, "private": private, "splits": splits(&route.splits) }));
+    }
+    json!({
+        "host": host,
+        "private": route.cluster_local_only,
+        "https_redirect": route.https_redirect,
+        "hash": route.hash.as_deref(),
+        "ways": ways,
+    })
+}
+
+fn splits(splits: &[BackendShare]) -> Vec<Value> {
+    splits
+        .iter()
+        .map(|split| {
+            let edits = split.edits.as_deref();
+            let set: BTreeMap<&str, &str> = edits.into_iter().flat_map(|edits| edits.headers()).collect();
+            json!({
+                "weight": split.weight,
+                "backend": split.backend.key,
+                "set_headers": set,
+                "rewrite_host": edits.and_then(|edits| edits.host()),
+            })
+        })
+        .collect()
+}
+
+fn backend(backend: &Backend) -> Value {
+    use std::sync::atomic::Ordering::Relaxed;
+    let instances: Vec<Value> = backend
+        .endpoints
+        .iter()
+        .take(INSTANCES_LISTED_MAX)
+        .map(|one| json!({ "address": one.address.to_string(), "in_flight": one.load.in_flight() }))
+        .collect();
+    json!({
+        "tls": backend.tls.is_some(),
+        "protocol": match backend.protocol {
+            Protocol::Http1 => "http1",
+            Protocol::H2c => "h2",
+        },
+        "ready_instances": backend.endpoints.len(),
+        "instances": instances,
+        "concurrency_max": backend.concurrency_max,
+        // `null`: a request that finds no instance is refused at once.
+        "waits_ms": match backend.when_empty {
+            NoEndpointPolicy::Wait { patience } => Some(ms(patience)),
+            NoEndpointPolicy::Refuse => None,
+        },
+        "timeouts_ms": {
+            "total": ms(backend.timeouts.total),
+            "response_start": ms(backend.timeouts.response_start),
+            "idle": ms(backend.timeouts.idle),
+        },
+        "in_flight": backend.load.in_flight.load(Relaxed),
+        "waiting": backend.load.waiting.load(Relaxed),
+        "requests": backend.load.requests.load(Relaxed),
+    })
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

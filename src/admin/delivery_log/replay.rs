@@ -1,0 +1,293 @@
+//! Events sent to a subscriber once more: copies of what is in the log, for this one alone, appended to the
+//! same stream. From there they are events like all others: durable, tried again, counted, dead-lettered.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use axum::body::{Body, Bytes};
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use dataplane::events::filter::matches;
+use dataplane::events::filter::steps::Steps;
+use dataplane::events::record::{EventPosition, EventRecord, addressed};
+use dataplane::table::{RoutingTable, Subscriber};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::super::{AdminServer, ORPHANED};
+use super::dead_letters::{self, DeadLetterQuery};
+use super::{each_event, subscriber_ref, time};
+
+/// Copies that were read and not yet appended.
+const IN_FLIGHT_MAX: usize = 64;
+/// Between two lines of progress.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+/// How often a core that is full is asked again, and how long apart.
+const ATTEMPTS_MAX: u32 = 100;
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// Why a second redrive is refused.
+const IN_PROGRESS: &str = "the dead letters of this one are being sent again already: wait for the end of that, or end it and begin anew\n";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReplayRequest {
+    /// `NAMESPACE/NAME`, also with `trigger/` or `subscription/` before it.
+    trigger: String,
+    /// A time, how long ago, `earliest`, `CORE:POSITION`, or `dead-letters`.
+    from: String,
+    #[serde(default)]
+    dry_run: bool,
+    /// Events a second; 0 = as fast as they are taken.
+    #[serde(default)]
+    rate: u32,
+}
+
+/// Where to begin.
+#[derive(Debug, PartialEq, Eq)]
+enum ReplayStart {
+    Time(u64),
+    /// In this one's log: those of other cores have positions of their own.
+    Position(EventPosition),
+    DeadLetters,
+}
+
+impl ReplayStart {
+    /// `logs`: how many there are.
+    fn read(text: &str, logs: usize) -> Result<Self> {
+        match text {
+            "dead-letters" => return Ok(Self::DeadLetters),
+            "earliest" => return Ok(Self::Time(0)),
+            _ => {}
+        }
+        if let Ok(position) = text.parse() {
+            if logs > 1 {
+                bail!(
+                    "a position is one log's, and there are {logs}: write CORE:POSITION, as a trace shows it, like 0:{text}"
+                );
+            }
+            return Ok(Self::Position((0, position)));
+        }
+        let place = text.split_once(':').map(|(core, position)| (core.parse(), position.parse()));
+        if let Some((Ok(core), Ok(position))) = place {
+            if core >= logs {
+                bail!("core {core} has no log: their numbers are 0 to {}", logs.saturating_sub(1));
+            }
+            return Ok(Self::Position((core, position)));
+        }
+        let since = time(text).context("--from takes earliest, dead-letters, a time or CORE:POSITION")?;
+        Ok(Self::Time(since))
+    }
+
+    fn takes(&self, place: EventPosition, at_ms: u64) -> bool {
+        match self {
+            Self::Time(since) => at_ms >= *since,
+            Self::Position((core, first)) => place.0 == *core && place.1 >= *first,
+            Self::DeadLetters => false, // one by one
+        }
+    }
+}
+
+/// Answers with a line of JSON now and then, and one at the end. Who hangs up ends it.
+pub(crate) async fn replay(
+    State(admin): State<Arc<AdminServer>>,
+    Query(order): Query<ReplayRequest>,
+) -> Response {
+    if admin.health.orphaned.load(Relaxed) {
+        return ORPHANED.into_response();
+    }
+    let table = admin.tables.load();
+    let (path, stream, reader) = match subscriber_ref::named(&table, &order.trigger) {
+        Ok(whom) => (whom.path.to_owned(), Arc::clone(whom.stream), Arc::clone(whom.subscriber)),
+        Err(why) => return (StatusCode::NOT_FOUND, format!("{why}\n")).into_response(),
+    };
+    let from = match ReplayStart::read(&order.from, admin.logs.len()) {
+        Ok(from) => from,
+        Err(why) => return (StatusCode::BAD_REQUEST, format!("{why:#}\n")).into_response(),
+    };
+    let turn = match &from {
+        ReplayStart::DeadLetters if !order.dry_run => match admin.redrives.acquire(&reader.name) {
+            None => return (StatusCode::CONFLICT, IN_PROGRESS).into_response(),
+            turn => turn,
+        },
+        _ => None,
+    };
+    let (copies, hear) = mpsc::channel(IN_FLIGHT_MAX);
+    let (say, lines) = mpsc::channel::<String>(IN_FLIGHT_MAX);
+    let (reading, name, addressee) = (Arc::clone(&admin), stream.name.clone(), reader.name.clone());
+    let arrives = stream.guards_loops;
+    let reader_thread = tokio::task::spawn_blocking(move || {
+        let copier = EventCopier { logs: &reading.logs, stream: &name, arrives, reader: &reader, copies };
+        match from {
+            ReplayStart::DeadLetters => copier.dead_letters(),
+            from => copier.history(&from),
+        }
+    });
+    tokio::spawn(async move {
+        let to = ReplayTarget { path: &path, stream: &stream.name, subscriber: &addressee };
+        let told = append(&admin, &order, &to, hear, &say).await;
+        drop(turn); // what it sent is noted, and no letter any more
+        let last = match (told, reader_thread.await) {
+            (Some(told), Ok(Ok(()))) => told,
+            (None, _) => return, // the asker has gone
+            (_, Ok(Err(why))) => json!({ "error": format!("{why:#}") }),
+            (_, Err(_)) => json!({ "error": "the reading thread panicked" }),
+        };
+        drop(say.send(format!("{last}\n")).await);
+    });
+    let lines = futures_util::stream::unfold(lines, |mut lines| async {
+        lines.recv().await.map(|line| (Ok::<_, Infallible>(line), lines))
+    });
+    Body::from_stream(lines).into_response()
+}
+
+/// Reads events and makes copies of them.
+struct EventCopier<'a> {
+    logs: &'a [PathBuf],
+    stream: &'a str,
+    /// At a broker, whose subscribers' filters know when.
+    arrives: bool,
+    reader: &'a Subscriber,
+    copies: mpsc::Sender<Vec<u8>>,
+}
+
+impl EventCopier<'_> {
+    /// All letters that are open by now, however many.
+    fn dead_letters(&self) -> Result<()> {
+        let wish = DeadLetterQuery { subscriber: Some(&self.reader.name), until_ms: time("0s")? };
+        dead_letters::each_page(self.logs, &wish, |open| {
+            let mut open: BTreeSet<EventPosition> = open.into_keys().map(|(place, _)| place).collect();
+            if open.is_empty() {
+                return Ok(());
+            }
+            each_event(self.logs, |place, stream, _, payload| match open.remove(&place) {
+                true if *stream == *self.stream => self.copy(place, payload, |_| true),
+                _ => Ok(()),
+            })?;
+            Ok(())
+        })
+    }
+
+    /// All events from somewhere on that the subscriber's filter wants. Copies are for one subscriber, and not part of it.
+    fn history(&self, from: &ReplayStart) -> Result<()> {
+        let mut seen = BTreeSet::new();
+        each_event(self.logs, |place, stream, at_ms, payload| {
+            if *stream != *self.stream || !from.takes(place, at_ms) || !seen.insert(place) {
+                return Ok(());
+            }
+            let seen = |record: &EventRecord| match record.clone() {
+                record if self.arrives => record.arrived_at(at_ms),
+                record => record,
+            };
+            let is_wanted = |record: &EventRecord| {
+                !record.is_addressed && matches(&self.reader.filter, &seen(record), &Steps::default())
+            };
+            self.copy(place, payload, is_wanted)
+        })?;
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        place: EventPosition,
+        payload: &[u8],
+        is_wanted: impl Fn(&EventRecord) -> bool,
+    ) -> io::Result<()> {
+        let record = EventRecord::decode(Bytes::copy_from_slice(payload)).ok().filter(is_wanted);
+        let Some(record) = record else { return Ok(()) };
+        let sent = self.copies.blocking_send(addressed(&record, &self.reader.name, place));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe.into()) // nobody listens any more
+    }
+}
+
+/// Appends copies as they come; what there is to tell at the end, or `None` if nobody listens.
+async fn append(
+    admin: &AdminServer,
+    order: &ReplayRequest,
+    to: &ReplayTarget<'_>,
+    mut hear: mpsc::Receiver<Vec<u8>>,
+    say: &mpsc::Sender<String>,
+) -> Option<Value> {
+    let (began, mut told_at, mut sent) = (Instant::now(), Instant::now(), 0_u64);
+    let tell = |sent: u64, done: bool| json!({ "sent": sent, "dryRun": order.dry_run, "done": done });
+    while let Some(copy) = hear.recv().await {
+        if !order.dry_run {
+            if let Err(why) = take_in(admin, to, copy).await {
+                return Some(json!({ "error": format!("{why:#}"), "sent": sent }));
+            }
+            if order.rate > 0 {
+                let due = began + Duration::from_secs_f64((sent + 1) as f64 / f64::from(order.rate));
+                tokio::time::sleep(due.saturating_duration_since(Instant::now())).await;
+            }
+        }
+        sent += 1;
+        if told_at.elapsed() >= PROGRESS_EVERY {
+            told_at = Instant::now();
+            say.send(format!("{}\n", tell(sent, false))).await.ok()?;
+        }
+    }
+    Some(tell(sent, true))
+}
+
+/// Whom copies are for.
+struct ReplayTarget<'a> {
+    path: &'a str,
+    stream: &'a str,
+    /// By its durable name.
+    subscriber: &'a str,
+}
+
+impl ReplayTarget<'_> {
+    /// A copy that nobody is there for would be taken in, and delivered to nobody.
+    fn is_there(&self, table: &RoutingTable) -> bool {
+        let stream = table.streams.get(self.path);
+        stream.is_some_and(|stream| stream.subscribers.iter().any(|one| *one.name == *self.subscriber))
+    }
+}
+
+async fn take_in(admin: &AdminServer, to: &ReplayTarget<'_>, copy: Vec<u8>) -> Result<()> {
+    if !to.is_there(&admin.tables.load()) {
+        bail!("the subscriber was deleted meanwhile, or is not Ready any more");
+    }
+    for _ in 0..ATTEMPTS_MAX {
+        let answer = admin.senders.copy(to.stream, to.path, copy.clone()).await;
+        match answer.status {
+            202 => return Ok(()),
+            503 => tokio::time::sleep(RETRY_AFTER).await, // full for now
+            status => bail!("a copy was refused: {status} {}", String::from_utf8_lossy(&answer.body).trim()),
+        }
+    }
+    bail!("the log has no room for copies")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_names_its_log_where_there_are_several() {
+        assert_eq!(ReplayStart::read("1:77", 2).unwrap(), ReplayStart::Position((1, 77)));
+        assert_eq!(ReplayStart::read("77", 1).unwrap(), ReplayStart::Position((0, 77)));
+        assert_eq!(ReplayStart::read("earliest", 2).unwrap(), ReplayStart::Time(0));
+        assert_eq!(ReplayStart::read("1970-01-01T00:00:01Z", 2).unwrap(), ReplayStart::Time(1000));
+        for (text, logs, why) in [
+            ("77", 2, "0:77"),
+            ("2:77", 2, "0 to 1"),
+            ("1:x", 2, "CORE:POSITION"),
+            ("soon", 1, "dead-letters"),
+        ] {
+            let refused = format!("{:#}", ReplayStart::read(text, logs).unwrap_err());
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+        let from = ReplayStart::Position((1, 77));
+        assert!(from.takes((1, 77), 0) && !from.takes((1, 76), 9) && !from.takes((0, 78), 9));
+    }
+}

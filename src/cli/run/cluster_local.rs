@@ -1,0 +1,68 @@
+//! The way from instances to each other: names that lead to a gateway of their own.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use ::control::dns::{DnsServer, InstanceGateway};
+use ::control::runtime::may_mount;
+use dataplane::service_names::SearchDomains;
+use dataplane::table_publisher::TablePublisher;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::sockets::BACKLOG;
+use crate::config::RunConfig;
+
+/// What a host calls the interface that leads nowhere else.
+const LOOPBACK: &[u8] = b"lo";
+
+/// Where callers inside come in.
+pub(super) struct ClusterLocalGateway {
+    /// Two listeners for each core, in the clear and for TLS, none where names lead nowhere; and what names without a
+    /// dot are in.
+    pub(super) listeners: (Vec<(TcpListener, TcpListener)>, Arc<SearchDomains>),
+    /// As instances are told, or why they cannot be.
+    pub(super) gateway: Result<InstanceGateway, String>,
+}
+
+/// Never handed to a successor, whose instances have a gateway of its own.
+pub(super) fn open(config: &RunConfig, tables: &Arc<TablePublisher>) -> ClusterLocalGateway {
+    let domains = Arc::default();
+    match make(config, tables, &domains) {
+        Ok((doors, gateway)) => ClusterLocalGateway { listeners: (doors, domains), gateway: Ok(gateway) },
+        Err(why) => ClusterLocalGateway { listeners: (Vec::new(), domains), gateway: Err(why) },
+    }
+}
+
+fn make(
+    config: &RunConfig,
+    tables: &Arc<TablePublisher>,
+    domains: &Arc<SearchDomains>,
+) -> Result<(Vec<(TcpListener, TcpListener)>, InstanceGateway), String> {
+    if !may_mount() {
+        return Err("the appliance is not root".to_owned());
+    }
+    let server = DnsServer::bind(&config.data)?;
+    let listeners = || listeners(config.workers).map_err(|why| format!("on loopback: {why}"));
+    let ((plain, http), (by_tls, https)) = (listeners()?, listeners()?);
+    let gateway = InstanceGateway { server: server.address(), host_ports: (http, https) };
+    server.serve(Arc::clone(tables), Arc::clone(domains)).map_err(|why| why.to_string())?;
+    Ok((plain.into_iter().zip(by_tls).collect(), gateway))
+}
+
+/// Of a free port, one for each core. On every address, because names lead to many, and of this interface alone, so
+/// that nobody comes in from outside.
+fn listeners(cores: usize) -> io::Result<(Vec<TcpListener>, u16)> {
+    let (mut all, mut port) = (Vec::new(), 0);
+    for _ in 0..cores {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM.cloexec(), Some(Protocol::TCP))?;
+        socket.bind_device(Some(LOOPBACK))?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+        socket.listen(BACKLOG)?;
+        let listener = TcpListener::from(socket);
+        port = listener.local_addr()?.port();
+        all.push(listener);
+    }
+    Ok((all, port))
+}

@@ -1,0 +1,105 @@
+//! One process after another on the same data folder and the same listening sockets, without a gap.
+//!
+//! ```text
+//! new                                   old
+//!  |--- Hello (what it is to listen at) -->|  refuses what does not fit
+//!  |<-- Sockets, and their descriptors ----|
+//!  |                                       |  ends API, controllers and store; ends events, gives the logs away;
+//!  |<-- Yours ------------------------------|  lets go of the folder. HTTP goes on, by the last table
+//!  |  opens all of it, serves              |
+//!  |--- Up ------------------------------->|  takes nothing more in, ends what it has, then itself
+//! ```
+//!
+//! Connections that come meanwhile wait in the kernel's queues, which belong to the sockets and not to a process.
+//! Instances are not handed over: each dies with the process that started it, so the old one keeps its own until
+//! its last request is answered, and the new one starts others.
+
+mod fits;
+mod handover_state;
+mod pending;
+mod predecessor;
+mod successor;
+mod wire;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use handover_state::HandoverState;
+pub(super) use predecessor::{HandoverListener, PendingHandover, Successor};
+pub(super) use successor::{Predecessor, begin};
+
+/// Changes whenever the two sides could misunderstand each other.
+const PROTOCOL: u32 = 1;
+
+/// In the data folder; whoever can reach it may take everything over, so it is the owner's alone.
+const SOCKET: &str = "takeover.sock";
+
+/// A word between the processes takes microseconds. What waits for more than a word has a limit of its own.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The old process ends requests to its API, deliveries and writes to its logs within this.
+const HANDOVER_MAX: Duration = Duration::from_secs(60);
+
+/// What the new process wants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct HandoverRequest {
+    protocol: u32,
+    version: String,
+    workers: usize,
+    /// As it was told: port 0 stands for whatever it is.
+    addresses: Vec<(ListenerName, SocketAddr)>,
+}
+
+/// What it gets.
+#[derive(Debug, Serialize, Deserialize)]
+enum HandoverOffer {
+    /// One descriptor for each follows.
+    Sockets(Vec<ListenerName>),
+    Refused(String),
+}
+
+/// The store, the logs and the folder are the new process's.
+#[derive(Debug, Serialize, Deserialize)]
+struct StateReleased;
+
+/// The new process serves.
+#[derive(Debug, Serialize, Deserialize)]
+struct SuccessorReady;
+
+/// What a listening socket is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum ListenerName {
+    Http,
+    Https,
+    Private,
+    PrivateHttps,
+    Events,
+    EventsHttps,
+    Api,
+    Admin,
+}
+
+impl ListenerName {
+    /// The flag that says where it listens.
+    const fn flag(self) -> &'static str {
+        match self {
+            Self::Http => "--http",
+            Self::Https => "--https",
+            Self::Private => "--private",
+            Self::PrivateHttps => "--private-https",
+            Self::Events => "--events",
+            Self::EventsHttps => "--events-https",
+            Self::Api => "--api",
+            Self::Admin => "--admin",
+        }
+    }
+}
+
+/// A path of any length, where a socket's address has 108 bytes: through the folder's descriptor.
+fn socket_path(folder: &std::fs::File) -> std::path::PathBuf {
+    use std::os::fd::AsRawFd;
+    Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(SOCKET)
+}

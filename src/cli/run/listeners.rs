@@ -1,0 +1,75 @@
+//! Which listeners each core has, and what clients are shown at those for TLS.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use dataplane::core::{ClusterLocalListeners, HttpsListener};
+use dataplane::service_names::SearchDomains;
+use dataplane::table_publisher::TablePublisher;
+use dataplane::tls::{TlsServerConfig, TlsVersionMin};
+
+use super::cores::PerCoreConfig;
+use super::events_tls::EventsTls;
+use super::logs::CoreLogs;
+use crate::config::TlsVersion;
+
+/// What the cores listen on.
+pub(super) struct CoreListeners {
+    pub(super) http: Vec<TcpListener>,
+    pub(super) https: Vec<TcpListener>,
+    pub(super) private: Vec<TcpListener>,
+    pub(super) private_https: Vec<TcpListener>,
+    /// In the clear and for TLS, and what names without a dot are in there.
+    pub(super) cluster_local: (Vec<(TcpListener, TcpListener)>, Arc<SearchDomains>),
+    pub(super) events: Vec<TcpListener>,
+    pub(super) events_https: Vec<TcpListener>,
+    /// What is shown at the last ones.
+    pub(super) events_tls: Option<EventsTls>,
+}
+
+impl CoreListeners {
+    /// A place for each core.
+    pub(super) fn addresses(
+        self,
+        tables: &Arc<TablePublisher>,
+        oldest: TlsVersion,
+        logs: Vec<CoreLogs>,
+    ) -> Result<Vec<PerCoreConfig>> {
+        let oldest = match oldest {
+            TlsVersion::V12 => TlsVersionMin::Tls12,
+            TlsVersion::V13 => TlsVersionMin::Tls13,
+        };
+        let own = self.events_tls.as_ref().map(EventsTls::own).unwrap_or_default();
+        let everybody = TlsServerConfig::from(tables, oldest).context("TLS")?;
+        let callers_inside = TlsServerConfig::cluster_local(tables, oldest).context("TLS")?;
+        let senders = TlsServerConfig::with_own(tables, &own, oldest).context("TLS")?;
+
+        let mut https = by_tls(self.https, &everybody);
+        let mut private = self.private.into_iter();
+        let mut private_https = by_tls(self.private_https, &callers_inside);
+        let (inside, domains) = self.cluster_local;
+        let mut inside = inside.into_iter();
+        let mut events_tls = by_tls(self.events_https, &senders);
+        let places =
+            self.http.into_iter().zip(self.events).zip(logs).map(|((http, events), logs)| PerCoreConfig {
+                http,
+                https: https.next(),
+                private: private.next(),
+                private_https: private_https.next(),
+                cluster_local: inside.next().map(|(http, listener)| ClusterLocalListeners {
+                    http,
+                    https: HttpsListener { listener, server_config: callers_inside.clone() },
+                    domains: Arc::clone(&domains),
+                }),
+                events,
+                events_tls: events_tls.next(),
+                logs,
+            });
+        Ok(places.collect())
+    }
+}
+
+fn by_tls(listeners: Vec<TcpListener>, terms: &TlsServerConfig) -> impl Iterator<Item = HttpsListener> {
+    listeners.into_iter().map(|listener| HttpsListener { listener, server_config: terms.clone() })
+}

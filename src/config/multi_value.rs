@@ -1,0 +1,74 @@
+//! Settings that may be given more than once: as a flag again and again, as a list in the file, and in one variable with `;`
+//! between.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer};
+
+/// What one flag, one variable or one entry of the file's list says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ManyValues<T>(pub(super) Vec<T>);
+
+impl<T: FromStr> FromStr for ManyValues<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        pieces(text).map(str::parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// An entry of a list is one value, whatever is in it.
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for ManyValues<T> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        T::deserialize(input).map(|one| Self(vec![one]))
+    }
+}
+
+/// What is between the `;` that are neither quoted nor behind a backslash: a command of `--image` may well have some of its
+/// own. Nothing between two of them is nothing given.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let (mut quote, mut is_escaped) = (None, false);
+    let ends = move |c: char| {
+        let (was_escaped, was_quoted) = (std::mem::take(&mut is_escaped), quote.is_some());
+        match c {
+            _ if was_escaped => {}
+            '\\' if quote != Some('\'') => is_escaped = true,
+            _ if quote == Some(c) => quote = None,
+            '\'' | '"' if quote.is_none() => quote = Some(c),
+            _ => {}
+        }
+        c == ';' && !was_escaped && !was_quoted
+    };
+    text.split(ends).map(str::trim).filter(|piece| !piece.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ImageRule;
+
+    #[test]
+    fn semicolons_part_values_unless_they_are_quoted() {
+        for (text, parts) in [
+            ("", [].as_slice()),
+            ("a", &["a"]),
+            (" a ;b;; c; ", &["a", "b", "c"]),
+            ("a='x; y';b", &["a='x; y'", "b"]),
+            ("a=\"it's; so\"; b", &["a=\"it's; so\"", "b"]),
+            (r"a=x\;y;b", &[r"a=x\;y", "b"]),
+            (r#"a="\";";b"#, &[r#"a="\";""#, "b"]),
+            (r"a='\';b", &[r"a='\'", "b"]),
+        ] {
+            assert_eq!(pieces(text).collect::<Vec<_>>(), parts, "{text}");
+        }
+    }
+
+    /// A shell's line was cut at its first `;`, and refused for an open quote.
+    #[test]
+    fn an_image_may_be_a_line_for_a_shell() {
+        let ManyValues(rules) =
+            "a=/bin/sh -c 'sleep 1; exec b';c=/bin/d".parse::<ManyValues<ImageRule>>().unwrap();
+        let commands: Vec<_> = rules.iter().map(|rule| rule.command.clone()).collect();
+        assert_eq!(commands, [vec!["/bin/sh", "-c", "sleep 1; exec b"], vec!["/bin/d"]]);
+    }
+}

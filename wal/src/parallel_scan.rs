@@ -1,0 +1,106 @@
+//! Segments read and scanned by several threads, ahead of the one who applies them in order.
+//!
+//! A segment is read through its map: the pages are in the cache or come into it, and no byte is copied.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+
+use bytes::Bytes;
+
+use crate::error::Error;
+use crate::header::SegmentHeader;
+use crate::limits::READERS_MAX;
+use crate::map::{SegmentMap, populate};
+use crate::recovery::read_up_to;
+use crate::scan::{ScanResult, scan};
+use crate::segment::read_ahead;
+
+/// A file with a good header.
+pub(crate) struct SegmentCandidate {
+    pub(crate) header: SegmentHeader,
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+}
+
+/// A segment as it was found.
+pub(crate) struct SegmentScan {
+    pub(crate) header: SegmentHeader,
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    /// `None` when the file is too short for one, or cannot be read in places.
+    pub(crate) map: Option<SegmentMap>,
+    /// As many as the header says; zeros where the file has none.
+    pub(crate) bytes: Bytes,
+    /// What the file has.
+    pub(crate) length: usize,
+    pub(crate) scan: ScanResult,
+}
+
+/// Reads all candidates, each with whether another comes after it, and hands them over in order.
+///
+/// # Errors
+/// The first that a file or `take` ran into; nothing after it is handed over.
+pub(crate) fn read_in_order(
+    candidates: Vec<SegmentCandidate>,
+    mut take: impl FnMut(SegmentScan) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let count = candidates.len();
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let readers = READERS_MAX.min(cores).min(count / 2).max(1);
+    let mut shares: Vec<Vec<(SegmentCandidate, bool)>> = (0..readers).map(|_| Vec::new()).collect();
+    for (nth, candidate) in candidates.into_iter().enumerate() {
+        shares[nth % readers].push((candidate, nth + 1 < count));
+    }
+    if let [share] = &mut shares[..] {
+        // Not worth a thread.
+        return share.drain(..).try_for_each(|(candidate, continued)| take(read(candidate, continued)?));
+    }
+    thread::scope(|scope| {
+        let start = |share: Vec<(SegmentCandidate, bool)>| {
+            // One ahead of who takes it, and one being read: so much memory is mapped at a time.
+            let (done, next) = sync_channel(1);
+            scope.spawn(move || {
+                for (candidate, continued) in share {
+                    if done.send(read(candidate, continued)).is_err() {
+                        return; // an error ended it all
+                    }
+                }
+            });
+            next
+        };
+        let readings: Vec<Receiver<_>> = shares.into_iter().map(start).collect();
+        for nth in 0..count {
+            let Ok(reading) = readings[nth % readers].recv() else { break }; // it panicked, and so does the scope
+            take(reading?)?;
+        }
+        Ok(())
+    })
+}
+
+fn read(candidate: SegmentCandidate, continued: bool) -> Result<SegmentScan, Error> {
+    let SegmentCandidate { header, file, path } = candidate;
+    let capacity = header.capacity as usize;
+    if let Some((map, bytes)) = map_whole(&file, header.capacity) {
+        let scan = scan(&bytes, &header, continued);
+        if !map.is_broken() {
+            return Ok(SegmentScan { header, file, path, map: Some(map), bytes, length: capacity, scan });
+        }
+    }
+    // Too short, or a page cannot be had: reading says which.
+    let mut bytes = vec![0; capacity];
+    let length =
+        read_up_to(&file, &mut bytes).map_err(Error::io(&path, "read a segment (see its disk's log)"))?;
+    let scan = scan(&bytes, &header, continued);
+    Ok(SegmentScan { header, file, path, map: None, bytes: bytes.into(), length, scan })
+}
+
+/// The first `length` bytes, in memory; `None` when the file is shorter.
+pub(crate) fn map_whole(file: &File, length: u32) -> Option<(SegmentMap, Bytes)> {
+    let map = SegmentMap::new(file, length).ok()?;
+    let bytes = map.slice(0..length as usize)?;
+    read_ahead(file);
+    populate(&bytes);
+    Some((map, bytes))
+}

@@ -1,0 +1,65 @@
+//! Paging in ahead: a backlog that was written long ago is read from the disk by a thread that may wait,
+//! before a core touches it through the map.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::log::WriteAheadLog;
+use crate::map;
+use crate::position::{LogPosition, StreamId};
+
+/// Bytes of a segment that are to be in memory soon.
+#[derive(Debug)]
+pub struct ReadaheadRequest {
+    ranges: Range<LogPosition>,
+    bytes: Bytes,
+}
+
+impl ReadaheadRequest {
+    /// Where records lie that can be read without the disk once [`PageIn::run`] has returned.
+    #[must_use]
+    pub fn ranges(&self) -> Range<LogPosition> {
+        self.ranges.clone()
+    }
+
+    /// Reads the pages; waits for the disk. What cannot be read is left for the reader to find out.
+    pub fn run(&self) {
+        map::populate(&self.bytes);
+    }
+}
+
+/// What a reader takes for granted, and how much it wants at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadaheadWindow {
+    /// The newest bytes of the log, which are in memory because they were written a while ago only.
+    pub recent_bytes: u64,
+    /// Read at a time.
+    pub window_bytes: u32,
+    /// Beyond the window, for a record that begins in it.
+    pub record_bytes: u32,
+}
+
+impl WriteAheadLog {
+    /// What should be paged in before the stream is read from `from`; `None` if that is recent, or lies in
+    /// `warm`, or there is nothing.
+    #[must_use]
+    pub fn page_in(
+        &self,
+        stream: StreamId,
+        from: LogPosition,
+        warm: &Range<LogPosition>,
+        ahead: ReadaheadWindow,
+    ) -> Option<ReadaheadRequest> {
+        let spot = self.ledger.streams.get(&stream.get())?.index.first_from(from)?;
+        let place = LogPosition::new(spot.base + u64::from(spot.offset));
+        if warm.contains(&place) || place.get().saturating_add(ahead.recent_bytes) >= self.durable.get() {
+            return None;
+        }
+        let segment = self.segment(spot.base)?;
+        let window = segment.used.min(spot.offset.saturating_add(ahead.window_bytes));
+        let end = segment.used.min(window.saturating_add(ahead.record_bytes));
+        let bytes = segment.map.slice(spot.offset as usize..end as usize)?;
+        Some(ReadaheadRequest { ranges: place..LogPosition::new(spot.base + u64::from(window)), bytes })
+    }
+}

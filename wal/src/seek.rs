@@ -1,0 +1,69 @@
+//! Reading again from a time or a place: what a replay asks of the log.
+
+use crate::codec::decode;
+use crate::index::IndexEntry;
+use crate::log::WriteAheadLog;
+use crate::position::{LogPosition, StreamId};
+use crate::read::LogRecord;
+
+impl WriteAheadLog {
+    /// Where to begin to read everything of the stream that arrived at `at_ms` (milliseconds since 1970, the
+    /// appenders' clock) or later: at the oldest such event, or at the end when there is none.
+    ///
+    /// What follows in the log's order may be older where the clock stepped back; nothing before is younger.
+    /// An event that is not durable yet counts as young. Costs the reading of some 256 records at most, and
+    /// of those of the stream that were moved.
+    #[must_use]
+    pub fn position_at_time(&self, stream: StreamId, at_ms: u64) -> LogPosition {
+        let Some(known) = self.ledger.streams.get(&stream.get()) else { return self.visible };
+        let (mut native, moved) = known.index.since(at_ms);
+        let is_young = |spot: &IndexEntry| self.time_of(*spot).is_none_or(|found| found >= at_ms);
+        let native = native.find(is_young).map_or(self.visible, |spot| spot.origin);
+        let moved = moved.filter(|spot| spot.origin < native).filter(is_young).map(|spot| spot.origin).min();
+        moved.unwrap_or(native)
+    }
+
+    /// The stream's durable events at or after `from`, in order, as [`Log::read`] gives them one by one;
+    /// [`Position::ORIGIN`] is the beginning. Ends where nothing more is durable.
+    pub fn read_from(&self, stream: StreamId, from: LogPosition) -> impl Iterator<Item = LogRecord> {
+        let mut next = from;
+        std::iter::from_fn(move || {
+            let record = self.read(stream, next)?;
+            next = record.next;
+            Some(record)
+        })
+    }
+
+    /// Events of the stream in `from..to`, readable or not, durable or not.
+    #[must_use]
+    pub fn count(&self, stream: StreamId, from: LogPosition, to: LogPosition) -> u64 {
+        let Some(known) = self.ledger.streams.get(&stream.get()) else { return 0 };
+        known.index.count_from(from).saturating_sub(known.index.count_from(to.max(from)))
+    }
+
+    /// From here on the stream's events take `bytes_max` together, headers counted, or a little less; `None` when
+    /// all of them take no more. Inside a segment the share is taken by number, not by size.
+    #[must_use]
+    pub fn position_by_size(&self, stream: StreamId, bytes_max: u64) -> Option<LogPosition> {
+        self.ledger.streams.get(&stream.get())?.index.newest(bytes_max)
+    }
+
+    /// What the stream's subscribers still need, in bytes of records: what a crash would leave of it.
+    #[must_use]
+    pub fn live_bytes_of(&self, stream: StreamId) -> u64 {
+        let Some(known) = self.ledger.streams.get(&stream.get()) else { return 0 };
+        known.done().map_or(0, |done| known.index.live_bytes(&done).map(|(_, bytes)| bytes).sum())
+    }
+
+    /// `None` when it cannot be read: not durable yet, or damaged.
+    fn time_of(&self, spot: IndexEntry) -> Option<u64> {
+        let place = spot.base + u64::from(spot.offset);
+        if place >= self.durable.get() {
+            return None;
+        }
+        let segment = self.segment(spot.base)?;
+        let bytes = self.durable_bytes(segment)?;
+        let found = decode(&bytes, spot.offset as usize, segment.header.salt, LogPosition::new(place))?;
+        Some(found.head.at_ms)
+    }
+}
