@@ -155,10 +155,10 @@ pub struct RequestTimeouts {
     pub response_start: Duration,
     /// Between two bytes of the response (`idleTimeoutSeconds`).
     pub idle: Duration,
-    /// Between two bytes of the request's body while there is no response; `None`: as long as everywhere.
-    pub request_body: Option<Duration>,
-    /// Without a byte in either direction once there is a response; `None`: as long as everywhere.
-    pub stream_idle: Option<Duration>,
+    /// Between two bytes of the request's body while there is no response, if that is set for the backend.
+    pub request_body: OwnTimeout,
+    /// Without a byte in either direction once there is a response, if that is set for the backend.
+    pub stream_idle: OwnTimeout,
 }
 
 impl RequestTimeouts {
@@ -167,9 +167,33 @@ impl RequestTimeouts {
         total: Duration::ZERO,
         response_start: Duration::ZERO,
         idle: Duration::ZERO,
-        request_body: None,
-        stream_idle: None,
+        request_body: OwnTimeout::NONE,
+        stream_idle: OwnTimeout::NONE,
     };
+}
+
+/// A timeout that may be set for one backend, in milliseconds. Four bytes and not the sixteen of an `Option<Duration>`: a table
+/// of 100,000 routes has 200,000 of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnTimeout(u32);
+
+impl OwnTimeout {
+    /// The setting of the whole appliance holds.
+    pub const NONE: Self = Self(u32::MAX);
+
+    /// Longer ones than 49 days are cut to that.
+    #[must_use]
+    pub fn new(wait: Option<Duration>) -> Self {
+        wait.map_or(Self::NONE, |wait| {
+            Self(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).min(u32::MAX - 1))
+        })
+    }
+
+    /// `None`: the setting of the whole appliance holds.
+    #[must_use]
+    pub fn get(self) -> Option<Duration> {
+        (self != Self::NONE).then(|| Duration::from_millis(self.0.into()))
+    }
 }
 
 /// A durable sequence of events with its readers: a Broker's or a Channel's data plane.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use dataplane::table::{Protocol, RequestTimeouts};
+use dataplane::table::{OwnTimeout, Protocol, RequestTimeouts};
 use serde::Deserialize;
 
 use super::value::{Wait, is_domain};
@@ -93,8 +93,8 @@ impl FromStr for RouteRule {
         let (list, options) = list.split_once('?').unwrap_or((list, ""));
         let options = RouteOptions::parse(options)?;
         let timeouts = RequestTimeouts {
-            request_body: options.request_body_timeout,
-            stream_idle: options.stream_idle_timeout,
+            request_body: OwnTimeout::new(options.request_body_timeout),
+            stream_idle: OwnTimeout::new(options.stream_idle_timeout),
             ..RequestTimeouts::NONE
         };
         let tls = options.tls_rule(&host, by_tls)?;
@@ -214,7 +214,7 @@ mod tests {
                 .unwrap();
         let named = RouteTarget::Name("localhost".to_owned(), 9100);
         assert_eq!(rule.targets, [named, RouteTarget::Address(([127, 0, 0, 1], 1).into())]);
-        let timeouts = (rule.timeouts.stream_idle, rule.timeouts.request_body);
+        let timeouts = (rule.timeouts.stream_idle.get(), rule.timeouts.request_body.get());
         assert_eq!(timeouts, (Some(Duration::from_secs(3600)), Some(Duration::ZERO)));
         assert!("a=127.0.0.1:1?stream-idle-timeout=5".parse::<RouteRule>().is_err());
     }

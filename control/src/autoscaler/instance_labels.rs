@@ -27,6 +27,11 @@ impl Instance {
             spawn: spawned.duration_since(self.started),
             listen: now.duration_since(spawned),
         });
-        Box::new(InstanceStart { pod: pod_name(&self.spec.revision, self.lineage).into(), start, found })
+        Box::new(InstanceStart {
+            pod: pod_name(&self.spec.revision, self.lineage).into(),
+            start,
+            found,
+            unrestricted: false,
+        })
     }
 }

@@ -92,7 +92,7 @@ impl Publisher {
                 .iter()
                 .map(|address| {
                     let is_same = |endpoint: &&Arc<Endpoint>| {
-                        (endpoint.address, endpoint.unrestricted) == (*address, unrestricted)
+                        (endpoint.address, endpoint.is_unrestricted()) == (*address, unrestricted)
                     };
                     let same = known.iter().find(is_same).map(Arc::clone);
                     same.unwrap_or_else(|| model.endpoint(*address, unrestricted))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::allocator::{self, LongLivedScope};
 use dataplane::load::BackendLoad;
-use dataplane::table::{Backend, Endpoint, Route, RoutingTable};
+use dataplane::table::{Backend, Endpoint, InstanceStart, Route, RoutingTable};
 use dataplane::tls::{CertificateStore, TlsClientConfig};
 
 use super::BackendSpec;
@@ -107,7 +107,9 @@ impl RoutingModel {
     /// are free for these.
     pub(super) fn endpoint(&mut self, address: SocketAddr, unrestricted: bool) -> Arc<Endpoint> {
         self.address_id += 1;
-        Arc::new(Endpoint { id: self.address_id, address, load: Arc::default(), start: None, unrestricted })
+        let start =
+            unrestricted.then(|| Box::new(InstanceStart { unrestricted, ..InstanceStart::default() }));
+        Arc::new(Endpoint { id: self.address_id, address, load: Arc::default(), start })
     }
 
     /// The backend is another one now: so are the routes that lead to it.

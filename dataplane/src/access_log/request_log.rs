@@ -175,6 +175,7 @@ mod tests {
             pod: "hello-00001-deployment-x".into(),
             start: Some(start),
             found: None,
+            unrestricted: false,
         }));
         let mut head = RequestHead::default();
         assert!(matches!(parse_request(request.as_bytes(), &mut head), Parsed::Head { .. }), "{request}");

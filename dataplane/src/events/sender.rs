@@ -198,7 +198,8 @@ impl HttpSender {
             let edited =
                 place.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
             let sent = edited.as_ref().unwrap_or(sent);
-            let Endpoint { id, address, unrestricted, .. } = *place.endpoint;
+            let Endpoint { id, address, .. } = *place.endpoint;
+            let unrestricted = place.endpoint.is_unrestricted();
             let trust = place.backend().tls.clone();
             let to =
                 UpstreamAddress { address, key: PoolKey::Endpoint(id), tls: trust.as_deref(), unrestricted };

@@ -113,7 +113,7 @@ impl Http2Client {
         due: Option<Tick>,
     ) -> io::Result<Http2StreamPermit> {
         let to = endpoint.address;
-        if !endpoint.unrestricted {
+        if !endpoint.is_unrestricted() {
             self.targets.admit_connect(to)?;
         }
         let line = Rc::clone(self.lines.borrow_mut().entry(endpoint.id).or_default());

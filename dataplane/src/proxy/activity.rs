@@ -30,8 +30,8 @@ impl IdleTimeouts {
     pub(super) fn of(limits: &HttpLimits, timeouts: &RequestTimeouts) -> Self {
         let limit = |wait: Duration| (!wait.is_zero()).then_some(wait);
         Self {
-            request_body: limit(timeouts.request_body.unwrap_or(limits.stall_max)),
-            stream: limit(timeouts.stream_idle.unwrap_or(limits.stream_idle_timeout)),
+            request_body: limit(timeouts.request_body.get().unwrap_or(limits.stall_max)),
+            stream: limit(timeouts.stream_idle.get().unwrap_or(limits.stream_idle_timeout)),
         }
     }
 }
@@ -172,14 +172,15 @@ mod tests {
     use ring::sim::{FaultProfile, Simulation};
 
     use super::*;
+    use crate::table::OwnTimeout;
 
     const BODY: Duration = Duration::from_secs(60);
     const STREAM: Duration = Duration::from_secs(300);
 
     fn timeouts(request_body: Duration, stream_idle: Duration) -> IdleTimeouts {
         let own = RequestTimeouts {
-            request_body: Some(request_body),
-            stream_idle: Some(stream_idle),
+            request_body: OwnTimeout::new(Some(request_body)),
+            stream_idle: OwnTimeout::new(Some(stream_idle)),
             ..RequestTimeouts::NONE
         };
         IdleTimeouts::of(&HttpLimits::default(), &own)

@@ -111,7 +111,8 @@ impl Proxy {
         due: Option<Tick>,
     ) -> io::Result<UpstreamLink> {
         let trust = backend.tls.as_ref();
-        let Endpoint { id, address, unrestricted, .. } = *endpoint;
+        let Endpoint { id, address, .. } = *endpoint;
+        let unrestricted = endpoint.is_unrestricted();
         let key = PoolKey::Endpoint(id);
         let link = match protocol {
             // Boxed: few requests open a connection, and every one would have room for a handshake by TLS.

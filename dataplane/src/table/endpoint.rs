@@ -17,12 +17,10 @@ pub struct Endpoint {
     pub load: Arc<EndpointLoad>,
     /// Where it comes from, if it is somebody's. Boxed: addresses, of which there are many, are nobody's.
     pub start: Option<Box<InstanceStart>>,
-    /// The operator named the address (`--route`), or it is a listener of ours by its name: the target policy is not asked.
-    pub unrestricted: bool,
 }
 
-/// What is known of an instance that was started for us.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What is known of an instance that was started for us, or of an address that is more than one among many.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InstanceStart {
     /// Its name in logs.
     pub pod: Box<str>,
@@ -30,6 +28,8 @@ pub struct InstanceStart {
     pub start: Option<StartupDuration>,
     /// What it was found to speak, if it was asked.
     pub found: Option<Protocol>,
+    /// The operator named the address (`--route`), or it is a listener of ours by its name: the target policy is not asked.
+    pub unrestricted: bool,
 }
 
 /// How long an instance took to come up.
@@ -46,13 +46,13 @@ impl Endpoint {
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self {
-            id: NEXT.fetch_add(1, Relaxed),
-            address,
-            load: Arc::default(),
-            start: None,
-            unrestricted: false,
-        }
+        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), start: None }
+    }
+
+    /// Whether the target policy is not asked about its address.
+    #[must_use]
+    pub fn is_unrestricted(&self) -> bool {
+        self.start.as_deref().is_some_and(|start| start.unrestricted)
     }
 
     /// What is spoken to it, where its backend says `usual`; `upgrades`: for a WebSocket. An instance that was found to
@@ -82,7 +82,7 @@ mod tests {
             (Some(H2c), Http1, true, Http1),
             (Some(Http1), Http1, false, Http1),
         ] {
-            let born = Some(Box::new(InstanceStart { pod: "p".into(), start: None, found }));
+            let born = Some(Box::new(InstanceStart { pod: "p".into(), found, ..InstanceStart::default() }));
             let endpoint = Endpoint { start: born, ..Endpoint::new(([127, 0, 0, 1], 1).into()) };
             assert_eq!(endpoint.protocol(usual, upgrades), spoken, "{found:?} {usual:?} {upgrades}");
         }

@@ -1,6 +1,6 @@
 //! Annotations of a template that say how long nothing may pass on the streams of its instances.
 
-use dataplane::table::RequestTimeouts;
+use dataplane::table::{OwnTimeout, RequestTimeouts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::kind_registry::FieldErrors;
@@ -17,8 +17,8 @@ const STREAM_IDLE_TIMEOUT: &str = "sluicegate.dev/stream-idle-timeout";
 pub fn stream_timeouts(meta: &ObjectMeta) -> RequestTimeouts {
     let wait = |key| annotation(meta, key).and_then(duration::parse_go);
     RequestTimeouts {
-        request_body: wait(REQUEST_BODY_TIMEOUT),
-        stream_idle: wait(STREAM_IDLE_TIMEOUT),
+        request_body: OwnTimeout::new(wait(REQUEST_BODY_TIMEOUT)),
+        stream_idle: OwnTimeout::new(wait(STREAM_IDLE_TIMEOUT)),
         ..RequestTimeouts::NONE
     }
 }
@@ -58,7 +58,7 @@ mod tests {
     fn timeouts_are_those_of_the_annotations() {
         let timeouts = stream_timeouts(&annotated("90s"));
         let ninety = Some(Duration::from_secs(90));
-        assert_eq!((timeouts.request_body, timeouts.stream_idle), (ninety, ninety));
+        assert_eq!((timeouts.request_body.get(), timeouts.stream_idle.get()), (ninety, ninety));
         assert_eq!(stream_timeouts(&ObjectMeta::default()), RequestTimeouts::NONE);
     }
 }
