@@ -4,24 +4,30 @@
 //! Runs on the control thread; the cores write counters, which are read here, and answer questions.
 
 mod flight;
+mod health;
 mod look;
 mod metrics;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Query, Request, State};
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use control::cross_origin::CrossOriginProtection;
 use dataplane::counters::CoreCounters;
 use dataplane::events::relay::Ways;
 use dataplane::inquiry;
 use dataplane::publish::Tables;
+use serde::Deserialize;
 
 pub(crate) use flight::Turns;
+pub(crate) use health::Health;
+use metrics::Detail;
 pub(crate) use metrics::Scaler;
 
 /// What the listener reports on.
@@ -40,23 +46,6 @@ pub(crate) struct Admin {
     pub(crate) redrives: Arc<Turns>,
 }
 
-/// What else would make a load balancer stop sending.
-#[derive(Debug, Default)]
-pub(crate) struct Health {
-    /// The stop was said; requests in flight end.
-    pub(crate) draining: AtomicBool,
-    /// A core's log failed: events are refused until a restart.
-    pub(crate) log_failed: AtomicBool,
-    /// A takeover failed late: API, events and logs are gone, and requests go on.
-    pub(crate) orphaned: AtomicBool,
-    /// What became of spans that were to be sent.
-    pub(crate) spans: Arc<SpanTally>,
-    /// How the files of `--manifests` are.
-    pub(crate) manifests: Arc<control::manifests::Tally>,
-    /// What the events of PingSources came to.
-    pub(crate) pings: Arc<control::controllers::sources::Tally>,
-}
-
 /// Spans that left the cores' queue.
 #[derive(Debug, Default)]
 pub(crate) struct SpanTally {
@@ -65,10 +54,15 @@ pub(crate) struct SpanTally {
     pub(crate) failed: AtomicU64,
 }
 
-/// The listener's routes.
-pub(crate) fn router(admin: Arc<Admin>, scaler: Scaler) -> Router {
+/// The listener's routes, behind `protection`.
+pub(crate) fn router(admin: Arc<Admin>, scaler: Scaler, protection: CrossOriginProtection) -> Router {
     Router::new()
-        .route("/metrics", get(async move |State(admin): State<Arc<Admin>>| show_metrics(&admin, &scaler)))
+        .route(
+            "/metrics",
+            get(async move |State(admin): State<Arc<Admin>>, Query(wanted): Query<Wanted>| {
+                show_metrics(&admin, &scaler, wanted.detail())
+            }),
+        )
         .route("/healthz", get(show_health))
         .route("/readyz", get(show_readiness))
         .route("/debug/connections", get(look::connections))
@@ -81,11 +75,38 @@ pub(crate) fn router(admin: Arc<Admin>, scaler: Scaler) -> Router {
             (StatusCode::NOT_FOUND, there)
         })
         .with_state(admin)
+        .layer(middleware::from_fn_with_state(Arc::new(protection), protect))
 }
 
-fn show_metrics(admin: &Admin, scaler: &Scaler) -> impl IntoResponse + use<> {
+/// Answers what a web page may have sent with why not.
+async fn protect(
+    State(protection): State<Arc<CrossOriginProtection>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (head, body) = request.into_parts();
+    match protection.check(&head) {
+        Ok(()) => next.run(Request::from_parts(head, body)).await,
+        Err(rejection) => (rejection.status(), format!("{rejection}\n")).into_response(),
+    }
+}
+
+/// What a scrape asks for.
+#[derive(Debug, Default, Deserialize)]
+struct Wanted {
+    /// `all`: each subscriber has lines of its own.
+    subscribers: Option<String>,
+}
+
+impl Wanted {
+    fn detail(&self) -> Detail {
+        if self.subscribers.as_deref() == Some("all") { Detail::All } else { Detail::Bounded }
+    }
+}
+
+fn show_metrics(admin: &Admin, scaler: &Scaler, detail: Detail) -> impl IntoResponse + use<> {
     const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match metrics::render(admin, scaler) {
+    match metrics::render(admin, scaler, detail) {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, TEXT)], text),
         Err(why) => {
             (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], why.to_string())
@@ -93,29 +114,20 @@ fn show_metrics(admin: &Admin, scaler: &Scaler) -> impl IntoResponse + use<> {
     }
 }
 
-/// Why nobody should count on a process that a takeover left behind.
-const ORPHANED: (StatusCode, &str) = (
-    StatusCode::SERVICE_UNAVAILABLE,
-    "a takeover failed: requests go on, API and events do not; run --takeover again, or restart\n",
-);
+/// The answer of a process that a takeover left behind.
+const ORPHANED: (StatusCode, &str) = (StatusCode::SERVICE_UNAVAILABLE, health::ORPHANED);
 
 /// Whoever restarts what is not well has to restart a process that cannot get well by itself.
-async fn show_health(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
-    if admin.health.orphaned.load(Relaxed) { ORPHANED } else { (StatusCode::OK, "ok\n") }
+async fn show_health(State(admin): State<Arc<Admin>>) -> Response {
+    if let Some(stalls) = admin.health.stalls.told() {
+        return (StatusCode::SERVICE_UNAVAILABLE, stalls).into_response();
+    }
+    if admin.health.orphaned.load(Relaxed) { ORPHANED } else { (StatusCode::OK, "ok\n") }.into_response()
 }
 
 async fn show_readiness(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
-    if admin.health.draining.load(Relaxed) {
-        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n");
+    match admin.health.verdict() {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
     }
-    if admin.health.orphaned.load(Relaxed) {
-        return ORPHANED;
-    }
-    if admin.health.log_failed.load(Relaxed) {
-        return (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "an event log failed: see the process's log, then restart it\n",
-        );
-    }
-    (StatusCode::OK, "ok\n")
 }

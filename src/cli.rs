@@ -1,5 +1,18 @@
 //! The command line: one file a verb.
 
+/// Says something on stderr, with an end of line unless it is a `part` of one. `eprintln!` would panic where the reader of
+/// stderr is gone, as in `sluicegate 2>&1 | head -1`.
+macro_rules! complain {
+    (part $($text:tt)*) => {{
+        use std::io::Write as _;
+        drop(write!(std::io::stderr().lock(), $($text)*));
+    }};
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        drop(writeln!(std::io::stderr().lock(), $($text)*));
+    }};
+}
+
 mod api;
 mod demo;
 mod event;
@@ -113,7 +126,7 @@ fn refuse(why: &clap::Error) -> ExitCode {
             exit_code(tell(&why.to_string()).map(|()| true))
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{why}");
+            complain!(part "{why}");
             USAGE.into()
         }
         _ => {
@@ -122,13 +135,23 @@ fn refuse(why: &clap::Error) -> ExitCode {
             // The names of what is missing stand in lines of their own.
             let what: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
             let tip = lines.find_map(|line| line.strip_prefix("tip: ")).map(|tip| format!("; {tip}"));
-            let verb = std::env::args().nth(1).filter(|word| Cli::command().find_subcommand(word).is_some());
-            let verb = verb.map(|verb| format!("{verb} ")).unwrap_or_default();
             let tip = tip.unwrap_or_default();
-            eprintln!("{}{tip}; see `sluicegate {verb}--help`", what.join(" "));
+            complain!("{}{tip}; see `sluicegate {}--help`", what.join(" "), verbs(std::env::args().skip(1)));
             USAGE.into()
         }
     }
+}
+
+/// The subcommands that a command line begins with, each with a blank behind it.
+fn verbs(words: impl Iterator<Item = String>) -> String {
+    let (mut command, mut verbs) = (Cli::command(), String::new());
+    for word in words {
+        let Some(verb) = command.find_subcommand(&word).cloned() else { break };
+        verbs.push_str(&word);
+        verbs.push(' ');
+        command = verb;
+    }
+    verbs
 }
 
 /// What a verb has found out, on stdout. Whoever has read enough of it closes the pipe, and that is no failure.
@@ -146,8 +169,21 @@ fn exit_code(outcome: anyhow::Result<bool>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(why) => {
-            eprintln!("error: {why:#}");
+            complain!("error: {why:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_is_named_for_the_innermost_subcommand() {
+        let of = |words: &[&str]| verbs(words.iter().map(|word| (*word).to_owned()));
+        assert_eq!(of(&["event", "replay", "--trigger", "x"]), "event replay ");
+        assert_eq!(of(&["run", "event"]), "run ");
+        assert_eq!(of(&["nonsense", "run"]), "");
     }
 }

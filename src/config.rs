@@ -4,23 +4,31 @@
 //! environment variable `SLUICEGATE_…`. A name nobody knows or a value that does not parse is one
 //! line on stderr that names it, and exit status 2.
 
+mod choice;
 mod environment;
 mod file;
+mod http;
 mod many;
 mod program;
+mod renamed;
+mod route;
 mod value;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use control::publish::QuotaRules;
+use dataplane::http::limits::HttpLimits;
 use serde::Deserialize;
 
+pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion};
 pub(crate) use many::Many;
+pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use value::{
-    Bytes, CertificateRule, FilePair, ImageRule, QuotaRule, RouteRule, UserRule, address,
+    AllowedTargetRule, Bytes, CertificateRule, FilePair, HostRule, ImageRule, ProcessRule, QuotaRule,
+    UserRule, Wait, address, whole,
 };
 
 /// Flags of `sluicegate run`, and keys of its config file.
@@ -37,7 +45,7 @@ pub(crate) struct Settings {
     pub(crate) data: Option<PathBuf>,
 
     /// Cores that serve traffic, one thread each [default: all]
-    #[arg(long, value_name = "N", env = "SLUICEGATE_WORKERS")]
+    #[arg(long, value_name = "N", value_parser = value::whole::<usize>, env = "SLUICEGATE_WORKERS")]
     pub(crate) workers: Option<usize>,
 
     /// Address for HTTP requests to routes [default: 127.0.0.1:8080]
@@ -105,6 +113,12 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_TOKENS")]
     pub(crate) api_tokens: Option<PathBuf>,
 
+    /// Trust no caller for coming over loopback: every request to the API by TCP needs a token or a client certificate. The one in
+    /// DATA/api/kubeconfig is the operator's
+    #[arg(long, env = "SLUICEGATE_API_AUTHENTICATE")]
+    #[serde(default)]
+    pub(crate) api_authenticate: bool,
+
     /// Append a line of JSON to this file for every request to the API; opened again at SIGHUP
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_AUDIT_LOG")]
     pub(crate) api_audit_log: Option<PathBuf>,
@@ -112,6 +126,12 @@ pub(crate) struct Settings {
     /// Address of /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_ADMIN")]
     pub(crate) admin: Option<SocketAddr>,
+
+    /// Name by which clients may call API and admin, beside localhost and addresses; `*.PARENT` is for every name one label below; may
+    /// be given more than once
+    #[arg(long, value_name = "NAME", env = "SLUICEGATE_ALLOWED_HOST")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) allowed_host: Vec<Many<HostRule>>,
 
     /// Write a line for every answer: off, common (as NCSA's httpd) or json [default: off]
     #[arg(long, value_name = "FORMAT", value_enum, env = "SLUICEGATE_ACCESS_LOG")]
@@ -132,7 +152,12 @@ pub(crate) struct Settings {
     pub(crate) server_timing: Option<ServerTiming>,
 
     /// Take the sockets and the data folder over from the process that runs on it, without refusing a connection
-    #[arg(long, env = "SLUICEGATE_TAKEOVER")]
+    #[arg(long, env = "SLUICEGATE_HOT_RESTART")]
+    #[serde(default)]
+    pub(crate) hot_restart: bool,
+
+    /// The earlier name of --hot-restart
+    #[arg(long, env = "SLUICEGATE_TAKEOVER", hide = true)]
     #[serde(default)]
     pub(crate) takeover: bool,
 
@@ -156,21 +181,59 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "UID[:GID]", env = "SLUICEGATE_INSTANCE_USER")]
     pub(crate) instance_user: Option<UserRule>,
 
+    /// Whether manifests may start programs of this host, by `class: process`, a `command` or an `exec` probe: deny,
+    /// allow-list (service accounts that may use the policy `process`) or allow [default: allow; allow-list where the
+    /// API is not on loopback and the appliance is not root]
+    #[arg(long, value_name = "RULE", value_enum, env = "SLUICEGATE_PROCESS_INSTANCES")]
+    pub(crate) process_instances: Option<ProcessRule>,
+
     /// Let instances see this host's devices; otherwise those of an appliance that is root have a /dev of their own, without
     /// hardware
     #[arg(long, env = "SLUICEGATE_HOST_DEVICES")]
     #[serde(default)]
     pub(crate) host_devices: bool,
 
-    /// Send a host's requests straight to these addresses (`*` = any host), by http://, h2c://, https:// or h2://;
-    /// the last two need `?ca=FILE` behind them, and take `&name=NAME`; may be given more than once
+    /// Send a host's requests straight to these addresses (`*` = any host; an address may be NAME:PORT), by http://, h2c://,
+    /// https:// or h2://; options stand behind `?` with `&` between them: ca=FILE (the last two need it), name=NAME,
+    /// request-body-timeout=WAIT, stream-idle-timeout=WAIT; may be given more than once
     #[arg(long, value_name = "HOST=[SCHEME://]ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE")]
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) route: Vec<Many<RouteRule>>,
 
+    /// End a request whose body brings nothing for so long while there is no response (408) [default: 60s]
+    #[arg(long, value_name = "WAIT", env = "SLUICEGATE_REQUEST_BODY_TIMEOUT")]
+    pub(crate) request_body_timeout: Option<Wait>,
+
+    /// Cut a stream on which nothing passes either way, or whose reader takes nothing, for so long; 0 = never [default: 5m]
+    #[arg(long, value_name = "WAIT", env = "SLUICEGATE_STREAM_IDLE_TIMEOUT")]
+    pub(crate) stream_idle_timeout: Option<Wait>,
+
+    /// Let a client of HTTP/1 that has ended its side wait so long for the next bytes of its response; one that has closed
+    /// its connection looks the same [default: 100ms]
+    #[arg(long, value_name = "WAIT", env = "SLUICEGATE_HALF_CLOSE_TIMEOUT")]
+    pub(crate) half_close_timeout: Option<Wait>,
+
+    /// Fields that the head of a request or a response may have [default: 256]
+    #[arg(long, value_name = "N", env = "SLUICEGATE_MAX_HEADER_FIELDS")]
+    pub(crate) max_header_fields: Option<usize>,
+
+    /// Size of the head of a request or a response [default: 64Ki]
+    #[arg(long, value_name = "BYTES", env = "SLUICEGATE_MAX_HEADER_BYTES")]
+    pub(crate) max_header_bytes: Option<Bytes>,
+    /// Let objects name addresses as sinks, backends and probes that are refused otherwise: listeners of the appliance (only
+    /// with their port), link-local and metadata addresses; may be given more than once
+    #[arg(long, value_name = "CIDR[:PORT]", env = "SLUICEGATE_ALLOW_TARGET")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) allow_target: Vec<Many<AllowedTargetRule>>,
+
     /// Files of each core's event log, together; a full log answers senders 503 [default: 8Gi]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_LOG_BYTES")]
     pub(crate) log_bytes: Option<Bytes>,
+
+    /// A core that has done nothing for so long is stalled: /healthz and /readyz fail and say at what (2s, 500ms; 0 = never)
+    /// [default: 2s]
+    #[arg(long, value_name = "DURATION", env = "SLUICEGATE_CORE_STALL_TIMEOUT")]
+    pub(crate) core_stall_timeout: Option<Wait>,
 
     /// Undelivered events of all namespaces together; beyond it senders are answered 429 [default: none]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_EVENT_QUOTA")]
@@ -184,38 +247,6 @@ pub(crate) struct Settings {
     /// Follow the cluster of this kubeconfig instead of serving an API of our own
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_KUBECONFIG")]
     pub(crate) kubeconfig: Option<PathBuf>,
-}
-
-/// How a line of the access log looks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum AccessFormat {
-    #[default]
-    Off,
-    Common,
-    Json,
-}
-
-/// Which answers carry `Server-Timing`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum ServerTiming {
-    /// Those to requests that waited for an instance.
-    #[default]
-    Cold,
-    Off,
-}
-
-/// A version of TLS, by its number.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
-pub(crate) enum TlsVersion {
-    #[default]
-    #[value(name = "1.2")]
-    #[serde(rename = "1.2")]
-    V12,
-    #[value(name = "1.3")]
-    #[serde(rename = "1.3")]
-    V13,
 }
 
 /// All settings, decided.
@@ -239,22 +270,32 @@ pub(crate) struct Config {
     pub(crate) api_tls_cert: Option<FilePair>,
     pub(crate) api_client_ca: Option<PathBuf>,
     pub(crate) api_tokens: Option<PathBuf>,
+    /// Coming over loopback says nothing.
+    pub(crate) api_authenticate: bool,
     pub(crate) api_audit_log: Option<PathBuf>,
     pub(crate) admin: SocketAddr,
+    pub(crate) allowed_hosts: Vec<HostRule>,
     pub(crate) access_log: AccessFormat,
     /// Never without `access_log`.
     pub(crate) access_log_file: Option<PathBuf>,
     /// An `http://` URL.
     pub(crate) otlp: Option<String>,
     pub(crate) server_timing: ServerTiming,
-    pub(crate) takeover: bool,
+    pub(crate) hot_restart: bool,
+    /// One line for each setting that was given by an earlier name.
+    pub(crate) deprecations: Vec<String>,
     pub(crate) domain: String,
     pub(crate) manifests: Vec<PathBuf>,
     pub(crate) images: Vec<ImageRule>,
     pub(crate) instance_user: Option<UserRule>,
+    pub(crate) process_instances: Option<ProcessRule>,
     pub(crate) host_devices: bool,
     pub(crate) routes: Vec<RouteRule>,
+    /// Timeouts and sizes of messages.
+    pub(crate) http_limits: HttpLimits,
+    pub(crate) allowed_targets: Vec<AllowedTargetRule>,
     pub(crate) log: wal::Options,
+    pub(crate) core_stall_timeout: Wait,
     pub(crate) quotas: QuotaRules,
     pub(crate) kubeconfig: Option<PathBuf>,
 }
@@ -274,6 +315,7 @@ impl Config {
             None => Settings::default(),
         };
 
+        let http_limits = http::limits(&given, &file)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut config = Self {
             data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
@@ -293,19 +335,26 @@ impl Config {
             api_client_ca: given.api_client_ca.or(file.api_client_ca),
             api_tokens: given.api_tokens.or(file.api_tokens),
             api_audit_log: given.api_audit_log.or(file.api_audit_log),
+            api_authenticate: given.api_authenticate || file.api_authenticate,
             admin: given.admin.or(file.admin).unwrap_or(loopback(9090)),
+            allowed_hosts: either(given.allowed_host, file.allowed_host),
             access_log: given.access_log.or(file.access_log).unwrap_or_default(),
             access_log_file: given.access_log_file.or(file.access_log_file),
             otlp: given.otlp.or(file.otlp),
             server_timing: given.server_timing.or(file.server_timing).unwrap_or_default(),
-            takeover: given.takeover || file.takeover,
+            hot_restart: given.hot_restart || file.hot_restart || given.takeover || file.takeover,
+            deprecations: renamed::deprecations(given.takeover || file.takeover),
             domain: given.domain.or(file.domain).unwrap_or_else(|| "localhost".to_owned()),
             manifests: either(given.manifests, file.manifests),
             images: located(either(given.image, file.image)),
             instance_user: given.instance_user.or(file.instance_user),
+            process_instances: given.process_instances.or(file.process_instances),
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
+            http_limits,
+            allowed_targets: either(given.allow_target, file.allow_target),
             log: log_options(given.log_bytes.or(file.log_bytes))?,
+            core_stall_timeout: given.core_stall_timeout.or(file.core_stall_timeout).unwrap_or_default(),
             quotas: quota_rules(
                 given.event_quota.or(file.event_quota),
                 either(given.namespace_event_quota, file.namespace_event_quota),
@@ -316,6 +365,11 @@ impl Config {
             !config.api.ip().is_loopback() || config.api_tls_cert.is_some() || config.api_client_ca.is_some();
         config.check()?;
         Ok(config)
+    }
+
+    /// `None`: no core counts as stalled.
+    pub(crate) fn stall_timeout(&self) -> Option<std::time::Duration> {
+        Some(self.core_stall_timeout.0).filter(|timeout| !timeout.is_zero())
     }
 
     fn check(&self) -> Result<(), String> {

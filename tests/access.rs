@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use kit::{Appliance, PATIENCE, Setup};
+use kit::{Appliance, Call, PATIENCE, Setup};
 use rcgen::{CertificateParams, CertifiedIssuer, DistinguishedName, DnType, KeyPair};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -316,4 +316,37 @@ fn the_unix_socket_is_for_its_owner() {
     let _new = appliance.successor();
     assert_eq!(appliance.wait().code(), Some(0));
     assert_eq!(ask(&format!("GET {MAPS}")), "200", "the successor listens there");
+}
+
+/// Files of a certificate that has expired; it is its own authority.
+fn expired(folder: &Path) -> (PathBuf, PathBuf) {
+    let mut params = CertificateParams::new(["old.example.com".to_owned()]).unwrap();
+    (params.not_before, params.not_after) =
+        (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2021, 1, 1));
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let (chain, secret) = (folder.join("old.pem"), folder.join("old.key"));
+    std::fs::write(&chain, params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(&secret, key.serialize_pem()).unwrap();
+    (chain, secret)
+}
+
+#[test]
+fn expired_certificates_are_logged_and_counted() {
+    let folder = TempDir::new().unwrap();
+    let files = expired(folder.path());
+    let ca = files.0.display().to_string();
+    let appliance = Setup::new(BINARY)
+        .flag("https", "127.0.0.1:0")
+        .flag("tls-cert", &format!("old.example.com={}", pair(&files)))
+        .flag("api-client-ca", &ca)
+        .flag("route", &format!("a.example.com=https://127.0.0.1:9?ca={ca}"))
+        .start();
+    appliance.wait_says("the certificate has expired");
+    let metrics = Call::get("/metrics").send(appliance.admin());
+    for source in ["tls-cert", "api-client-ca", "route-ca"] {
+        let series = format!("sluicegate_certificates_expired{{source=\"{source}\"}} 1");
+        assert!(metrics.text().contains(&series), "{series}: {metrics}");
+    }
+    assert!(metrics.text().contains("sluicegate_certificates_expired{source=\"secret\"} 0"), "{metrics}");
 }

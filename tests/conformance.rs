@@ -265,3 +265,26 @@ fn the_document_is_rewritten_from_the_tests_and_keeps_the_rest() {
     assert_eq!(rewrite(document, &shown), wanted);
     assert_eq!(rewrite(&wanted, &shown), wanted);
 }
+
+/// Every statement of SECURITY.md, which is an item of a list, names tests, and they exist.
+#[test]
+fn security_statements_name_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    let mut wrong = Vec::new();
+    let statements: Vec<&str> = document.split("\n- ").skip(1).collect();
+    for statement in &statements {
+        let item = statement.split("\n\n").next().unwrap_or_default();
+        let named: Vec<_> = item.split('`').filter_map(|quoted| quoted.split_once(".rs::")).collect();
+        if named.is_empty() {
+            wrong.push(format!("no test: {item}"));
+        }
+        for (file, test) in named {
+            let source = fs::read_to_string(root.join(format!("{file}.rs"))).unwrap_or_default();
+            if !tests_in(&source).iter().any(|found| found.name == test) {
+                wrong.push(format!("{file}.rs has no test {test}"));
+            }
+        }
+    }
+    assert!(statements.len() > 15 && wrong.is_empty(), "{wrong:#?}");
+}

@@ -224,6 +224,8 @@ fn nothing_is_taken(appliance: &mut Appliance, connection: &mut Connection) {
     let unready =
         wait::until(PATIENCE, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
     assert!(unready.text().contains("an event log failed"), "{unready}");
+    let of_api = Call::get("/readyz").send(appliance.api().address());
+    assert!(of_api.status == 503 && of_api.text().contains("[-]event-log failed"), "{of_api}");
     appliance.wait_says("the log failed: nothing more is accepted");
     assert_eq!(Call::get("/healthz").send(appliance.admin()).status, 200);
     assert_eq!(Call::get("/metrics").send(appliance.admin()).status, 200);
@@ -263,7 +265,10 @@ fn the_api_refuses_writes_while_the_disk_is_full_and_recovers_by_itself() {
     assert!(is_refusal(&refusal) && refusal.json()["kind"] == "Status", "{refusal}");
     assert!(refusal.json()["message"].as_str().unwrap().contains("no room"), "{refusal}");
     assert!(appliance.api().get("ConfigMap", "default", "before").is_some());
-    assert_eq!(Call::get("/readyz").send(appliance.api().address()).status, 503);
+    for at in [appliance.api().address(), appliance.admin()] {
+        let unready = Call::get("/readyz").send(at);
+        assert!(unready.status == 503 && unready.text().contains("no room"), "{unready}");
+    }
 
     fs::remove_file(ballast).unwrap();
     let after = wait::until(PATIENCE, "room", || {
@@ -272,7 +277,9 @@ fn the_api_refuses_writes_while_the_disk_is_full_and_recovers_by_itself() {
         (response.status == 201).then(|| response.json())
     });
     assert!(version(&after) > before);
-    assert_eq!(Call::get("/readyz").send(appliance.api().address()).status, 200);
+    for at in [appliance.api().address(), appliance.admin()] {
+        assert_eq!(Call::get("/readyz").send(at).status, 200);
+    }
     appliance.restart();
     assert_eq!(appliance.api().get("ConfigMap", "default", "after").unwrap(), after);
     assert!(version(&appliance.api().create(&map("later", 1))) > version(&after));

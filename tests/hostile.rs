@@ -406,7 +406,7 @@ fn patches_that_make_no_sense_change_nothing() {
 #[test]
 fn a_body_past_all_measure_is_refused() {
     let appliance = Setup::new(BIN).start();
-    let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: api\r\nContent-Type: application/json\r\n\
+    let head = "POST /api/v1/namespaces HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                 Content-Length: 100000000\r\n\r\n";
     let mut connection = Connection::open(appliance.api().address());
     connection.send(head.as_bytes());

@@ -1,12 +1,16 @@
-//! `sluicegate run --takeover`: one process after another, and no client notices.
+//! `sluicegate run --hot-restart`: one process after another, and no client notices.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "takeover/generations.rs"]
+mod generations;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kit::crowd::{Crowd, keep_alive, one_by_one, streams};
 use kit::manifest::{NAMESPACE, broker, service, trigger};
@@ -97,26 +101,68 @@ fn events_objects_and_instances_survive_the_change() {
 fn a_successor_that_does_not_fit_is_refused() {
     let upstream = Upstream::start("one");
     let mut old = Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "2").start();
-    let like_it = old.setup().clone().ports(old.ports()).switch("takeover");
+    let like_it = old.setup().clone().ports(old.ports()).switch("hot-restart");
     let elsewhere = kit::server::closed_address().to_string();
     let bad = old.setup().write_file("bad.pem", "no certificate").to_string_lossy().into_owned();
-    for (setup, why) in [
+    let nowhere = "/proc/nowhere/api.sock";
+    let cases = [
         (like_it.clone().flag("api-tls-cert", &format!("{bad},{bad}")), "TLS"),
         (like_it.clone().flag("api-tls-cert", "/dev/zero,/dev/zero"), "bytes"),
         (like_it.clone().flag("api-client-ca", &bad), "bad.pem"),
         (like_it.clone().flag("api-tokens", &bad), "tokens"),
+        (like_it.clone().flag("api-socket", nowhere), "--api-socket"),
+        (like_it.clone().flag("api-socket", &bad), "no socket"),
+        (like_it.clone().flag("access-log", "json").flag("access-log-file", nowhere), "access-log-file"),
+        (like_it.clone().flag("api-audit-log", nowhere), "api-audit-log"),
+        (like_it.clone().flag("route", &format!("a.example.com=https://127.0.0.1:1?ca={bad}")), "bad.pem"),
+        (like_it.clone().flag("kubeconfig", &bad), "kubeconfig"),
+        (like_it.clone().flag("https", "127.0.0.1:0"), "--https"),
         (like_it.clone().flag("workers", "1"), "workers"),
-        (like_it.clone().flag("http", &elsewhere), "Http"),
-        (like_it.flag("route", "no address"), "route"),
-    ] {
+        (like_it.clone().flag("http", &elsewhere), "--http"),
+        (like_it.clone().flag("route", "no address"), "route"),
+    ];
+    for (number, (setup, why)) in cases.into_iter().enumerate() {
         let refusal = setup.refused();
         assert!(refusal.code.is_some_and(|code| code != 0), "{refusal}");
         assert!(refusal.stderr.contains(why) && !refusal.stderr.contains("panicked"), "{refusal}");
         assert!(old.is_running());
         assert_eq!(Call::get("/").host(HOST).send(old.http()).status, 200);
-        old.api().create(&broker(&format!("still-{}", why.to_lowercase())));
+        assert_eq!(old.api().try_create(&broker(&format!("still-{number}"))).status, 201);
     }
+    // What it would open in the data folder is tried too.
+    let key = old.setup().data().join("api/service-accounts.key");
+    std::fs::write(&key, "no key").unwrap();
+    let refusal = like_it.refused();
+    assert!(refusal.stderr.contains("service-accounts.key"), "{refusal}");
+    assert_eq!(Call::get("/readyz").send(old.admin()).status, 200);
     assert_eq!(old.terminate().code(), Some(0));
+}
+
+/// The earlier name still works, and one line says what to write instead.
+#[test]
+fn takeover_flag_works_with_one_warning() {
+    let mut old = Setup::new(BIN).start();
+    let like_it = old.setup().clone().ports(old.ports());
+    let by_flag = like_it.clone().switch("takeover").start();
+    assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
+    by_flag.wait_says("use --hot-restart");
+    assert_eq!(by_flag.stderr().matches("hot-restart:").count(), 1);
+    let by_variable = like_it.env("SLUICEGATE_TAKEOVER", "true").start();
+    by_variable.wait_says("use --hot-restart");
+}
+
+/// Connections that say nothing, however many, delay no successor.
+#[test]
+fn stalled_peers_delay_no_hot_restart() {
+    let mut old = Setup::new(BIN).start();
+    let path = old.setup().data().join("takeover.sock");
+    let stalled: Vec<_> = (0..200).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    let began = Instant::now();
+    let new = old.successor();
+    assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
+    assert!(began.elapsed() < Duration::from_secs(60), "200 silent peers of 5 s each were waited for");
+    assert_eq!(Call::get("/readyz").send(new.admin()).status, 200);
+    drop(stalled);
 }
 
 /// The worst case: the successor has everything and fails. Requests go on, and the next one carries it out.
@@ -124,14 +170,15 @@ fn a_successor_that_does_not_fit_is_refused() {
 fn a_successor_that_fails_leaves_requests_as_they_are() {
     let upstream = Upstream::start("one");
     let mut old = Setup::new(BIN).route(HOST, upstream.address()).flag("workers", "1").start();
-    let like_it = old.setup().clone().ports(old.ports()).switch("takeover");
-    // What is only read when the store is open.
-    let key = old.setup().data().join("api/service-accounts.key");
-    let good = std::fs::read(&key).unwrap();
-    std::fs::write(&key, "no key").unwrap();
-    for _ in 0..2 {
-        let refusal = like_it.refused();
-        assert!(refusal.stderr.contains("service-accounts.key"), "{refusal}");
+    let like_it = old.setup().clone().ports(old.ports()).switch("hot-restart");
+    // It fails last of all, at the ready line, when it has everything and a takeover socket of its own.
+    for failures in 1..=3 {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let status = like_it.command().stdout(full).stderr(Stdio::null()).status().unwrap();
+        assert_eq!(status.code(), Some(1));
+        wait::until(PATIENCE, "the old process to know of it", || {
+            (old.stderr().matches("does not serve").count() == failures).then_some(())
+        });
         wait::until(PATIENCE, "the old process at its admin port", || {
             (Call::get("/healthz").try_send(old.admin()).ok()?.status == 503).then_some(())
         });
@@ -141,14 +188,6 @@ fn a_successor_that_fails_leaves_requests_as_they_are() {
         assert_eq!(Call::get("/readyz").send(old.admin()).status, 503);
         assert!(old.metric("sluicegate_requests_total", "2xx") >= 10);
     }
-    std::fs::write(&key, good).unwrap();
-    // This one fails last of all, when it has a door of its own.
-    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let status = like_it.command().stdout(full).stderr(Stdio::null()).status().unwrap();
-    assert_eq!(status.code(), Some(1));
-    wait::until(PATIENCE, "the old process to know of it", || {
-        (old.stderr().matches("does not serve").count() == 3).then_some(())
-    });
     let new = like_it.start();
     assert_eq!(old.wait().code(), Some(0));
     assert_eq!(Call::get("/").host(HOST).send(new.http()).status, 200);
@@ -163,7 +202,7 @@ fn a_process_that_is_stopped_is_waited_for_in_words() {
     let mut old = Setup::new(BIN).start();
     let process = Pid::from_raw(old.pid().cast_signed()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
-    let mut command = old.setup().clone().ports(old.ports()).switch("takeover").command();
+    let mut command = old.setup().clone().ports(old.ports()).switch("hot-restart").command();
     let mut new = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(new.stderr.take().unwrap()).lines();
     let words = format!("which is stopped: `kill -CONT {}`", old.pid());
@@ -178,11 +217,11 @@ fn a_process_that_is_stopped_is_waited_for_in_words() {
     assert!(new.wait().unwrap().success() && told.is_some());
 }
 
-/// Where nobody runs `--takeover` is a start like any other, so a unit file can always have it; also where somebody
+/// Where no process runs `--hot-restart` is a start like any other, so a unit file can always have it; also where somebody
 /// was killed.
 #[test]
 fn a_takeover_from_nobody_is_a_start() {
-    let setup = Setup::new(BIN).switch("takeover");
+    let setup = Setup::new(BIN).switch("hot-restart");
     let mut first: Appliance = setup.start();
     first.kill();
     let second = setup.start();

@@ -39,6 +39,15 @@ const BENCHES: [(&str, &str, &str); 5] = [
     ("wal", "log", "append"),
 ];
 
+/// Files that open TCP connections, and why each may: a new one asks the target policy, or says why it need not.
+const CONNECTS: [(&str, &str); 5] = [
+    ("dataplane/src/http/client.rs", "asks the target policy"),
+    ("dataplane/src/h2/client.rs", "asks the target policy"),
+    ("dataplane/src/tls/wire.rs", "called by these two"),
+    ("control/src/runtime/probe.rs", "asks the target policy, but for what an instance of ours speaks"),
+    ("control/src/names/forward.rs", "asks the name servers of the host"),
+];
+
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
 /// A table of cases may be longer than a screen: nobody reads it from top to bottom.
@@ -113,6 +122,25 @@ fn modules_depend_downwards_only() {
             if path.starts_with(below) && text.contains(named) {
                 broken.push(format!("{path} names {named}: {why}"));
             }
+        }
+    }
+    report(&broken);
+}
+
+#[test]
+fn connects_pass_the_target_policy() {
+    let connect = ["Stream::conn", "ect("].concat();
+    let mut broken = Vec::new();
+    for (path, text) in sources() {
+        let is_product =
+            path.starts_with("src/") || path.contains("control/src/") || path.starts_with("dataplane/src/");
+        let code = text.split("#[cfg(test)]").next().unwrap_or("");
+        let connects = code.lines().any(|line| line.contains(&connect) && !line.contains("Unix"));
+        let wires = code.contains(&["Wire::conn", "ect("].concat());
+        if is_product && (connects || wires) && !CONNECTS.iter().any(|(known, _)| *known == path) {
+            broken.push(format!(
+                "{path} opens a connection without the target policy: see tests/tidy.rs, CONNECTS"
+            ));
         }
     }
     report(&broken);

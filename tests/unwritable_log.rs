@@ -4,7 +4,9 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
+use std::time::Instant;
 
+use kit::manifest::{NAMESPACE, service};
 use kit::{Call, PATIENCE, Ports, Setup, Upstream, wait};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -82,4 +84,23 @@ fn who_does_not_read_the_log_holds_nothing_up() {
     assert_eq!(Call::get("/healthz").send(running.ports.admin).status, 200);
     assert_eq!(running.terminate(), Some(0));
     drop(reader);
+}
+
+/// RT-LIFE-09: an instance that prints without end is read at its rate, waits for that, and answers all the same.
+#[test]
+fn instance_that_floods_its_output_is_throttled() {
+    let program = format!("sh -c 'yes & exec {BIN} example hello'");
+    let setup = Setup::new(BIN).flag("image", &format!("example.com/flood={program}"));
+    let appliance = setup.env("SLUICEGATE_LOG", "info,instance=warn").start(); // without what it prints
+    appliance.api().create(&service("flood", "example.com/flood", "World"));
+    let began = Instant::now();
+    appliance.api().wait_ready("Service", NAMESPACE, "flood", PATIENCE);
+    wait::until(PATIENCE, "output that waits", || {
+        (appliance.metric("sluicegate_instance_log_throttled_milliseconds_total", "") > 1000).then_some(())
+    });
+    let kept = appliance.metric("sluicegate_instance_log_bytes_total", "");
+    let rate = 2 << 20;
+    assert!(kept <= rate * (began.elapsed().as_secs() + 4), "{kept} bytes in {:?}", began.elapsed());
+    appliance.wait_says("its output is read slowly");
+    assert_eq!(Call::get("/").host("flood.default.localhost").send(appliance.http()).status, 200);
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use kit::scene::{post, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Event, Setup};
+use kit::{Event, PATIENCE, Setup, wait};
 use wal::{Bookmark, Log, Options};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -172,4 +172,12 @@ fn the_logs_of_a_running_appliance_are_read_without_disturbing_it() {
     assert_eq!(pending, 4, "{stat}");
     let dump = stdout(&wal(&["dump", "--payload", "utf8"], &data));
     assert_eq!(dump.matches("hello").count(), 4);
+    let stat = wait::until(PATIENCE, "the names of the objects", || {
+        Some(stdout(&wal(&["stat"], &data))).filter(|stat| stat.contains("trigger/default/never ("))
+    });
+    let stream =
+        stat.lines().find_map(|line| line.trim_start().strip_prefix("stream brokers/")?.split(' ').next());
+    let named = format!("brokers/{}", stream.unwrap());
+    let dump = stdout(&wal(&["dump", "--payload", "utf8", "--stream", &named], &data));
+    assert_eq!(dump.matches("hello").count(), 4, "{named}: {dump}");
 }

@@ -178,6 +178,34 @@ fn a_stop_closes_a_websocket_between_two_frames() {
     assert_eq!((content, &goodbye[..2], goodbye.len()), (&frame[..], &[0x88, 0x82][..], 8));
 }
 
+/// An instance that resets its connection at the goodbye does not cost a client its own, however much that still sends.
+#[test]
+fn client_that_sends_gets_goodbye_though_instance_resets() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let mut appliance = gateway(listener.local_addr().unwrap());
+    let instance = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        read_head(&mut stream);
+        let switched =
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+        stream.write_all(switched.as_bytes()).unwrap();
+        let mut frame = [0; 8];
+        while stream.read_exact(&mut frame).is_ok() && frame[0] != 0x88 {}
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    });
+    let (mut stream, _) = open(&appliance);
+    let mut sender = stream.try_clone().unwrap();
+    let sending = thread::spawn(move || while sender.write_all(&[0x82, 0x82, 0, 0, 0, 0, 1, 2]).is_ok() {});
+    assert!(Command::new("kill").arg(appliance.pid().to_string()).status().unwrap().success());
+    instance.join().unwrap();
+    wait::rest(Duration::from_millis(200)); // more than it sends until then is on its way
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard); // after the goodbye it may be reset, as it never ends
+    assert_eq!(heard, GOING_AWAY);
+    sending.join().unwrap();
+    assert!(appliance.wait().success());
+}
+
 #[test]
 fn an_instance_that_does_not_switch_answers_as_ever() {
     let upstream = Upstream::start("one");

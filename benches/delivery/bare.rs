@@ -22,7 +22,7 @@ pub(super) fn rate(to: SocketAddr, in_flight: usize, span: Duration) -> (f64, f6
     let measured = std::thread::spawn(move || {
         pin(Side::Measured);
         let ring = Ring::kernel(Options::default()).unwrap();
-        let client = Rc::new(Client::new(&ring, &HttpLimits::default()));
+        let client = Rc::new(Client::new(&ring, &HttpLimits::default(), std::sync::Arc::default()));
         let done = Rc::new(Cell::new(0_u64));
         for _ in 0..in_flight {
             let (client, done, request) = (Rc::clone(&client), Rc::clone(&done), request(to));

@@ -18,10 +18,14 @@ use crate::kinds::custom::{self, Custom};
 use crate::kinds::settings::Settings;
 use crate::kinds::sources::binding::SinkBinding;
 use crate::strict::Strict;
-use crate::{nulls, schema};
+use crate::{items, nulls, schema};
+
+pub use crate::problems::{PROBLEMS_MAX, Problem, Problems};
 
 /// Unknown fields that are told one by one; a client that has more has the wrong kind.
 pub(crate) const UNKNOWN_TOLD_MAX: usize = 100;
+/// Bytes of their paths: a key of a map may be as long as the body.
+const UNKNOWN_BYTES_MAX: usize = 64 * 1024;
 
 /// How the groups of Knative's kinds end. There Kubernetes judges by a schema; of its own kinds, Go's reader does.
 const KNATIVE: &str = "knative.dev";
@@ -109,26 +113,6 @@ pub enum UnknownFields {
     Prune,
     /// 400 (eventing, messaging, flows, sources).
     Refuse,
-}
-
-/// One thing wrong with an object, as it stands in `Status.details.causes`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// `spec.traffic[0].percent`
-    pub field: String,
-    pub message: String,
-}
-
-/// Collects problems with the path they are at.
-#[derive(Debug, Default)]
-pub struct Problems {
-    pub list: Vec<Problem>,
-}
-
-impl Problems {
-    pub fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        self.list.push(Problem { field: field.into(), message: message.into() });
-    }
 }
 
 /// Who asks, and under which settings of the operator's.
@@ -344,14 +328,23 @@ impl Entry {
     pub fn judge(&self, new: Value, before: Option<&Value>, requester: &Requester) -> Result<Value, Denied> {
         match self.custom {
             Some(custom) => custom.admit(new, before),
-            None => (self.admit)(new, before, requester),
+            None if requester.internal => (self.admit)(new, before, requester),
+            None => match items::too_many(&new) {
+                Some(problem) => Err(Denied::Invalid(vec![problem])),
+                None => (self.admit)(new, before, requester),
+            },
         }
     }
 
     /// The paths of fields that the kind does not know.
     #[must_use]
     pub fn unknown_in(&self, object: &Value) -> Vec<String> {
-        self.custom.map_or_else(|| (self.unknown)(object), |custom| custom.unknown(object))
+        match self.custom {
+            Some(custom) => custom.unknown(object),
+            // It is refused, and is not read as the kind's type for this.
+            None if items::too_many(object).is_some() => Vec::new(),
+            None => (self.unknown)(object),
+        }
     }
 
     /// The kind's schema, in the dialect of Kubernetes.
@@ -425,7 +418,7 @@ fn admit<R: Resource>(
     object.validate(before.as_ref(), &mut problems);
     object.validate_by(before.as_ref(), &requester.settings, &mut problems);
     if !problems.list.is_empty() {
-        return Err(Denied::Invalid(problems.list));
+        return Err(Denied::Invalid(problems.told()));
     }
     let mut object = serde_json::to_value(&object).map_err(|why| Denied::Malformed(why.to_string()))?;
     R::settle(&mut object);
@@ -461,9 +454,12 @@ fn misfit<R: Resource>(object: &Value, why: &serde_json::Error) -> Denied {
 
 /// Reads an object and notes the fields that its type does not know.
 pub(crate) fn read<R: DeserializeOwned>(object: &Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
+    let mut bytes = 0;
     let mut note = |path: Path<'_>| {
-        if unknown.len() < UNKNOWN_TOLD_MAX {
-            unknown.push(written(&path));
+        if unknown.len() < UNKNOWN_TOLD_MAX && bytes < UNKNOWN_BYTES_MAX {
+            let path = written(&path);
+            bytes += path.len();
+            unknown.push(path);
         }
     };
     // Named by its trait: a closure's own type would have every kind read a pod's template by code of its own.

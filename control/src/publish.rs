@@ -5,6 +5,7 @@
 //! `Arc`s across tables, because requests that began under an old table still count.
 //! Deliberately absent: why something is routed (controllers) and how a core learns of a swap (data plane).
 
+mod addresses;
 mod compile;
 mod model;
 mod quotas;
@@ -12,7 +13,6 @@ mod rule;
 mod streams;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -24,19 +24,16 @@ use dataplane::events::types::Seen;
 use dataplane::load::{BackendLoad, Quota};
 use dataplane::names::Names;
 use dataplane::table::{
-    Backend, Begin, Delivery, Endpoint, EventsBy, Filter, Hold, Keeping, Protocol, Reply, Route, Split,
-    Table, Target, Timeouts, WhenEmpty,
+    Begin, Delivery, Endpoint, EventsBy, Filter, Hold, Keeping, Protocol, Reply, Table, Target, Timeouts,
+    WhenEmpty,
 };
-use dataplane::tls::{Certificates, Trust};
+use dataplane::tls::Certificates;
 use tokio::sync::Notify;
 
 use crate::fleet::EndpointSink;
 use model::{Held, Model, REST_MIN};
 pub use quotas::{QuotaRules, Quotas};
 pub use rule::{HostRule, PathRule, Share, Shown};
-
-/// Weight of the only backend of a host.
-const WEIGHT_WHOLE: u32 = 100;
 
 /// The way down. Shared by controllers (same thread) and the fleet.
 pub struct Publisher {
@@ -102,7 +99,9 @@ pub struct Dropped {
     /// `NAMESPACE/NAME`.
     pub label: String,
     /// By reason, as in [`dataplane::load::SubscriberTally::DROP_REASONS`].
-    pub events: [u64; 4],
+    pub events: [u64; 5],
+    /// Events at which its filter used up its steps: not dropped, but withheld.
+    pub over_budget: u64,
 }
 
 impl Publisher {
@@ -117,74 +116,6 @@ impl Publisher {
             has_certificates: Notify::new(),
             deliver,
         }
-    }
-
-    /// `--route HOST=ADDR,…`: a host that goes straight to given addresses; `*` is any host.
-    /// With `trust` the addresses are reached by TLS.
-    pub fn set_static_route(
-        &self,
-        host: &str,
-        protocol: Protocol,
-        trust: Option<Arc<Trust>>,
-        addresses: &[SocketAddr],
-    ) {
-        let mut model = self.lock();
-        let backend = Backend {
-            key: format!("static/{host}").into(),
-            endpoints: addresses.iter().map(|&address| model.endpoint(address)).collect(),
-            concurrency_max: 0,
-            when_empty: WhenEmpty::Refuse,
-            protocol,
-            trust,
-            timeouts: Timeouts::NONE,
-            load: Arc::new(BackendLoad::default()),
-        };
-        let route = Arc::new(Route::of(vec![Split::new(WEIGHT_WHOLE, Arc::new(backend))]));
-        let host = host.to_ascii_lowercase();
-        compile::put(&mut model.table, &host, Some(Arc::clone(&route)));
-        model.fixed.insert(host, route);
-        model.changes += 1;
-    }
-
-    /// A backend that is given addresses and not instances of ours. It goes with the last rule that names it.
-    /// With `trust` the addresses are reached by TLS.
-    pub fn set_addresses(
-        &self,
-        key: &str,
-        protocol: Protocol,
-        trust: Option<Arc<Trust>>,
-        addresses: &[SocketAddr],
-    ) {
-        self.change(|model| {
-            let known = model.backends.get(key).map(|entry| entry.endpoints.clone()).unwrap_or_default();
-            let spec = BackendSpec {
-                concurrency_max: 0,
-                when_empty: WhenEmpty::Refuse,
-                protocol,
-                timeouts: Timeouts::NONE,
-            };
-            // One that stays keeps its connections and its count.
-            let endpoints: Vec<_> = addresses
-                .iter()
-                .map(|address| match known.iter().find(|endpoint| endpoint.address == *address) {
-                    Some(endpoint) => Arc::clone(endpoint),
-                    None => model.endpoint(*address),
-                })
-                .collect();
-            let entry = model.backend(key);
-            let same = entry.spec == Some(spec)
-                && entry.trust == trust
-                && known.len() == endpoints.len()
-                && known.iter().zip(&endpoints).all(|(a, b)| Arc::ptr_eq(a, b));
-            entry.attached = true;
-            entry.spec = Some(spec);
-            entry.endpoints = endpoints;
-            entry.trust = trust;
-            if !same {
-                model.touch(key);
-            }
-            !same
-        });
     }
 
     /// Whether a backend has an instance or address, or would get one.

@@ -14,6 +14,7 @@ use sluicegate_dataplane::events::admission::Porter;
 use sluicegate_dataplane::events::cloudevent::{Event, Mode, binary, structured};
 use sluicegate_dataplane::events::encode::encode;
 use sluicegate_dataplane::events::filter::index::Index;
+use sluicegate_dataplane::events::filter::steps::Steps;
 use sluicegate_dataplane::events::filter::{cesql, wants};
 use sluicegate_dataplane::events::record::{Record, encode_head};
 use sluicegate_dataplane::table::{Begin, Delivery, Filter, Hold, Reply, Subscriber, Target};
@@ -66,10 +67,10 @@ fn events(c: &mut Criterion) {
     group.bench_function("record encode", |b| b.iter(|| encode_head(black_box(&event), &[], 255)));
     group.bench_function("record decode", |b| b.iter(|| Record::decode(black_box(bytes.clone())).unwrap()));
     group.bench_function("filter, two attributes, match", |b| {
-        b.iter(|| wants(black_box(&matching), &decoded))
+        b.iter(|| wants(black_box(&matching), &decoded, &Steps::default()))
     });
     group.bench_function("filter, two attributes, no match", |b| {
-        b.iter(|| wants(black_box(&other), &decoded))
+        b.iter(|| wants(black_box(&other), &decoded, &Steps::default()))
     });
     group.bench_function("encode for a subscriber, binary", |b| {
         b.iter(|| encode(black_box(&decoded), Mode::Binary, &[]));
@@ -119,7 +120,7 @@ fn filters(c: &mut Criterion) {
          AND LENGTH(id) = 36 AND NOT (datacontenttype IN ('text/plain', 'text/html'))",
     )
     .unwrap();
-    assert!(five.holds(&event));
+    assert!(five.holds(&event, &Steps::default()));
 
     let mut group = c.benchmark_group("filters");
     group.bench_function("10,000 exact types, one match, index", |b| {
@@ -130,9 +131,12 @@ fn filters(c: &mut Criterion) {
         });
     });
     group.bench_function("10,000 exact types, one match, one by one", |b| {
-        b.iter(|| subscribers.iter().filter(|s| wants(&s.filter, black_box(&event))).count());
+        b.iter(|| {
+            subscribers.iter().filter(|s| wants(&s.filter, black_box(&event), &Steps::default())).count()
+        });
     });
-    group.bench_function("CESQL, five terms", |b| b.iter(|| five.holds(black_box(&event))));
+    group
+        .bench_function("CESQL, five terms", |b| b.iter(|| five.holds(black_box(&event), &Steps::default())));
     group.bench_function("an index of 10,000 is built", |b| b.iter(|| Index::new(black_box(&subscribers))));
     group.finish();
 }

@@ -27,6 +27,7 @@ use crate::proxy::{Parts, Proxy, serve, serve_inside};
 use crate::publish::Tables;
 use crate::signal::Signals;
 use crate::spans;
+use crate::target_policy::TargetPolicy;
 use crate::tls::{Door, Terms, TlsLimits, Wire};
 
 use leaving::Leaving;
@@ -34,6 +35,9 @@ pub use leaving::{EVENTS_DRAIN_MAX, EVENTS_IDLE_MAX, Stop};
 
 /// Between two looks through the idle connections: a fraction of `pool_idle_max`.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// How often an idle core turns within the time after which it counts as stalled.
+const BEATS_PER_TIMEOUT: u32 = 4;
 
 /// After a failed accept (no descriptor left, mostly): long enough not to spin, short enough that
 /// nobody notices once descriptors are back.
@@ -106,6 +110,8 @@ pub struct Inside {
 pub struct CoreLimits {
     pub tls: TlsLimits,
     pub http: HttpLimits,
+    /// Which addresses users may have requests sent to.
+    pub targets: Arc<TargetPolicy>,
     pub room: RoomLimits,
     pub ring: Options,
     /// Requests in flight may take this long after a stop, then they are cut.
@@ -116,12 +122,15 @@ pub struct CoreLimits {
     pub tells_timing: bool,
     /// Where every request leaves a span, if anywhere.
     pub spans: Option<spans::Queue>,
+    /// A core that has not turned for this long counts as stalled; `None`: no watchdog looks.
+    pub stall_timeout: Option<Duration>,
 }
 
 impl Default for CoreLimits {
     fn default() -> Self {
         Self {
             http: HttpLimits::default(),
+            targets: Arc::default(),
             tls: TlsLimits::default(),
             room: RoomLimits::default(),
             ring: Options::default(),
@@ -129,6 +138,7 @@ impl Default for CoreLimits {
             access: None,
             tells_timing: true,
             spans: None,
+            stall_timeout: None,
         }
     }
 }
@@ -166,8 +176,14 @@ pub enum CoreError {
 /// The body of a core's thread. Returns when it was told to stop and has drained.
 pub fn run(config: CoreConfig) -> Result<(), CoreError> {
     let index = config.index;
-    let ring = Ring::kernel(config.limits.ring.clone()).map_err(|why| CoreError::Ring { index, why })?;
+    let heartbeat = Arc::clone(&config.counters.heartbeat);
+    let options = Options { heartbeat: Arc::clone(&heartbeat), ..config.limits.ring.clone() };
+    let ring = Ring::kernel(options).map_err(|why| CoreError::Ring { index, why })?;
+    if let Some(stall_timeout) = config.limits.stall_timeout {
+        ring.spawn(wake_up(ring.clone(), stall_timeout / BEATS_PER_TIMEOUT));
+    }
     let outcome = run_on(&ring, config);
+    heartbeat.end();
     ring.shutdown();
     outcome
 }
@@ -182,6 +198,7 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         signals: config.signals,
         counters: config.counters,
         limits: config.limits.http,
+        targets: config.limits.targets,
         room: config.limits.room,
         seed: config.seed,
     });
@@ -306,10 +323,13 @@ async fn serve_tls(proxy: Rc<Proxy>, door: Rc<Door>, stream: Stream, seat: Seat)
 async fn take_in(proxy: Rc<Proxy>, stop: Arc<Stop>, roster: Rc<Roster>, listener: Listener, serve: Serve) {
     // The doorman keeps a seat until the door is shut, so that a drained core refuses newcomers.
     let door = roster.enter(usize::MAX);
-    let sit_down = |stream| match roster.enter(proxy.limits.connections_max) {
-        Some(seat) => proxy.ring.spawn_boxed(serve(stream, seat)),
-        None => {
-            proxy.counters.connections_refused.fetch_add(1, Relaxed);
+    let sit_down = |stream: Stream| {
+        let seat = if stream.is_beyond_limit() { None } else { roster.enter(proxy.limits.connections_max) };
+        match seat {
+            Some(seat) => proxy.ring.spawn_boxed(serve(stream, seat)),
+            None => {
+                proxy.counters.connections_refused.fetch_add(1, Relaxed);
+            }
         }
     };
     let mut beside = stop.is_beside();
@@ -380,6 +400,13 @@ async fn tell_others(proxy: Rc<Proxy>, mut questions: mpsc::Receiver<Question>) 
     }
 }
 
+/// Lets an idle loop turn, so that a watchdog can tell it from one that is stuck.
+async fn wake_up(ring: Ring, every: Duration) {
+    loop {
+        ring.sleep(every).await;
+    }
+}
+
 async fn sweep(proxy: Rc<Proxy>) {
     loop {
         proxy.ring.sleep(SWEEP_EVERY).await;
@@ -415,6 +442,7 @@ mod tests {
             signals: Signals::new(|| {}),
             counters: Arc::default(),
             limits: HttpLimits::default(),
+            targets: Arc::default(),
             room: RoomLimits::default(),
             seed: 1,
         });

@@ -1,6 +1,9 @@
 //! What one core has done, for `/metrics`. Written by the core alone, read by anybody.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ring::Heartbeat;
 
 use crate::outcomes::Durations;
 
@@ -49,6 +52,10 @@ impl LogCounters {
 /// Counts of one core; all only rise, except `connections_open` and some of `log`.
 #[derive(Debug, Default)]
 pub struct CoreCounters {
+    /// Whether its loop turns, and what it works on.
+    pub heartbeat: Arc<Heartbeat>,
+    /// Times that it was found stalled; a watchdog counts them.
+    pub stalls: AtomicU64,
     pub connections_open: AtomicU64,
     /// Tasks that ended by a panic: each is a defect of ours, and what it served is not served any more.
     pub tasks_panicked: AtomicU64,

@@ -21,6 +21,7 @@ pub mod publish;
 pub mod signal;
 pub mod spans;
 pub mod table;
+pub mod target_policy;
 pub mod tls;
 
 // For those above, which have no arrow to `ring`: the process runtime seats instances with one, the others keep memory small.

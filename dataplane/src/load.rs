@@ -171,6 +171,8 @@ pub struct StreamTally {
     pub over_quota: AtomicU64,
     /// Of the refused: because nobody knew the sender, or because he may not send it.
     pub unauthorized: AtomicU64,
+    /// Events, replies too, with bytes in their headers that are no UTF-8: they were read as Latin-1.
+    pub latin1: AtomicU64,
     /// Bytes in the logs that some subscriber still needs. Not a count: it falls.
     pub kept_bytes: AtomicU64,
     /// What became of events that passed the door, from their request to its answer.
@@ -246,6 +248,12 @@ pub struct SubscriberTally {
     pub expired: AtomicU64,
     /// Of the dropped: their records were damaged on the disk.
     pub damaged: AtomicU64,
+    /// Of the dropped: a core stopped at them, and there was no dead letter sink.
+    pub stalled_dropped: AtomicU64,
+    /// Events that were set aside at a start because a core had stopped at them.
+    pub stalled: AtomicU64,
+    /// Events at which the filter used up its steps: they count as filtered.
+    pub filter_over_budget: AtomicU64,
     /// Attempts after the first.
     pub retries: AtomicU64,
     /// Answers whose body went nowhere while the delivery counts as done: no event (AMB-33), a reply that
@@ -261,8 +269,8 @@ pub struct SubscriberTally {
 
 impl SubscriberTally {
     /// Why events can be dropped, in the order of [`SubscriberTally::dropped_by_reason`].
-    pub const DROP_REASONS: [&str; 4] =
-        ["no_dead_letter_sink", "dead_letter_sink_refused", "retention", "damaged"];
+    pub const DROP_REASONS: [&str; 5] =
+        ["no_dead_letter_sink", "dead_letter_sink_refused", "retention", "damaged", "stalled"];
 
     pub(crate) fn processed(&self, took: Duration) {
         self.processed.get_or_init(Box::default).note(took);
@@ -289,8 +297,9 @@ impl SubscriberTally {
 
     /// The dropped, by reason.
     #[must_use]
-    pub fn dropped_by_reason(&self) -> [u64; 4] {
-        [&self.sinkless, &self.sink_refused, &self.expired, &self.damaged].map(|count| count.load(Relaxed))
+    pub fn dropped_by_reason(&self) -> [u64; 5] {
+        [&self.sinkless, &self.sink_refused, &self.expired, &self.damaged, &self.stalled_dropped]
+            .map(|count| count.load(Relaxed))
     }
 
     /// Events that have not come to their end.
@@ -310,7 +319,7 @@ pub struct Ends {
     pub dead_lettered: u64,
     pub dropped: u64,
     /// In the order of [`SubscriberTally::DROP_REASONS`].
-    pub dropped_by: [u64; 4],
+    pub dropped_by: [u64; 5],
     pub pending: u64,
 }
 

@@ -152,11 +152,21 @@ pub struct Timeouts {
     pub response_start: Duration,
     /// Between two bytes of the response (`idleTimeoutSeconds`).
     pub idle: Duration,
+    /// Between two bytes of the request's body while there is no response; `None`: as long as everywhere.
+    pub request_body: Option<Duration>,
+    /// Without a byte in either direction once there is a response; `None`: as long as everywhere.
+    pub stream_idle: Option<Duration>,
 }
 
 impl Timeouts {
-    pub const NONE: Self =
-        Self { total: Duration::ZERO, response_start: Duration::ZERO, idle: Duration::ZERO };
+    /// None of its own.
+    pub const NONE: Self = Self {
+        total: Duration::ZERO,
+        response_start: Duration::ZERO,
+        idle: Duration::ZERO,
+        request_body: None,
+        stream_idle: None,
+    };
 }
 
 /// A durable sequence of events with its readers: a Broker's or a Channel's data plane.

@@ -15,13 +15,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use dataplane::events::delivery::PostError;
+use dataplane::events::filter::steps::Steps;
 use dataplane::events::filter::wants;
 use dataplane::events::journal::{self, What};
 use dataplane::events::record::{Place, Record};
@@ -128,21 +129,23 @@ fn each_note(
 
 /// Runs on a thread that may wait.
 fn trace_of(admin: &Admin, wanted: &Wanted) -> Result<Value> {
-    if wanted.id.is_none() && wanted.source.is_none() {
-        bail!("name an event: id, or source, or both");
-    }
     let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
     let limit = wanted.limit.unwrap_or(EVENTS_DEFAULT).min(EVENTS_MAX);
     let is = |record: &Record, name: &str, value: &Option<String>| {
         value.as_deref().is_none_or(|value| record.attribute(name) == Some(value))
     };
     let (mut found, began) = (BTreeMap::<Place, Found>::new(), Instant::now());
+    // Each core's log has positions of its own, so the oldest is known by its time.
+    let mut by_age = BTreeSet::<(u64, Place)>::new();
     let before = each_event(&admin.logs, |place, stream, at_ms, payload| {
         let Ok(record) = Record::decode(Bytes::copy_from_slice(payload)) else { return Ok(()) };
         if at_ms >= since && is(&record, "id", &wanted.id) && is(&record, "source", &wanted.source) {
             found.insert(place, Found { stream: stream.into(), at_ms, record });
-            if found.len() > limit {
-                found.pop_first();
+            by_age.insert((at_ms, place));
+            if by_age.len() > limit
+                && let Some((_, oldest)) = by_age.pop_first()
+            {
+                found.remove(&oldest);
             }
         }
         Ok(())
@@ -259,7 +262,7 @@ fn told(table: &Table, place: Place, event: &Found, notes: &[Told], known: &Know
         }
         let notes = of(subscriber);
         let mut lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
-        let is_wanted = || addressee.is_some() || wants(&subscriber.filter, &seen);
+        let is_wanted = || addressee.is_some() || wants(&subscriber.filter, &seen, &Steps::default());
         let verdict = verdict(place, event, &subscriber.name, &notes, known, is_wanted);
         if let ("dropped", Some(expired)) = (verdict, known.sweeping.expired(place, &subscriber.name))
             && notes.iter().all(|(.., end)| end.is_none())

@@ -2,9 +2,12 @@
 
 mod answers;
 mod cold;
+mod delivery;
 mod eventing;
+mod guarded;
 mod histogram;
 mod serving;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,13 +16,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use control::fleet::Fleet;
 use control::manifests::Tally;
+use control::runtime::OutputTally;
 use dataplane::counters::{CoreCounters, LogCounters};
 use dataplane::h2::meter::Flood;
-use dataplane::load::{Comparison, Ends, StreamTally, SubscriberTally};
+use dataplane::load::Comparison;
 use dataplane::proxy::{Refusal, mirror};
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
-use dataplane::table::{Backend, Subscriber, Table};
+use dataplane::table::{Backend, Table};
 use dataplane::tls::Outcome;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
@@ -28,8 +32,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::{Admin, SpanTally};
+pub(super) use delivery::Detail;
 use eventing::Eventing;
 use serving::Serving;
+use targets::RefusedTargets;
 
 /// The scaler, and the way on which cores report to it.
 #[derive(Debug, Clone)]
@@ -39,12 +45,16 @@ pub(crate) struct Scaler {
 }
 
 /// Ours begin with `sluicegate`; beside them stand the same figures under the names that Knative's have.
-pub(super) fn render(admin: &Admin, scaler: &Scaler) -> Result<String, fmt::Error> {
+pub(super) fn render(admin: &Admin, scaler: &Scaler, detail: Detail) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("sluicegate");
     registry.register_collector(Box::new(Cores(admin.cores.clone())));
-    registry.register_collector(Box::new(Served(Arc::clone(&admin.tables))));
+    registry.register_collector(Box::new(Served(Arc::clone(&admin.tables), detail)));
     registry.register_collector(Box::new(Files(Arc::clone(&admin.health.manifests))));
     registry.register_collector(Box::new(Spans(Arc::clone(&admin.health.spans))));
+    registry.register_collector(Box::new(RefusedTargets(Arc::clone(&admin.health.targets))));
+    registry.register_collector(Box::new(guarded::Rejected(Arc::clone(&admin.health.rejections))));
+    registry.register_collector(Box::new(guarded::InUse(Arc::clone(&admin.health.expiries))));
+    registry.register_collector(Box::new(Printed(Arc::clone(&admin.health.output))));
     let mut upstream = Registry::default();
     let table = admin.tables.load();
     let pings = Arc::clone(&admin.health.pings);
@@ -63,7 +73,7 @@ struct Cores(Vec<Arc<CoreCounters>>);
 
 /// What the present table's backends, streams and subscribers did.
 #[derive(Debug)]
-struct Served(Arc<Tables>);
+struct Served(Arc<Tables>, Detail);
 
 /// What became of the manifests.
 #[derive(Debug)]
@@ -72,6 +82,23 @@ struct Files(Arc<Tally>);
 /// What became of spans that were to be sent.
 #[derive(Debug)]
 struct Spans(Arc<SpanTally>);
+
+/// What instances printed.
+#[derive(Debug)]
+struct Printed(Arc<OutputTally>);
+
+impl Collector for Printed {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        let OutputTally { bytes, throttled_us } = &*self.0;
+        let help = "Bytes written into instances' logs";
+        let mut family = out.encode_descriptor("instance_log_bytes", help, None, MetricType::Counter)?;
+        counter(&mut family, &[], bytes.load(Relaxed))?;
+        let help = "Milliseconds for which instances' output was not read because they print too much";
+        let mut family =
+            out.encode_descriptor("instance_log_throttled_milliseconds", help, None, MetricType::Counter)?;
+        counter(&mut family, &[], throttled_us.load(Relaxed) / 1000)
+    }
+}
 
 impl Collector for Spans {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
@@ -105,7 +132,8 @@ impl Collector for Files {
 impl Collector for Cores {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         type Pick = fn(&CoreCounters) -> &AtomicU64;
-        let counters: [(&str, &str, Pick); 13] = [
+        let counters: [(&str, &str, Pick); 14] = [
+            ("core_stalls", "Times that the core did not turn for --core-stall-timeout", |c| &c.stalls),
             ("tasks_panicked", "Tasks that ended by a panic", |c| &c.tasks_panicked),
             ("connections", "Connections taken in", |c| &c.connections_taken),
             ("connections_refused", "Connections closed at once, the core being full", |c| {
@@ -241,7 +269,7 @@ impl Collector for Served {
             out.encode_descriptor("table_version", "Tables published", None, MetricType::Gauge)?;
         gauge(&mut version, &[], table.version)?;
         backends(&mut out, &table)?;
-        streams(&mut out, &table)
+        delivery::streams(&mut out, &table, self.1)
     }
 }
 
@@ -286,95 +314,6 @@ fn compared(out: &mut DescriptorEncoder<'_>, backends: &BTreeMap<&str, &Backend>
         {
             counter(&mut family, &[("backend", key), ("outcome", outcome)], count)?;
         }
-    }
-    Ok(())
-}
-
-fn streams(out: &mut DescriptorEncoder<'_>, table: &Table) -> fmt::Result {
-    let mut streams: Vec<_> = table.streams.iter().collect();
-    streams.sort_by_key(|(path, _)| *path);
-
-    type Count = fn(&StreamTally) -> &AtomicU64;
-    let counts: [(&str, &str, Count); 5] = [
-        ("stream_accepted", "Events acknowledged and taken in again", |t| &t.accepted),
-        ("stream_accepted_unflushed", "Of those: acknowledged before they were durable", |t| {
-            &t.accepted_unflushed
-        }),
-        ("stream_refused", "Events refused", |t| &t.refused),
-        ("stream_over_quota", "Of those: because a quota was used up", |t| &t.over_quota),
-        ("stream_unauthorized", "Of the refused: because of who sent it", |t| &t.unauthorized),
-    ];
-    for (name, help, pick) in counts {
-        let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (path, stream) in &streams {
-            counter(&mut family, &[("stream", path)], pick(&stream.tally).load(Relaxed))?;
-        }
-    }
-    let help = "Bytes of events that somebody still needs";
-    let mut family = out.encode_descriptor("stream_kept_bytes", help, None, MetricType::Gauge)?;
-    for (path, stream) in &streams {
-        gauge(&mut family, &[("stream", path)], stream.tally.kept_bytes.load(Relaxed))?;
-    }
-
-    let help = "Events that deleted subscribers had still to get";
-    let mut family = out.encode_descriptor("stream_abandoned", help, None, MetricType::Counter)?;
-    for (path, stream) in &streams {
-        counter(&mut family, &[("stream", path)], stream.tally.abandoned.load(Relaxed))?;
-    }
-
-    let help = "Events that deleted streams and subscribers had still to get";
-    let mut family = out.encode_descriptor("abandoned", help, None, MetricType::Counter)?;
-    counter(&mut family, &[], table.left_behind.events())?;
-
-    subscribers(
-        out,
-        streams.iter().flat_map(|(path, stream)| stream.subscribers.iter().map(move |one| (&***path, one))),
-    )
-}
-
-/// What became of events, by stream and subscriber. Each subscriber is looked at once, so that its counts add up.
-fn subscribers<'a>(
-    out: &mut DescriptorEncoder<'_>,
-    each: impl Iterator<Item = (&'a str, &'a Arc<Subscriber>)>,
-) -> fmt::Result {
-    type Pick = fn(&SubscriberTally, &Ends) -> u64;
-    let counts: [(&str, &str, Pick); 8] = [
-        ("subscriber_offered", "Events that the subscriber was to be asked about", |_, ends| ends.offered),
-        ("subscriber_delivered", "Events delivered", |_, ends| ends.delivered),
-        ("subscriber_filtered", "Events its filter withheld", |_, ends| ends.filtered),
-        ("subscriber_dead_lettered", "Events given to the dead letter sink", |_, ends| ends.dead_lettered),
-        ("subscriber_dropped", "Events given up for good; by reason below", |_, ends| ends.dropped),
-        ("subscriber_retries", "Attempts after the first", |tally, _| tally.retries.load(Relaxed)),
-        ("subscriber_replies_dropped", "Answers whose body went nowhere", |tally, _| {
-            tally.replies_dropped.load(Relaxed)
-        }),
-        (
-            "subscriber_untrusted",
-            "Attempts at which the target could not prove by TLS who it is",
-            |tally, _| tally.untrusted.load(Relaxed),
-        ),
-    ];
-    let seen: Vec<_> = each.map(|(path, one)| (path, one, one.tally.ends())).collect();
-    for (name, help, pick) in counts {
-        let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (path, subscriber, ends) in &seen {
-            let labels = [("stream", *path), ("subscriber", &*subscriber.label)];
-            counter(&mut family, &labels, pick(&subscriber.tally, ends))?;
-        }
-    }
-    let help = "Events dropped, by reason";
-    let mut family = out.encode_descriptor("subscriber_dropped_by", help, None, MetricType::Counter)?;
-    for (path, subscriber, ends) in &seen {
-        for (reason, count) in SubscriberTally::DROP_REASONS.into_iter().zip(ends.dropped_by) {
-            let labels = [("stream", *path), ("subscriber", &*subscriber.label), ("reason", reason)];
-            counter(&mut family, &labels, count)?;
-        }
-    }
-    let help = "Events not yet come to an end";
-    let mut family = out.encode_descriptor("subscriber_pending", help, None, MetricType::Gauge)?;
-    for (path, subscriber, ends) in &seen {
-        let labels = [("stream", *path), ("subscriber", &*subscriber.label)];
-        gauge(&mut family, &labels, ends.pending)?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use axum::body::Bytes;
 use control::api::BACKUP_PATH;
 use futures_util::{TryStreamExt as _, stream};
 use kube::client::Body;
+use ureq::http::header::CONTENT_TYPE;
 use ureq::http::{Request, Response};
 
 use super::reach::{self, Api, Reach};
@@ -91,7 +92,10 @@ fn restore(args: &Args) -> Result<String> {
         // Who is turned away while he sends does not hear why. So nothing is sent first, and to who may that is no backup.
         let mut answer = api.send(Request::put(BACKUP_PATH).body(Body::empty())?).await?;
         if answer.status() == 400 {
-            answer = api.send(Request::put(BACKUP_PATH).body(reach::streamed(pieces(file)).await?)?).await?;
+            let body = reach::streamed(pieces(file)).await?;
+            answer = api
+                .send(Request::put(BACKUP_PATH).header(CONTENT_TYPE, "application/jsonl").body(body)?)
+                .await?;
         }
         if answer.status() != 200 {
             bail!("{} is not restored: {}", named(), refusal(&api, answer).await);

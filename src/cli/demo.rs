@@ -18,7 +18,7 @@ pub(crate) fn run() -> ExitCode {
     match play() {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("demo: {why:#}");
+            complain!("demo: {why:#}");
             ExitCode::FAILURE
         }
     }
@@ -36,7 +36,7 @@ fn play() -> anyhow::Result<()> {
         // Where nobody reads the report it goes on all the same.
         Ok(report) => drop(super::tell(&format!("{report}\n"))),
         Err(why) => {
-            eprintln!("{}", appliance.log_tail());
+            complain!("{}", appliance.log_tail());
             appliance.stop();
             appliance.finish()?;
             return Err(why);

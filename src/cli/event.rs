@@ -8,17 +8,19 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
+use ureq::Body;
+use ureq::http::Response;
 
 use super::tell;
-use crate::config::address;
+use crate::config::{address, whole};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
     /// Show an event's way: arrival, filters, attempts, replies, dead letters
     Trace(Trace),
-    /// Show events that were given up
+    /// Show the newest events, or those that were given up
     List(List),
     /// Send events to a Trigger's subscriber again
     Replay(Replay),
@@ -55,11 +57,12 @@ pub(crate) struct Trace {
 pub(crate) struct List {
     #[command(flatten)]
     admin: Admin,
-    /// Events that were dead-lettered, or dropped for want of a sink
-    #[arg(long, required = true)]
+    /// Only events that were dead-lettered, or dropped for want of a sink
+    #[arg(long)]
     dead_letters: bool,
-    /// Only those of this Trigger or Subscription; trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME where there are both
-    #[arg(long, value_name = "NAMESPACE/NAME")]
+    /// Only dead letters of this Trigger or Subscription; trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME where there are
+    /// both
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = label, requires = "dead_letters")]
     trigger: Option<String>,
     /// Only those since then
     #[arg(long, value_name = "TIME")]
@@ -84,13 +87,13 @@ pub(crate) struct Redrive {
     admin: Admin,
     /// Whose subscriber gets them, a Trigger or Subscription; trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME where
     /// there are both
-    #[arg(long, value_name = "NAMESPACE/NAME")]
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = label)]
     trigger: String,
     /// Only count
     #[arg(long)]
     dry_run: bool,
     /// Events a second at most; 0 for no limit
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>, default_value_t = 0)]
     rate: u32,
     #[command(flatten)]
     patch: patch::Patch,
@@ -99,11 +102,25 @@ pub(crate) struct Redrive {
 pub(crate) fn run(verb: &Verb) -> ExitCode {
     let outcome = match verb {
         Verb::Trace(trace) => show_trace(trace),
-        Verb::List(list) => show_letters(list),
+        Verb::List(list) if list.dead_letters => show_letters(list),
+        Verb::List(list) => show_newest(list),
         Verb::Replay(Replay { order, from }) => send_again(order, from),
         Verb::Redrive(order) => send_again(order, "dead-letters"),
     };
     super::exit_code(outcome)
+}
+
+/// `NAMESPACE/NAME`, also with the kind before it.
+fn label(text: &str) -> Result<String, String> {
+    let parts: Vec<_> = text.split('/').collect();
+    let kinds = ["trigger", "subscription"];
+    match parts[..] {
+        _ if parts.contains(&"") => Err("write NAMESPACE/NAME, like default/orders".to_owned()),
+        [name] => Err(format!("the namespace is missing: write NAMESPACE/{name}, like default/{name}")),
+        [_, _] => Ok(text.to_owned()),
+        [kind, ..] if parts.len() == 3 && kinds.contains(&kind) => Ok(text.to_owned()),
+        _ => Err("write NAMESPACE/NAME, trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME".to_owned()),
+    }
 }
 
 fn agent() -> ureq::Agent {
@@ -115,10 +132,25 @@ fn ask(admin: &Admin, path: &str, query: &[(&str, Option<&str>)]) -> Result<Valu
     let given = query.iter().filter_map(|(name, value)| Some((*name, (*value)?)));
     let mut answer = agent().get(&url).query_pairs(given).call().with_context(|| unreachable(admin))?;
     if answer.status() != 200 {
-        bail!("{}", answer.body_mut().read_to_string()?.trim());
+        return Err(refusal(admin, &mut answer));
     }
     let text = answer.body_mut().with_config().limit(u64::MAX).read_to_string()?;
     Ok(serde_json::from_str(&text)?)
+}
+
+/// What the admin listener says is wrong. Another listener says something too, and knows nothing of these paths.
+fn refusal(admin: &Admin, answer: &mut Response<Body>) -> anyhow::Error {
+    let said = answer.body_mut().read_to_string().unwrap_or_default();
+    let said = said.trim();
+    match answer.status().as_u16() {
+        404 if !said.starts_with("there is no Trigger") => {
+            anyhow!(
+                "{} is no admin listener: give --admin what the ready line says; it answers 404: {said}",
+                admin.admin
+            )
+        }
+        _ => anyhow!("{said}"),
+    }
 }
 
 fn unreachable(admin: &Admin) -> String {
@@ -174,9 +206,42 @@ fn show_trace(trace: &Trace) -> Result<bool> {
     }
     tell(&out)?;
     if events.is_empty() {
-        eprintln!("no such event in the log: it never came, or its segment is gone");
+        complain!("no such event in the log: it never came, or its segment is gone");
     }
     Ok(!events.is_empty())
+}
+
+/// One line for each event, the newest last.
+fn show_newest(order: &List) -> Result<bool> {
+    let found = ask(&order.admin, "trace", &[("since", order.since.as_deref())])?;
+    if order.json {
+        return tell(&format!("{found:#}\n")).map(|()| true);
+    }
+    let mut events: Vec<_> = list(&found, "events").iter().collect();
+    if events.is_empty() {
+        complain!(
+            "no event is in the log: post one to http://EVENTS/brokers/NAMESPACE/NAME, as docs/eventing.md shows"
+        );
+    }
+    events.sort_by_key(|event| text(event, "accepted"));
+    let mut out = String::new();
+    for event in events {
+        let attribute = |name: &str| text(&event["attributes"], name);
+        write!(
+            out,
+            "{}  {}  id {}  source {}  type {}",
+            text(event, "accepted"),
+            text(event, "stream"),
+            attribute("id"),
+            attribute("source"),
+            attribute("type"),
+        )?;
+        for subscriber in list(event, "subscribers") {
+            write!(out, "  {}: {}", text(subscriber, "subscriber"), text(subscriber, "verdict"))?;
+        }
+        writeln!(out)?;
+    }
+    tell(&out).map(|()| true)
 }
 
 fn show_letters(order: &List) -> Result<bool> {
@@ -188,10 +253,10 @@ fn show_letters(order: &List) -> Result<bool> {
     let mut out = String::new();
     let letters = list(&found, "letters");
     if letters.is_empty() {
-        eprintln!("nothing was given up and is still open, as far back as the log goes");
+        complain!("no event was given up and is still open, as far back as the log goes");
     }
     if let Some(older @ 1..) = found["leftOut"].as_u64() {
-        eprintln!("{older} older ones are not shown; a redrive reaches them");
+        complain!("{older} older ones are not shown; a redrive reaches them");
     }
     for letter in letters {
         writeln!(
@@ -212,7 +277,7 @@ fn show_letters(order: &List) -> Result<bool> {
 fn send_again(order: &Redrive, from: &str) -> Result<bool> {
     let Redrive { admin, trigger, dry_run, rate, patch } = order;
     if let Some(told) = patch.lay(trigger, *dry_run)? {
-        eprintln!("{told}");
+        complain!("{told}");
     }
     let url = format!("http://{}/debug/events/replay", admin.admin);
     let mut answer = agent()
@@ -224,7 +289,7 @@ fn send_again(order: &Redrive, from: &str) -> Result<bool> {
         .send_empty()
         .with_context(|| unreachable(admin))?;
     if answer.status() != 200 {
-        bail!("{}", answer.body_mut().read_to_string()?.trim());
+        return Err(refusal(admin, &mut answer));
     }
     for line in BufReader::new(answer.body_mut().as_reader()).lines() {
         let told: Value = serde_json::from_str(&line?)?;
@@ -235,7 +300,23 @@ fn send_again(order: &Redrive, from: &str) -> Result<bool> {
             let verb = if *dry_run { "would be sent" } else { "sent" };
             return tell(&format!("{} events {verb} to {trigger}\n", told["sent"])).map(|()| true);
         }
-        eprintln!("{} so far", told["sent"]);
+        complain!("{} so far", told["sent"]);
     }
     bail!("the appliance ended before it was done")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_without_namespace_is_refused_with_the_form() {
+        assert!(label("orders").unwrap_err().contains("NAMESPACE/orders"));
+        for good in ["default/orders", "trigger/default/orders", "subscription/default/orders"] {
+            assert_eq!(label(good), Ok(good.to_owned()));
+        }
+        for bad in ["", "/", "default/", "/orders", "a/b/c", "trigger/a/b/c"] {
+            assert!(label(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::runtime::{Builder, Runtime};
@@ -66,8 +66,17 @@ impl Api {
                 self.at.trim_end_matches('/')
             )
         };
-        self.client.send(request).await.with_context(nobody)
+        self.client.send(request).await.map_err(|why| root(&why)).with_context(nobody)
     }
+}
+
+/// The innermost reason: each layer of the client wraps it in its own words.
+fn root(why: &(dyn std::error::Error + 'static)) -> anyhow::Error {
+    let mut innermost = why;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    anyhow!("{innermost}")
 }
 
 /// The body of a request that is sent as it comes. kube makes such a body of answers alone, so this is one.
@@ -85,6 +94,14 @@ pub(crate) async fn config(file: &Path) -> Result<kube::Config> {
     let read = Kubeconfig::read_from(file).with_context(|| named(file))?;
     let options = KubeConfigOptions::default();
     kube::Config::from_custom_kubeconfig(read, &options).await.with_context(|| named(file))
+}
+
+/// Whether a kubeconfig can be read and leads somewhere; nothing is asked there.
+pub(crate) fn check(file: &Path) -> Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("no runtime")?;
+    runtime
+        .block_on(async { kube::Client::try_from(config(file).await?).with_context(|| named(file)) })
+        .map(drop)
 }
 
 fn named(file: &Path) -> String {

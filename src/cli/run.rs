@@ -2,77 +2,85 @@
 
 mod access;
 mod api;
+mod arrival;
 mod certificates;
+mod cluster;
 mod control;
+mod control_config;
 mod cores;
+mod descriptors;
 mod doors;
 mod events_tls;
 pub(super) mod folder;
+mod hosts;
 mod inside;
+mod instances;
+pub(super) mod log_names;
 mod logging;
 mod logs;
 mod otlp;
 mod outward;
+mod preflight;
+mod routes;
+mod signals;
 mod sockets;
 mod takeover;
+mod targets;
+mod watchdog;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use ::control::controllers::ControlConfig;
-use ::control::controllers::duty;
-use ::control::controllers::ingress::Listeners;
+use ::control::expiry::Expiries;
 use ::control::publish::Publisher;
 use ::control::runtime::end_leftovers;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use dataplane::core::{CoreLimits, Stop};
-use dataplane::events::relay::Ways;
 use dataplane::publish::Tables;
 use dataplane::signal::Signals;
 use dataplane::spans::Queue;
 use dataplane::table::Table;
-use dataplane::tls::Certificates;
-use rustix::process::{Resource, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
+use dataplane::target_policy::TargetPolicy;
+use dataplane::tls::{Certificates, Trust};
 use tokio::sync::{Notify, oneshot};
 
 use crate::admin::Health;
 use crate::config::{Config, ServerTiming, Settings};
-use control::{Control, Parts, Reins};
+use arrival::Arrival;
+use control::{AdminPort, Control, Parts, Reins};
+use control_config::control_config;
 use cores::{Cores, Shared};
 use doors::Doors;
 use events_tls::EventsTls;
 use folder::Folder;
 use inside::Inside;
-use logs::{Logs, Opening};
+use log_names::LogNames;
+use logs::Logs;
 use otlp::Exporter;
+use preflight::Preflight;
 use sockets::{Kept, Sockets};
-use takeover::{Door, Estate, Predecessor, Request, Successor};
+use takeover::{Door, Estate, Request, Successor};
 
 /// How long a start is silent while it waits.
 const START_TOLD_EVERY: Duration = Duration::from_secs(10);
-
-/// Descriptors without which nothing starts: listeners, rings, logs and objects, and a few for connections.
-const DESCRIPTORS_MIN: u64 = 48;
-const DESCRIPTORS_PER_CORE: u64 = 16;
-
-/// As shells have it: ended by SIGINT.
-const EXIT_INTERRUPTED: i32 = 130;
 
 /// Serves until told to stop; the answer is the process's exit status.
 pub(crate) fn run(settings: Settings) -> ExitCode {
     let (config, log) = match Config::decide(settings).and_then(|config| Ok((config, logging::start()?))) {
         Ok(both) => both,
         Err(why) => {
-            eprintln!("error: {why}");
+            complain!("error: {why}");
             return super::USAGE.into();
         }
     };
+    for warning in &config.deprecations {
+        tracing::warn!("{warning}");
+    }
     dataplane::heap::set_bounds();
     let outcome = serve(config);
     if let Err(why) = &outcome {
@@ -101,27 +109,28 @@ enum Event {
 
 fn serve(config: Config) -> Result<()> {
     let (say, hear) = mpsc::channel();
-    dataplane::core::check_kernel()?;
     let arrived = Arc::new(AtomicBool::new(false));
-    listen_to_signals(say.clone(), Arc::clone(&arrived))?;
-    // What is wrong with the files must show before another process gives way.
-    let (certificates, given) = (certificates::load(&config.certificates)?, api::Given::read(&config)?);
-    let (access, hand) = access::start(&config)?;
-    let Arrival { folder, logs, sockets, predecessor } = arrive(&config)?;
+    signals::listen(say.clone(), Arc::clone(&arrived))?;
+    let expiries = Arc::<Expiries>::default();
+    let Preflight { certificates, trust, given, access, access_log: hand, api_socket } =
+        preflight::run(&config, &expiries)?;
+    let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
     arrived.store(true, Relaxed);
     let ready = sockets.ready_line()?;
     let events_tls = EventsTls::open(&config, &sockets)?;
 
     let tables = Tables::new(Table::default());
-    let publisher = publisher(&config, &tables, certificates)?;
+    let log_names = LogNames::new(&config.data, &tables);
+    let publisher = publisher(&config, &tables, (certificates, trust), log_names.clone())?;
     let Inside { doors: inside, gateway } = inside::open(&config, &tables);
-    let (health, ways) = (Arc::new(Health::default()), Arc::default());
+    let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
+    let health = Arc::new(Health { targets, expiries, ..Health::default() });
+    let ways = Arc::default();
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
     let (bell, signals) = signals();
     let (reins, steered) = control::reins();
     let shared = Shared::new(&tables, &signals, predecessor.is_some());
     let mut estate = estate(&config, (sockets.keep()?, folder), &shared, reins, &health);
-    let first_instance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     let Control { synced, admin, thread: control } = control::start(Parts {
         control: control_config(&config, &sockets, events_tls.as_ref(), &health, &ways)?,
         config: config.clone(),
@@ -135,9 +144,9 @@ fn serve(config: Config) -> Result<()> {
         health: Arc::clone(&health),
         steered,
         events_tls: events_tls.clone(),
-        first_instance,
         gateway,
         beside: predecessor.is_some(),
+        log_names,
     })?;
     if !await_objects(synced, (&hear, &say))? {
         estate.reins.stop.send_replace(true);
@@ -145,16 +154,21 @@ fn serve(config: Config) -> Result<()> {
     }
     let Sockets { http, https, private, private_https, events, events_https, .. } = sockets;
     let doors = Doors { http, https, private, private_https, inside, events, events_https, events_tls };
-    let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans), say.clone())?;
+    let targets = Arc::clone(&health.targets);
+    let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans, targets), say.clone())?;
+    watchdog::start(&config, &cores, &tables, &health)?;
     drop((ways.set(cores.ways()), admin.send(Arc::new(cores.admin(tables, &health)))));
     open_door(&config, say.clone());
     announce(&ready)?;
     if let Some(predecessor) = predecessor {
-        predecessor.dismiss(clear_up(config.data.clone(), first_instance, Arc::clone(&shared.stop)))?;
+        predecessor.dismiss(clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
     }
 
     let event = live((&config, &publisher), &mut estate, (&hand, &given), (&hear, &say))?;
     health.draining.store(true, Relaxed);
+    if matches!(event, Event::Replaced(_)) {
+        estate.reins.admin_port.send_replace(AdminPort::Closed);
+    }
     let Estate { sockets, folder, reins, .. } = estate;
     drop(sockets); // or else the kernel would go on taking connections in
     let (outcome, successor) = end(event, &shared, hear, cores, (hand, exporter));
@@ -217,35 +231,6 @@ fn await_objects(
     }
 }
 
-/// How this process came to its folder and its sockets.
-struct Arrival {
-    folder: Folder,
-    logs: Opening,
-    sockets: Sockets,
-    /// It serves requests until this one does.
-    predecessor: Option<Predecessor>,
-}
-
-fn arrive(config: &Config) -> Result<Arrival> {
-    raise_descriptor_limit(config.workers)?;
-    if config.takeover
-        && let Some((predecessor, inherited)) = takeover::begin(config)?
-    {
-        let sockets = Sockets::inherit(inherited, config)?;
-        predecessor.wait_for_folder()?;
-        let (folder, logs) = enter(config)?;
-        return Ok(Arrival { folder, logs, sockets, predecessor: Some(predecessor) });
-    }
-    let (folder, logs) = enter(config)?;
-    Ok(Arrival { folder, logs, sockets: Sockets::bind(config)?, predecessor: None })
-}
-
-/// Takes the data folder, and begins to open what waits for the disk longest.
-fn enter(config: &Config) -> Result<(Folder, Opening)> {
-    let folder = folder::take(&config.data)?;
-    Ok((folder, Opening::begin(config)?))
-}
-
 /// Until there is a reason to leave.
 fn live(
     (config, publisher): (&Config, &Publisher),
@@ -256,7 +241,7 @@ fn live(
     loop {
         match hear.recv().context("nobody is left to tell anything")? {
             Event::Reload => {
-                reload(config, publisher);
+                certificates::reload(config, publisher, &estate.health.expiries);
                 access.reopen();
                 given.reopen();
             }
@@ -318,7 +303,7 @@ fn end(
     (outcome, successor)
 }
 
-/// Lets successors knock. Without that only `--takeover` does not work.
+/// Lets successors knock. Without that only `--hot-restart` does not work.
 fn open_door(config: &Config, say: mpsc::Sender<Event>) {
     let opened = Door::open(&config.data).and_then(|door| {
         door.watch(move |request| drop(say.send(Event::Asked(request)))) // nobody hears it when all is over
@@ -329,10 +314,10 @@ fn open_door(config: &Config, say: mpsc::Sender<Event>) {
 }
 
 /// What is due when the process before this one has ended.
-fn clear_up(data: PathBuf, first_instance: u64, stop: Arc<Stop>) -> impl FnOnce() + Send + 'static {
+fn clear_up(data: PathBuf, stop: Arc<Stop>) -> impl FnOnce() + Send + 'static {
     move || {
         stop.set_beside(false);
-        match end_leftovers(&data, first_instance) {
+        match end_leftovers(&data) {
             Ok(()) => tracing::info!("the process that was replaced has ended"),
             Err(why) => tracing::warn!(%why, "instances of the process before cannot be looked for"),
         }
@@ -344,12 +329,23 @@ fn start_cores(
     shared: &Shared,
     doors: Doors,
     logs: Vec<Logs>,
-    (access, spans): (dataplane::access::Setup, Option<Queue>),
+    (access, spans, targets): (dataplane::access::Setup, Option<Queue>, Arc<TargetPolicy>),
     say: mpsc::Sender<Event>,
 ) -> Result<Cores> {
     let places = doors.places(&shared.tables, config.tls_min_version, logs)?;
     let tells_timing = config.server_timing == ServerTiming::Cold;
-    let limits = CoreLimits { access: Some(access), tells_timing, spans, ..CoreLimits::default() };
+    let http = config.http_limits;
+    let stall_timeout = config.stall_timeout();
+    let mut limits = CoreLimits {
+        http,
+        access: Some(access),
+        tells_timing,
+        spans,
+        stall_timeout,
+        targets,
+        ..CoreLimits::default()
+    };
+    limits.ring.sockets_max = descriptors::sockets_max();
     Cores::start(shared, &limits, places.into_iter(), move || {
         drop(say.send(Event::CoreEnded)); // nobody hears it when all is over
     })
@@ -361,125 +357,27 @@ fn signals() -> (Arc<Notify>, Signals) {
     (bell, Signals::new(move || rung.notify_one()))
 }
 
-fn publisher(config: &Config, tables: &Arc<Tables>, certificates: Certificates) -> Result<Arc<Publisher>> {
+fn publisher(
+    config: &Config,
+    tables: &Arc<Tables>,
+    (certificates, trust): (Certificates, Vec<Option<Arc<Trust>>>),
+    log_names: LogNames,
+) -> Result<Arc<Publisher>> {
     let tables = Arc::clone(tables);
     let publisher = Publisher::new(Arc::new(move |table| {
         tables.publish(table);
+        log_names.changed();
     }));
-    for rule in &config.routes {
-        let trust = certificates::trust(rule)?;
-        publisher.set_static_route(&rule.host, rule.protocol, trust, &rule.addresses);
-    }
     publisher.set_certificates(certificates);
-    Ok(Arc::new(publisher))
-}
-
-/// Reads the certificates again. If one of them is no good all stay as they are: half a reload is worse
-/// than none.
-fn reload(config: &Config, publisher: &Publisher) {
-    match certificates::load(&config.certificates) {
-        Ok(certificates) => {
-            let count = certificates.len();
-            publisher.set_certificates(certificates);
-            tracing::info!(count, "certificates read again");
-        }
-        Err(why) => tracing::error!(why = format!("{why:#}"), "the certificates stay as they were"),
-    }
-}
-
-fn control_config(
-    config: &Config,
-    sockets: &Sockets,
-    events_tls: Option<&EventsTls>,
-    health: &Health,
-    ways: &Arc<OnceLock<Ways>>,
-) -> Result<ControlConfig> {
-    let events = outward::met_at(sockets.events[0].local_addr()?);
-    Ok(ControlConfig {
-        domain: config.domain.clone(),
-        http_port: sockets.http[0].local_addr()?.port(),
-        listeners: Listeners {
-            public: Some(sockets.http[0].local_addr()?),
-            private: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
-            private_https: sockets
-                .private_https
-                .first()
-                .map(std::net::TcpListener::local_addr)
-                .transpose()?,
-            https: sockets.https.first().map(std::net::TcpListener::local_addr).transpose()?,
-        },
-        events_url_base: format!("http://{events}"),
-        events_tls: events_tls.map(EventsTls::told),
-        shows_pods: config.kubeconfig.is_none(),
-        holder: config.kubeconfig.is_some().then(duty::holder),
-        images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
-        instance_user: config.instance_user.map(|rule| (rule.user, rule.group)),
-        host_devices: config.host_devices,
-        quotas: config.quotas.clone(),
-        store: Weak::new(), // it is opened later
-        pings: Arc::clone(&health.pings),
-        ways: Arc::clone(ways),
-    })
-}
-
-/// A proxied request holds a descriptor on either side; the usual soft limit of 1,024 is for programs that
-/// use select(2), and the hard one is what the administrator allows.
-fn raise_descriptor_limit(workers: usize) -> Result<()> {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(why) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%why, "the limit of open files stays as it is");
-    }
-    let needed = DESCRIPTORS_MIN + DESCRIPTORS_PER_CORE * workers as u64;
-    match getrlimit(Resource::Nofile).current {
-        Some(allowed) if allowed < needed => {
-            bail!(
-                "this process may open {allowed} files, and needs {needed} to start on {workers} cores: raise the limit \
-                 (ulimit -n, LimitNOFILE=) or start fewer --workers"
-            )
-        }
-        _ => Ok(()),
-    }
+    let publisher = Arc::new(publisher);
+    routes::publish(&config.routes, trust, &publisher)?;
+    Ok(publisher)
 }
 
 /// The line that tells a supervisor, a script or a test that everything listens, and where.
 fn announce(ready: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{ready}").and_then(|()| out.flush()).context("stdout is closed")
-}
-
-/// SIGHUP reloads. The first SIGTERM or SIGINT drains; a second SIGINT, or any signal after SIGTERM's drain began, ends
-/// the process at once. Instances die with their parent. What has not arrived yet, and may be waiting for another process, has
-/// nothing to drain.
-fn listen_to_signals(say: mpsc::Sender<Event>, arrived: Arc<AtomicBool>) -> Result<()> {
-    // A file that may not grow (`ulimit -f`) is an error of its write, not the end of the process; and whoever sends what other
-    // servers open their logs anew at does not mean the end either.
-    for signal in [SIGXFSZ, SIGUSR1, SIGUSR2] {
-        signal_hook::flag::register(signal, Arc::default()).context("no signal handler")?;
-    }
-    let mut signals =
-        signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("no signal handler")?;
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            let mut told = false;
-            for signal in signals.forever() {
-                if signal == SIGHUP {
-                    drop(say.send(Event::Reload));
-                    continue;
-                }
-                if signal == SIGINT && (told || !arrived.load(Relaxed)) {
-                    std::process::exit(EXIT_INTERRUPTED);
-                }
-                if !arrived.load(Relaxed) {
-                    std::process::exit(0);
-                }
-                told = true;
-                drop(say.send(Event::Told)); // a receiver that is gone is ending already
-            }
-        })
-        .context("no thread for signals")?;
-    Ok(())
 }
 
 #[cfg(test)]

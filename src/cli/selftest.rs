@@ -87,7 +87,7 @@ fn campaign(args: &Args, seed: u64) -> Result<bool> {
     let _ours = args.data.join("lock").exists().then(|| folder::take(&args.data)).transpose()?;
     let workshop = args.data.join(format!("selftest-{}", std::process::id()));
     fs::create_dir(&workshop).with_context(|| format!("{} cannot be made", workshop.display()))?;
-    eprintln!("testing {} for {} s, seed {seed}", workshop.display(), args.seconds);
+    complain!("testing {} for {} s, seed {seed}", workshop.display(), args.seconds);
 
     let mut rounds =
         Rounds { seed, rng: Rng::with_seed(seed), promise: Promise::default(), report: Report::default() };
@@ -100,7 +100,7 @@ fn campaign(args: &Args, seed: u64) -> Result<bool> {
         })?;
         if told.elapsed() >= PROGRESS_EVERY {
             told = Instant::now();
-            eprint!("{}{tidy_line}", rounds.report.progress());
+            complain!(part "{}{tidy_line}", rounds.report.progress());
         }
     }
     super::tell(&rounds.report.table(seed, &args.data))?;

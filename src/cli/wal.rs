@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use super::run::log_names;
+use crate::config::whole;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use wal::{BookmarkInspection, Entry, Inspection, Position};
@@ -37,11 +39,11 @@ pub(crate) struct Folder {
 pub(crate) struct Dump {
     #[command(flatten)]
     folder: Folder,
-    /// Only records of this stream
+    /// Only records of this stream, by either of the names that `stat` shows
     #[arg(long, value_name = "NAME")]
     stream: Option<String>,
     /// Only records from this position on
-    #[arg(long, value_name = "POSITION", default_value_t = 0)]
+    #[arg(long, value_name = "POSITION", value_parser = whole::<u64>, default_value_t = 0)]
     from: u64,
     /// The payload as well
     #[arg(long, value_name = "FORM")]
@@ -78,13 +80,16 @@ fn each(folder: &Folder, look: &mut dyn FnMut(&Path) -> anyhow::Result<bool>) ->
     let mut logs = Vec::new();
     find_logs(&folder.dir, DEPTH_MAX, &mut logs)?;
     if logs.is_empty() {
-        bail!("{}: no log here: no file NNNNNNNNNN.seg", folder.dir.display());
+        bail!(
+            "{}: no log here: give the folder that `sluicegate run` has as --data, or one of the folders in its log/",
+            folder.dir.display()
+        );
     }
     let mut sound = true;
     for log in logs {
         sound &= match look(&log) {
             Err(why) if !is_closed_pipe(&why) => {
-                eprintln!("error: {why:#}"); // the logs of other cores are looked at all the same
+                complain!("error: {why:#}"); // the logs of other cores are looked at all the same
                 false
             }
             looked => looked?,
@@ -94,7 +99,8 @@ fn each(folder: &Folder, look: &mut dyn FnMut(&Path) -> anyhow::Result<bool>) ->
 }
 
 fn find_logs(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
+    let entries = std::fs::read_dir(folder)
+        .with_context(|| format!("{} cannot be read as a folder", folder.display()))?;
     if wal::is_log(folder) {
         found.push(folder.into());
         return Ok(());
@@ -104,7 +110,7 @@ fn find_logs(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> anyhow::R
     below.sort();
     if depth > 0 {
         below.iter().filter_map(|path| find_logs(path, depth - 1, found).err()).for_each(|why| {
-            eprintln!("passed over: {why:#}"); // an instance's folder that we may not read, mostly
+            complain!("passed over: {why:#}"); // an instance's folder that we may not read, mostly
         });
     }
     Ok(())
@@ -158,13 +164,25 @@ fn stat(log: &Path) -> anyhow::Result<bool> {
     writeln!(out, "{}", log.display())?;
     writeln!(out, "  segments {segments}, spares {spares}, bytes {bytes}, event records {records}")?;
     writeln!(out, "  positions {first} to {end}")?;
+    let names = log_names::read(log);
     for (name, stream) in streams {
-        writeln!(out, "  stream {name}: {} events", stream.events)?;
+        writeln!(out, "  stream {}: {} events", named(&names, name), stream.events)?;
         for BookmarkInspection { subscriber, mark, ahead } in &stream.bookmarks {
+            let subscriber = named(&names, subscriber);
             writeln!(out, "    subscriber {subscriber}: at {}, {ahead} pending", mark.low())?;
         }
     }
     Ok(tell_damage(&found, &mut out)?)
+}
+
+/// What the log calls it that people call `name`.
+fn in_log<'n>(names: &'n log_names::Names, name: &'n str) -> &'n str {
+    names.iter().find(|(_, shown)| *shown == name).map_or(name, |(logged, _)| logged)
+}
+
+/// What people call it, with what the log calls it: `dump --stream` takes that.
+fn named(names: &log_names::Names, name: &str) -> String {
+    names.get(name).map_or_else(|| name.to_owned(), |shown| format!("{shown} ({name})"))
 }
 
 fn dump(log: &Path, order: &Dump) -> anyhow::Result<bool> {
@@ -176,15 +194,17 @@ fn dump(log: &Path, order: &Dump) -> anyhow::Result<bool> {
         if order.payload.is_some() { " payload" } else { "" }
     )?;
     let from = Position::new(order.from);
+    let names = log_names::read(log);
+    let wanted = order.stream.as_deref().map(|stream| in_log(&names, stream));
     let mut show = |entry: &Entry<'_>| {
-        let wanted = order.stream.as_deref().is_none_or(|stream| entry.stream == Some(stream));
+        let wanted = wanted.is_none_or(|stream| entry.stream == Some(stream));
         if wanted && entry.position >= from { line(entry, order.payload, &mut out) } else { Ok(()) }
     };
     let found = wal::dump(log, &mut progress(log), &mut show)?;
     let sound = tell_damage(&found, &mut io::stderr().lock())?;
     out.flush()?;
-    if let Some(stream) = order.stream.as_deref().filter(|stream| !found.streams.contains_key(*stream)) {
-        eprintln!("{}: no stream {stream:?}; `sluicegate wal stat` lists them", log.display());
+    if let Some(stream) = wanted.filter(|stream| !found.streams.contains_key(*stream)) {
+        complain!("{}: no stream {stream:?}; `sluicegate wal stat` lists them", log.display());
     }
     Ok(sound)
 }
@@ -211,7 +231,7 @@ fn progress(log: &Path) -> impl FnMut(u64, u64) + use<> {
     move |done, all| {
         if told.elapsed() >= PROGRESS_EVERY {
             told = Instant::now();
-            eprint!("{log}: {} of {} MiB read{end}", done >> 20, all >> 20);
+            complain!(part "{log}: {} of {} MiB read{end}", done >> 20, all >> 20);
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Settings with a grammar of their own, parsed once.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
+use clap::ValueEnum;
 use control::kinds::names::is_dns1123_label;
-use control::kinds::quantity;
-use dataplane::table::Protocol;
+use control::kinds::{duration, quantity};
+use dataplane::target_policy::AllowedTarget;
 use serde::Deserialize;
 use ureq::http::Uri;
 
@@ -19,6 +21,19 @@ pub(crate) struct ImageRule {
     pub(crate) command: Vec<String>,
 }
 
+/// `CIDR[:PORT]`: addresses that users may name as targets although the target policy refuses them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct AllowedTargetRule(pub(crate) AllowedTarget);
+
+impl FromStr for AllowedTargetRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
 /// `UID[:GID]`: who instances are. Without a group it has the user's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -27,29 +42,17 @@ pub(crate) struct UserRule {
     pub(crate) group: u32,
 }
 
+/// Whether manifests may start programs of this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ProcessRule {
+    Deny,
+    AllowList,
+    Allow,
+}
+
 /// A user id has 31 bits (Kubernetes' bound).
 const ID_MAX: u32 = 2_147_483_647;
-
-/// `HOST=[SCHEME://]ADDR[,ADDR...][?ca=FILE[&name=NAME]]`: a host whose requests go to given addresses.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) struct RouteRule {
-    /// Lower case; `*.` and a parent for every name right below it, `*` for any host.
-    pub(crate) host: String,
-    /// What all of the addresses speak.
-    pub(crate) protocol: Protocol,
-    pub(crate) addresses: Vec<SocketAddr>,
-    /// They speak it by TLS.
-    pub(crate) tls: Option<TlsRule>,
-}
-
-/// Whom the addresses of a route have to prove to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TlsRule {
-    /// PEM, with the authorities that are believed.
-    pub(crate) authorities: PathBuf,
-    pub(crate) name: String,
-}
 
 /// `HOST=CERT,KEY`: the files that prove who we are.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -65,6 +68,27 @@ pub(crate) struct CertificateRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct Bytes(pub(crate) u64);
+
+/// A time to wait, like `90s` or `1h30m`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Wait(pub(crate) Duration);
+
+impl Default for Wait {
+    /// Of `core-stall-timeout`: a thousand times what the slowest filter takes, and less than a liveness probe waits.
+    fn default() -> Self {
+        Self(Duration::from_secs(2))
+    }
+}
+
+impl FromStr for Wait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wait = duration::parse_go(text);
+        wait.map(Self).ok_or_else(|| format!("{text:?} is no duration like 90s, 5m or 0"))
+    }
+}
 
 /// `NAMESPACE=BYTES`: how much of its events may wait.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -146,64 +170,6 @@ impl FromStr for UserRule {
     }
 }
 
-impl FromStr for RouteRule {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (host, list) =
-            text.split_once('=').ok_or_else(|| format!("{text:?} is not HOST=[SCHEME://]ADDR[,ADDR...]"))?;
-        let host = host.to_ascii_lowercase();
-        if host != "*" && !is_domain(host.strip_prefix("*.").unwrap_or(&host)) {
-            return Err(format!("{host:?} is neither a DNS name nor *.PARENT nor *"));
-        }
-        let (scheme, list) = list.split_once("://").unwrap_or(("http", list));
-        let (protocol, by_tls) = match scheme {
-            "http" => (Protocol::Http1, false),
-            "h2c" => (Protocol::H2c, false),
-            "https" => (Protocol::Http1, true),
-            "h2" => (Protocol::H2c, true),
-            other => return Err(format!("{other:?} is neither http, https, h2c nor h2")),
-        };
-        let (list, options) = list.split_once('?').unwrap_or((list, ""));
-        let tls = tls_rule(&host, by_tls, options)?;
-        let addresses = list
-            .split(',')
-            .map(|one| match one.trim().parse::<SocketAddr>() {
-                Ok(address) if address.port() != 0 => Ok(address),
-                _ => Err(format!("{one:?} is not an address like 127.0.0.1:9100")),
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Self { host, protocol, addresses, tls })
-    }
-}
-
-/// `ca=FILE&name=NAME`. The name is the host's, unless that is none.
-fn tls_rule(host: &str, by_tls: bool, options: &str) -> Result<Option<TlsRule>, String> {
-    let (mut authorities, mut name) = (None, None);
-    for option in options.split('&').filter(|option| !option.is_empty()) {
-        match option.split_once('=') {
-            Some(("ca", file)) if !file.is_empty() => authorities = Some(PathBuf::from(file)),
-            Some(("name", given)) if !given.is_empty() => name = Some(given.to_owned()),
-            _ => return Err(format!("{option:?} is neither ca=FILE nor name=NAME")),
-        }
-    }
-    if !by_tls {
-        return match options {
-            "" => Ok(None),
-            _ => Err(format!("{options:?} is for https:// and h2://")),
-        };
-    }
-    let authorities = authorities.ok_or("TLS to an address needs ?ca=FILE: whose word counts")?;
-    let name = match name {
-        Some(name) => name,
-        None if host.starts_with('*') => {
-            return Err(format!("{host:?} is no server's name; give &name=NAME"));
-        }
-        None => host.to_owned(),
-    };
-    Ok(Some(TlsRule { authorities, name }))
-}
-
 impl FromStr for CertificateRule {
     type Err = String;
 
@@ -223,10 +189,34 @@ impl FromStr for CertificateRule {
     }
 }
 
+/// A name by which clients may call a listener: a DNS name, `*.PARENT` or an address.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct HostRule(pub(crate) String);
+
+impl FromStr for HostRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self(address.to_string()));
+        }
+        if is_domain(text.strip_prefix("*.").unwrap_or(text)) {
+            return Ok(Self(text.to_ascii_lowercase()));
+        }
+        Err(format!("{text:?} is neither a DNS name nor *.PARENT nor an address; it has no port"))
+    }
+}
+
 /// Where something listens.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| "it has to be an address and a port, like 127.0.0.1:8080 or [::]:8080".to_owned())
+}
+
+/// A number without a sign.
+pub(crate) fn whole<N: std::str::FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| "it has to be a whole number, like 4".to_owned())
 }
 
 /// Whether it begins with `http://` and names a host.
@@ -259,11 +249,36 @@ macro_rules! from_string {
     )+};
 }
 
-from_string!(RouteRule, CertificateRule, ImageRule, Bytes, QuotaRule, FilePair, UserRule);
+from_string!(
+    AllowedTargetRule,
+    CertificateRule,
+    ImageRule,
+    Bytes,
+    QuotaRule,
+    FilePair,
+    UserRule,
+    Wait,
+    HostRule
+);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn allowed_host_is_a_name_a_wildcard_or_an_address() {
+        for (text, host) in [
+            ("Gate.example.com", "gate.example.com"),
+            ("*.lan", "*.lan"),
+            ("10.0.0.5", "10.0.0.5"),
+            ("2001:DB8:0::1", "2001:db8::1"),
+        ] {
+            assert_eq!(text.parse(), Ok(HostRule(host.to_owned())));
+        }
+        for bad in ["", "*", "*.", "gate:8001", "http://gate", "gate.", "a b", "[::1]"] {
+            assert!(bad.parse::<HostRule>().is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn a_user_is_a_number_and_has_a_group() {
@@ -276,48 +291,21 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_is_a_host_in_the_clear() {
-        assert!(is_http_url("http://127.0.0.1:4318/v1/traces") && is_http_url("http://collector"));
-        for bad in ["", "http://", "http:///v1", "http://a b/", "https://a/", "a:4318", "/v1/traces"] {
-            assert!(!is_http_url(bad), "{bad}");
+    fn wait_is_a_duration_as_go_writes_it() {
+        for (text, ms) in [("2s", 2000), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("0", 0), ("0s", 0)]
+        {
+            assert_eq!(text.parse(), Ok(Wait(Duration::from_millis(ms))), "{text}");
+        }
+        for bad in ["", "2", "s", "-1s", "2 s"] {
+            assert!(bad.parse::<Wait>().is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn a_route_names_a_host_and_its_addresses() {
-        let rule: RouteRule = "App.Example.com=127.0.0.1:1,[::1]:2".parse().unwrap();
-        assert_eq!((rule.host.as_str(), rule.addresses.len()), ("app.example.com", 2));
-        assert_eq!(rule.protocol, Protocol::Http1);
-        assert!("*.example.com=127.0.0.1:1".parse::<RouteRule>().is_ok());
-        let rule: RouteRule = "a=h2c://127.0.0.1:1,127.0.0.1:2".parse().unwrap();
-        assert_eq!((rule.protocol, rule.addresses.len(), rule.tls), (Protocol::H2c, 2, None));
-        let rule: RouteRule = "a.test=https://127.0.0.1:1?ca=/ca.pem".parse().unwrap();
-        let tls = rule.tls.unwrap();
-        assert_eq!((rule.protocol, tls.name.as_str()), (Protocol::Http1, "a.test"));
-        let rule: RouteRule = "*=h2://127.0.0.1:1,127.0.0.1:2?ca=/ca.pem&name=b.test".parse().unwrap();
-        let tls = rule.tls.unwrap();
-        assert_eq!((rule.protocol, rule.addresses.len(), tls.name.as_str()), (Protocol::H2c, 2, "b.test"));
-        assert_eq!(tls.authorities.to_str(), Some("/ca.pem"));
-        for bad in [
-            "",
-            "a",
-            "a=",
-            "a=host:1",
-            "a=h2c://",
-            "a=ftp://127.0.0.1:1",
-            "a=https://127.0.0.1:1",
-            "*=https://127.0.0.1:1?ca=/f",
-            "a=https://127.0.0.1:1?ca=",
-            "a=https://127.0.0.1:1?ca=/f&what=x",
-            "a=h2c://127.0.0.1:1?ca=/f",
-            "a=127.0.0.1:1?ca=/f",
-            "a=127.0.0.1",
-            "a b=127.0.0.1:1",
-            "-a=127.0.0.1:1",
-            "*.=127.0.0.1:1",
-            "a.*=127.0.0.1:1",
-        ] {
-            assert!(bad.parse::<RouteRule>().is_err(), "{bad:?}");
+    fn a_collector_is_a_host_in_the_clear() {
+        assert!(is_http_url("http://127.0.0.1:4318/v1/traces") && is_http_url("http://collector"));
+        for bad in ["", "http://", "http:///v1", "http://a b/", "https://a/", "a:4318", "/v1/traces"] {
+            assert!(!is_http_url(bad), "{bad}");
         }
     }
 

@@ -1,9 +1,12 @@
-//! Segment files that changed behind the log's back: cut short by somebody, or unreadable.
+//! Segment files that changed behind the log's back: cut short or removed by somebody, or unreadable.
 //!
 //! Reading what is gone costs a reader its record and never the process its life (see [`crate::map`]). Here
 //! the owner finds out which files it happened to, so that whoever must act can be told.
 
 use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::header::Header;
@@ -22,6 +25,8 @@ pub struct Broken {
     pub to: Position,
     /// The file's length now, in bytes; `None` when it is whole, and some page of it cannot be read.
     pub cut_to: Option<u64>,
+    /// It was removed or renamed, or another file has its name: it is gone when this process ends.
+    pub removed: bool,
     /// It is written to: the log is poisoned and takes nothing more.
     pub poisons: bool,
 }
@@ -31,13 +36,24 @@ impl Broken {
     pub(crate) fn cut(file: &Path, header: &Header, bytes: u64) -> Self {
         let (from, to) = (header.base, header.base + u64::from(header.capacity));
         let (from, to) = (Position::new(from), Position::new(to));
-        Self { file: file.into(), from, to, cut_to: Some(bytes), poisons: false }
+        Self { file: file.into(), from, to, cut_to: Some(bytes), removed: false, poisons: false }
     }
 }
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.display();
+        if self.removed {
+            let lost = if self.poisons {
+                "the log takes nothing more; let subscribers get what is left, then restart"
+            } else {
+                "what is needed of it is copied to the newest segment"
+            };
+            return write!(
+                f,
+                "{file} was removed or replaced from outside: {lost}, and keep others from the folder"
+            );
+        }
         match self.cut_to {
             Some(bytes) => {
                 let all = self.to.get() - self.from.get();
@@ -52,7 +68,7 @@ impl fmt::Display for Broken {
 }
 
 impl Log {
-    /// Looks whether all segment files are still whole: one system call for each. What is found is told
+    /// Looks whether all segment files are still whole and where they were: two system calls for each. What is found is told
     /// once; a segment that is written to poisons the log, because acknowledged records in it are gone and
     /// only opening the log again finds out which.
     pub fn look_at_files(&mut self) -> Vec<Broken> {
@@ -60,15 +76,17 @@ impl Log {
         let any_fault = map::faults() > 0;
         let written_from = self.staged.front().map_or(self.visible.get(), |staged| staged.base);
         for segment in self.segments.iter_mut().filter(|one| !one.broken) {
-            let cut_to = cut_to(segment);
-            if cut_to.is_none() && !(any_fault && segment.map.is_broken()) {
+            let (cut_to, removed) = (cut_to(segment), is_removed(segment));
+            let is_unreadable = cut_to.is_some() || (any_fault && segment.map.is_broken());
+            if !is_unreadable && !removed {
                 continue;
             }
             segment.broken = true;
-            segment.keep = true;
+            segment.keep = is_unreadable;
+            segment.removed = removed;
             let (from, to) = (Position::new(segment.base()), Position::new(segment.limit()));
             let poisons = segment.base() >= written_from;
-            found.push(Broken { file: segment.path.clone(), from, to, cut_to, poisons });
+            found.push(Broken { file: segment.path.clone(), from, to, cut_to, removed, poisons });
         }
         if let Some(broken) = found.iter().find(|broken| broken.poisons)
             && self.poison.is_none()
@@ -82,4 +100,19 @@ impl Log {
 fn cut_to(segment: &Segment) -> Option<u64> {
     let length = segment.file.metadata().ok()?.len();
     (length < u64::from(segment.header.capacity)).then_some(length)
+}
+
+/// Whether its file is not the one that its name leads to. What cannot be looked at counts as there.
+fn is_removed(segment: &Segment) -> bool {
+    let Ok(ours) = segment.file.metadata() else { return false };
+    match fs::symlink_metadata(&segment.path) {
+        Ok(named) => (named.dev(), named.ino()) != (ours.dev(), ours.ino()),
+        Err(why) => matches!(why.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    }
+}
+
+/// Whether a file has no name left in any folder. One system call that does not wait for the disk, so that it can be made
+/// before each acknowledgement.
+pub(crate) fn is_unlinked(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::bookmark::Bookmark;
+use crate::broken::is_unlinked;
 use crate::codec::{Kind, record_bytes};
 use crate::ledger::encode_bookmark;
 use crate::limits::RANGES_MAX;
@@ -117,6 +118,12 @@ impl Log {
             let bytes = bytes.len();
             let reason = format!("flush of {bytes} bytes at {offset} of segment {}: {error}", out.base);
             self.poison = Some(reason.into());
+            return;
+        }
+        // What was written to a file that nobody can open again must not be acknowledged.
+        if is_unlinked(&flush.file) {
+            let reason = format!("the segment {} was removed from outside while it was written to", out.base);
+            self.poison.get_or_insert(reason.into());
             return;
         }
         self.staged_bytes -= out.length;

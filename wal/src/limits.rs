@@ -15,6 +15,14 @@ pub(crate) const SPARE_FROM: u32 = 4;
 /// Smallest segment, in bytes: header, snapshot, control reserve and one small batch must fit.
 pub const SEGMENT_BYTES_MIN: u32 = 16 << 10;
 
+/// The share (1/8) of what is free on its disk that a new segment takes at most: on a small disk segments are small, so
+/// that room comes back before the disk is full, and the logs of other cores find some too.
+pub(crate) const FREE_SHARE: u64 = 8;
+
+/// Smallest segment that is made for a small disk, in bytes, if what has to go into it needs no more: a smaller one
+/// would cost more flushes for its roll-over than for its events.
+pub(crate) const SMALL_SEGMENT_BYTES: u32 = 1 << 20;
+
 /// Largest segment, in bytes: an offset inside one is a `u32`, and recovery reads one whole.
 pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
 

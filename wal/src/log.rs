@@ -192,6 +192,12 @@ impl Log {
         Ok(start..self.visible)
     }
 
+    /// Where its files are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Everything below was appended.
     #[must_use]
     pub const fn visible(&self) -> Position {

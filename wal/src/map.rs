@@ -69,6 +69,11 @@ impl Map {
         Ok(Self { whole, held, slot })
     }
 
+    /// Bytes of the whole segment.
+    pub(crate) fn capacity(&self) -> u32 {
+        u32::try_from(self.whole.len()).expect("it was made of so many bytes of a u32")
+    }
+
     /// Bytes below the durable position, without a copy; they keep the map alive.
     pub(crate) fn slice(&self, range: Range<usize>) -> Option<Bytes> {
         (range.start <= range.end && range.end <= self.whole.len()).then(|| self.whole.slice(range))

@@ -6,7 +6,9 @@
 //! do readers turn to them, and only then is the old segment dropped; so at any moment, and after any
 //! crash, each event is there once at least, and recovery takes the first.
 //!
-//! A segment is moved only when more of it is dead than alive: each byte moved is paid for by one
+//! What is alive in a segment whose file was removed is moved whatever it costs: the next start would not find it.
+//!
+//! Otherwise a segment is moved only when more of it is dead than alive: each byte moved is paid for by one
 //! that died, so moving at most doubles what is written, and it comes to an end.
 
 use std::collections::HashMap;
@@ -101,21 +103,24 @@ impl Log {
         if self.moving.is_some() || self.poison.is_some() {
             return;
         }
-        let segment_bytes = u64::from(self.options.segment_bytes);
+        // Of the largest there is: on a small disk all are small.
+        let segment_bytes = u64::from(self.segments.iter().map(|one| one.header.capacity).max().unwrap_or(0));
         let kept = self.segments.iter().filter(|one| one.dropped_at.is_none());
         let used: u64 = kept.map(|one| u64::from(one.header.capacity)).sum();
         let alive: u64 = live.values().sum();
-        let is_full = used + segment_bytes > self.options.log_bytes_max;
-        if !is_full && used <= 2 * alive + MOVE_SLACK_SEGMENTS * segment_bytes {
+        let is_full = used + segment_bytes > self.options.log_bytes_max || self.no_space_at_ms.is_some();
+        let before_tail = self.segments.iter().take(self.segments.len().saturating_sub(1));
+        let in_place = before_tail.filter(|one| one.dropped_at.is_none() && !one.keep);
+        let removed = in_place.clone().find(|one| one.removed);
+        if removed.is_none() && !is_full && used <= 2 * alive + MOVE_SLACK_SEGMENTS * segment_bytes {
             return;
         }
-        let before_tail = self.segments.iter().take(self.segments.len().saturating_sub(1));
-        let victim = before_tail
-            .filter(|one| one.dropped_at.is_none() && !one.keep)
+        let emptiest = in_place
             .map(|one| (live.get(&one.base()).copied().unwrap_or(0), one))
             .filter(|(alive, one)| 2 * alive <= u64::from(one.body_bytes()))
-            .min_by_key(|(alive, _)| *alive);
-        let Some((_, victim)) = victim else { return };
+            .min_by_key(|(alive, _)| *alive)
+            .map(|(_, one)| one);
+        let Some(victim) = removed.or(emptiest) else { return };
         read_ahead(&victim.file);
         self.copies_from = Some(self.tail().base());
         self.moving = Some(Moving {

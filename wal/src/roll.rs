@@ -10,9 +10,11 @@ use crate::header::{FORMAT, Header, SEGMENT_HEADER_BYTES};
 use crate::ledger::{bookmark_bytes, encode_bookmark};
 use crate::limits::{
     CONTROL_SEGMENTS_MAX, FIRST_SEGMENT_BYTES, ONWARD_BYTES_MIN, ONWARD_SHARE, RANGES_MAX, RECYCLED_MAX,
-    SPACE_RETRY_MS, SPARE_FROM, control_reserve, snapshot_bytes_max,
+    SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SMALL_SEGMENT_BYTES, SPACE_RETRY_MS, SPARE_FROM, control_reserve,
+    snapshot_bytes_max,
 };
 use crate::log::{Log, full};
+use crate::map::Map;
 use crate::position::Position;
 use crate::segment::{PrepareSpare, Segment, Spare, sync_folder};
 
@@ -48,7 +50,8 @@ impl Log {
             return None;
         }
         self.spare_out = true;
-        Some(self.prepare(self.options.segment_bytes))
+        let (wanted, needed) = (self.options.segment_bytes, self.capacity_for(0));
+        Some(self.prepare(wanted, needed.max(SMALL_SEGMENT_BYTES).min(wanted)))
     }
 
     /// The outcome of [`PrepareSpare::run`]. A failure is no harm yet: the roll-over tries again. Ahead of it nobody does for
@@ -84,7 +87,7 @@ impl Log {
         if format < FORMAT {
             // What that format does not have must not come into this segment. A disk without room for another
             // keeps no log from opening: events fit here as before.
-            drop(self.roll(For::Control));
+            drop(self.roll(0, For::Control));
         }
     }
 
@@ -94,7 +97,9 @@ impl Log {
         let is_new = self.segments.is_empty() && self.recyclable.is_empty();
         let most = if is_new { FIRST_SEGMENT_BYTES } else { u32::MAX };
         let capacity = self.options.segment_bytes.min(most);
-        let begun = self.take_spare(capacity).and_then(|spare| self.begin(spare, base.get(), capacity));
+        let needed = self.capacity_for(0).min(capacity);
+        let begun = self.take_spare(capacity, needed).and_then(|spare| self.map(spare));
+        let begun = begun.map(|segment| self.begin(segment, base.get()));
         begun.map_err(Error::io(folder, "prepare a segment (free some space, or make the log smaller)"))
     }
 
@@ -109,10 +114,11 @@ impl Log {
         if used + (bytes + SEAL_BYTES + reserve) as u64 <= u64::from(tail.header.capacity) {
             return Ok(());
         }
-        self.roll(whose)
+        self.roll(bytes, whose)
     }
 
-    fn roll(&mut self, whose: For) -> Result<(), AppendError> {
+    /// The next segment has room for so many bytes of records.
+    fn roll(&mut self, bytes: usize, whose: For) -> Result<(), AppendError> {
         let (used, segment) = (self.used_bytes(), u64::from(self.options.segment_bytes));
         let log_bytes_max = self.options.log_bytes_max;
         let onward = (log_bytes_max / ONWARD_SHARE).max(ONWARD_BYTES_MIN.min(log_bytes_max));
@@ -132,42 +138,64 @@ impl Log {
             return Err(full(NO_SEGMENT, used, used));
         }
         let base = self.tail().limit();
-        let capacity = self.options.segment_bytes;
-        let spare = self.take_spare(capacity).map_err(|_| {
+        let (wanted, needed) = (self.options.segment_bytes, self.capacity_for(bytes));
+        // All that can fail comes before the seal, behind which nothing may follow. A process without descriptors or memory
+        // is asked again, like a disk without room.
+        let segment = self.take_spare(wanted, needed.min(wanted)).and_then(|spare| self.map(spare));
+        let segment = segment.map_err(|_| {
             self.no_space_at_ms = Some(self.now_ms);
             full(NO_SEGMENT, used, used)
         })?;
         self.stage(Kind::Seal, 0, 0, 0, &[]);
-        self.begin(spare, base, capacity).map_err(|error| {
-            // The seal is staged and nothing may follow it: the log cannot go on.
-            let reason = format!("map a prepared segment: {error}").into_boxed_str();
-            self.poison = Some(reason.clone());
-            AppendError::Poisoned { reason }
-        })
+        self.begin(segment, base);
+        Ok(())
     }
 
-    fn take_spare(&mut self, capacity: u32) -> std::io::Result<Spare> {
-        match self.spares.pop() {
-            Some(spare) => Ok(spare),
-            None => self.prepare(capacity).run(),
+    /// What a segment has to hold at least, in bytes: what it begins with, records of so many bytes, and its end.
+    fn capacity_for(&self, bytes: usize) -> u32 {
+        let listed = (self.segments.len() + 1) * size_of::<u64>();
+        let names = self.ledger.snapshot_bytes + listed + record_bytes(0);
+        let filled = SEGMENT_HEADER_BYTES + names + bytes + SEAL_BYTES;
+        let with_reserve = filled + filled / 8; // more than `control_reserve` of it
+        let least = with_reserve.max(4 * names).max(SEGMENT_BYTES_MIN as usize);
+        u32::try_from(least.next_power_of_two()).unwrap_or(SEGMENT_BYTES_MAX)
+    }
+
+    /// One that is ready and large enough, or else one that is made now.
+    fn take_spare(&mut self, wanted: u32, needed: u32) -> std::io::Result<Spare> {
+        let fits = |spare: &Spare| spare.capacity().is_ok_and(|capacity| capacity >= needed);
+        match self.spares.iter().position(fits) {
+            Some(nth) => Ok(self.spares.swap_remove(nth)),
+            None => self.prepare(wanted, needed).run(),
         }
     }
 
     /// A used file needs a wipe only; a new one needs all its zeros.
-    fn prepare(&mut self, capacity: u32) -> PrepareSpare {
+    fn prepare(&mut self, capacity: u32, capacity_min: u32) -> PrepareSpare {
         let recycled = self.recyclable.pop();
         let number = self.file_number;
         self.file_number += 1;
-        PrepareSpare { folder: self.folder.clone(), number, capacity, recycled }
+        PrepareSpare { folder: self.folder.clone(), number, capacity, capacity_min, recycled }
+    }
+
+    /// Maps a file that is ready. One that cannot be mapped now is kept for the next attempt.
+    fn map(&mut self, spare: Spare) -> std::io::Result<(Spare, Map)> {
+        match spare.capacity().and_then(|capacity| Map::new(&spare.file, capacity)) {
+            Ok(map) => Ok((spare, map)),
+            Err(why) => {
+                self.spares.push(spare);
+                Err(why)
+            }
+        }
     }
 
     /// Opens a segment for appending: its header, and a snapshot, so that older ones may go.
-    fn begin(&mut self, spare: Spare, base: u64, capacity: u32) -> std::io::Result<()> {
+    fn begin(&mut self, (spare, map): (Spare, Map), base: u64) {
         let salt =
             crc32c::crc32c_append(crc32c::crc32c(&self.options.seed.to_le_bytes()), &base.to_le_bytes());
         let salt = crc32c::crc32c_append(salt, &self.file_number.to_le_bytes());
-        let header = Header { format: FORMAT, base, capacity, salt };
-        let segment = Segment::new(spare, header)?;
+        let header = Header { format: FORMAT, base, capacity: map.capacity(), salt };
+        let segment = Segment::of(spare, header, map);
         let bytes = header.encode().to_vec();
         self.staged_bytes += bytes.len();
         let (capacity, file) = (header.capacity, Arc::clone(&segment.file));
@@ -181,7 +209,6 @@ impl Log {
         let begun = u32::try_from(self.visible.get() - base).expect("a snapshot fits its segment");
         self.segments.back_mut().into_iter().for_each(|tail| tail.begun = begun);
         self.mark_dropped(&dead);
-        Ok(())
     }
 
     /// Writes down all streams, bookmarks and living segments as one batch.
@@ -220,7 +247,8 @@ impl Log {
 
     /// Done ranges that each bookmark may bring along so that a snapshot keeps to its share.
     fn snapshot_ranges(&self) -> usize {
-        let left = snapshot_bytes_max(self.options.segment_bytes).saturating_sub(self.ledger.snapshot_bytes);
+        let max = snapshot_bytes_max(self.tail().header.capacity);
+        let left = max.saturating_sub(self.ledger.snapshot_bytes);
         let one = bookmark_bytes("", 1) - bookmark_bytes("", 0);
         (left / one / self.ledger.bookmarks.max(1)).min(RANGES_MAX)
     }

@@ -6,9 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, fstatvfs};
 
 use crate::header::Header;
+use crate::limits::FREE_SHARE;
 use crate::map::Map;
 use crate::position::Position;
 
@@ -31,8 +32,10 @@ pub(crate) struct Segment {
     pub(crate) used: u32,
     /// Damaged: its live records are not moved.
     pub(crate) keep: bool,
-    /// Its file was found cut short or unreadable, and that was told.
+    /// Its file was found cut short, unreadable or removed, and that was told.
     pub(crate) broken: bool,
+    /// Its file has no name any more: what is alive in it moves to another one.
+    pub(crate) removed: bool,
 }
 
 impl Segment {
@@ -43,7 +46,18 @@ impl Segment {
 
     pub(crate) fn of(Spare { file, path }: Spare, header: Header, map: Map) -> Self {
         let file = Arc::new(file);
-        Self { header, file, path, map, dropped_at: None, begun: 0, used: 0, keep: false, broken: false }
+        Self {
+            header,
+            file,
+            path,
+            map,
+            dropped_at: None,
+            begun: 0,
+            used: 0,
+            keep: false,
+            broken: false,
+            removed: false,
+        }
     }
 
     /// Records, the snapshot aside.
@@ -68,13 +82,22 @@ pub struct Spare {
     pub(crate) path: PathBuf,
 }
 
+impl Spare {
+    /// What fits into it, in bytes.
+    pub(crate) fn capacity(&self) -> io::Result<u32> {
+        u32::try_from(self.file.metadata()?.len()).map_err(io::Error::other)
+    }
+}
+
 /// The slow part of a roll-over, to be run on a thread that may wait. Hand the result to
 /// [`crate::Log::spare_ready`].
 #[derive(Debug)]
 pub struct PrepareSpare {
     pub(crate) folder: PathBuf,
     pub(crate) number: u64,
+    /// What is wanted, and what will do on a small disk.
     pub(crate) capacity: u32,
+    pub(crate) capacity_min: u32,
     pub(crate) recycled: Option<Spare>,
 }
 
@@ -87,7 +110,7 @@ impl PrepareSpare {
         }
         let path = self.folder.join(format!("{:010}.seg", self.number));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-        match fill(&file, 0, self.capacity).and_then(|()| sync_folder(&self.folder)) {
+        match self.fill(&file) {
             Ok(()) => Ok(Spare { file, path }),
             Err(error) => {
                 // Half a file would take the room that was missing; if this fails too, recovery finds it.
@@ -96,6 +119,39 @@ impl PrepareSpare {
             }
         }
     }
+
+    /// Makes it as large as is wanted, or as the disk allows.
+    fn fill(&self, file: &File) -> io::Result<()> {
+        let mut capacity = self.fitting(file)?;
+        loop {
+            match fill(file, 0, capacity) {
+                Ok(()) => return sync_folder(&self.folder),
+                Err(why) if is_no_room(&why) && capacity > self.capacity_min => {
+                    file.set_len(0)?;
+                    capacity = (capacity / 2).max(self.capacity_min);
+                }
+                Err(why) => return Err(why),
+            }
+        }
+    }
+
+    /// A share of what is free on the disk: a segment that takes all of it leaves none for the next one, which is needed
+    /// before this one comes free.
+    fn fitting(&self, file: &File) -> io::Result<u32> {
+        let disk = fstatvfs(file)?;
+        let share = disk.f_bavail.saturating_mul(disk.f_frsize) / FREE_SHARE;
+        let share = u32::try_from(share).unwrap_or(u32::MAX);
+        let whole = if share == 0 { 0 } else { 1 << share.ilog2() };
+        Ok(self.capacity.min(whole.max(self.capacity_min)))
+    }
+}
+
+/// The disk is full, or over the quota of this process's user.
+fn is_no_room(why: &io::Error) -> bool {
+    matches!(
+        why.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// Allocates and zeroes from `from` to `capacity`, durably. Real zeros, not just an allocation: the

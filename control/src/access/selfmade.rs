@@ -135,11 +135,16 @@ fn certificate(pem: &str) -> Option<CertificateDer<'static>> {
 }
 
 fn is_for(pem: &str, names: &[String]) -> bool {
-    let Some(der) = certificate(pem) else { return false };
-    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(&der) else { return false };
-    let Ok(Some(found)) = parsed.subject_alternative_name() else { return false };
-    let found: Vec<String> = found.value.general_names.iter().filter_map(written).collect();
+    let found = certificate(pem).map(|der| names_of(&der)).unwrap_or_default();
     names.iter().all(|name| found.contains(name))
+}
+
+/// The names and addresses that a certificate is for; none if it cannot be read.
+#[must_use]
+pub fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return Vec::new() };
+    let Ok(Some(found)) = parsed.subject_alternative_name() else { return Vec::new() };
+    found.value.general_names.iter().filter_map(written).collect()
 }
 
 fn written(name: &GeneralName<'_>) -> Option<String> {

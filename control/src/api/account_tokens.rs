@@ -1,7 +1,8 @@
 //! POST of `serviceaccounts/NAME/token`: a token for an account.
 
 use axum::response::Response;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
+use http::request::Parts;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Secret, ServiceAccount};
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use crate::kinds::core::CORE;
 use crate::store::Key;
 
 use super::errors::Refusal;
+use super::parameters::Parameters;
 use super::{Server, accept, body, object};
 
 /// What a request for a token is called when it is refused.
@@ -65,7 +67,7 @@ pub(super) fn answer(
     server: &Server,
     namespace: &str,
     name: &str,
-    headers: &HeaderMap,
+    head: &Parts,
     bytes: &[u8],
 ) -> Result<Response, Refusal> {
     let meta = &ServiceAccount::META;
@@ -73,7 +75,7 @@ pub(super) fn answer(
     let key = Key { resource: object::resource_of(meta), namespace: namespace.into(), name: name.into() };
     let stored = server.store.read().get(&key);
     let stored = stored.ok_or_else(|| Refusal::not_found(meta, name))?;
-    let mut request = body::object(headers, "TokenRequest", bytes)?;
+    let mut request = body::object(&head.headers, "TokenRequest", bytes)?;
     if !request["spec"].is_object() && !request["spec"].is_null() {
         return Err(Refusal::bad_request("spec has to be an object"));
     }
@@ -105,9 +107,11 @@ pub(super) fn answer(
     let account =
         Account { namespace: namespace.into(), name: name.into(), uid: stored.head.uid().to_string(), bound };
     let now = Timestamp::now().as_second();
-    let token = signer
+    let signed = signer
         .sign(&account, &audiences, now, seconds)
         .ok_or_else(|| Refusal::bad_request("the audiences cannot be written into a token"))?;
+    let is_dry_run = Parameters::parse(&head.uri, &head.method)?.dry_run;
+    let token = if is_dry_run { String::new() } else { signed };
     let ends = Timestamp::from_second(now + seconds).unwrap_or(Timestamp::MAX);
     request["apiVersion"] = "authentication.k8s.io/v1".into();
     request["kind"] = "TokenRequest".into();

@@ -16,6 +16,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt as _, stream};
+use http::request::Parts;
 use http::{Method, StatusCode, header};
 use serde_json::{Value, json};
 
@@ -24,6 +25,7 @@ use crate::store::{Change, Key, Store, View};
 
 use super::body::BODY_MAX;
 use super::errors::Refusal;
+use super::parameters::Parameters;
 use super::returning::{FORMAT, Foot, Head, Reader, Returning, generations};
 use super::{Server, accept};
 
@@ -34,10 +36,13 @@ const PIECE_MAX: Duration = BODY_MAX;
 /// Writes under way at a time, so that they share commits.
 const WRITES_AT_ONCE_MAX: usize = 256;
 
-pub(super) async fn answer(server: &Server, method: &Method, body: Body) -> Result<Response, Refusal> {
-    match *method {
+pub(super) async fn answer(server: &Server, head: &Parts, body: Body) -> Result<Response, Refusal> {
+    match head.method {
         Method::GET => Ok(backup(&server.store)),
-        Method::PUT => restore(&server.store, body).await,
+        Method::PUT => {
+            let is_dry_run = Parameters::parse(&head.uri, &head.method)?.dry_run;
+            restore(&server.store, body, is_dry_run).await
+        }
         _ => Err(Refusal::method_not_allowed()),
     }
 }
@@ -62,9 +67,13 @@ fn backup(store: &Store) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/jsonl")], body).into_response()
 }
 
-async fn restore(store: &Store, body: Body) -> Result<Response, Refusal> {
+/// In a dry run the backup is read and checked, and nothing is written.
+async fn restore(store: &Store, body: Body, is_dry_run: bool) -> Result<Response, Refusal> {
     let rows = take_in(body).await?;
     let count = rows.len();
+    if is_dry_run {
+        return Ok(accept::json(StatusCode::OK, json!(Foot { objects: count }).to_string()));
+    }
     let kept: BTreeSet<Key> = rows.iter().map(|row| row.key.clone()).collect();
     let gone: Vec<Key> = {
         let memory = store.read();

@@ -1,16 +1,21 @@
 //! Request bodies: bounded, and parsed without trusting their shape.
 
+use std::ops::Deref;
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use http::{HeaderMap, header};
 use serde_json::Value;
+use tokio::time::Instant;
 
+use super::budget::{BODY_FREE_BYTES, BodyShare, Budget};
 use super::errors::Refusal;
 use super::fields::{self, FieldValidation};
 use super::numbers;
 use super::protobuf::{self, Wrong};
+use super::weight;
 
 /// Largest request body, in bytes; the figure that Kubernetes documents.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -20,20 +25,63 @@ pub const BODY_MAX: Duration = Duration::from_secs(60);
 
 const ACCEPTED: &str = "application/json, application/yaml";
 
+/// How long a body may pause, and how often it is looked at whether it still comes.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Bytes that have to come in [`PAUSE_MAX`] while there are more than the free ones: a sender that is slower holds
+/// memory that others need.
+const BYTES_IN_PAUSE_MIN: usize = 16 * 1024;
+
+/// A whole body, and its share of the memory for bodies.
+#[derive(Debug)]
+pub(super) struct Received {
+    bytes: Bytes,
+    share: BodyShare,
+}
+
+impl Received {
+    pub(super) fn into_parts(self) -> (Bytes, BodyShare) {
+        (self.bytes, self.share)
+    }
+}
+
+impl Deref for Received {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
 /// Reads the whole body.
-pub(super) async fn read(body: Body) -> Result<Bytes, Refusal> {
-    let read = tokio::time::timeout(BODY_MAX, to_bytes(body, BODY_BYTES_MAX)).await;
-    read.map_err(|_| Refusal::too_slow(BODY_MAX))?.map_err(|why| {
-        let mut cause: Option<&dyn std::error::Error> = Some(&why);
-        while let Some(error) = cause {
-            // The limit's error type is private to a crate below axum; its text is all there is.
-            if error.to_string() == "length limit exceeded" {
-                return Refusal::too_large(BODY_BYTES_MAX);
-            }
-            cause = error.source();
+pub(super) async fn read(budget: &Budget, body: Body) -> Result<Received, Refusal> {
+    let read = tokio::time::timeout(BODY_MAX, collect(budget.body(), body)).await;
+    read.map_err(|_| Refusal::too_slow(BODY_MAX))?
+}
+
+async fn collect(mut share: BodyShare, body: Body) -> Result<Received, Refusal> {
+    let mut pieces = body.into_data_stream();
+    let mut bytes = Vec::new();
+    let (mut until, mut came) = (Instant::now() + PAUSE_MAX, 0);
+    loop {
+        let next = if bytes.len() > BODY_FREE_BYTES {
+            let next = tokio::time::timeout_at(until, pieces.next()).await;
+            next.map_err(|_| Refusal::too_slow(PAUSE_MAX))?
+        } else {
+            pieces.next().await
+        };
+        let Some(piece) = next else { return Ok(Received { bytes: bytes.into(), share }) };
+        let piece =
+            piece.map_err(|why| Refusal::bad_request(format!("the body could not be read: {why}")))?;
+        if bytes.len() + piece.len() > BODY_BYTES_MAX {
+            return Err(Refusal::too_large(BODY_BYTES_MAX));
         }
-        Refusal::bad_request(format!("the body could not be read: {why}"))
-    })
+        share.grow(piece.len())?;
+        bytes.extend_from_slice(&piece);
+        came += piece.len();
+        if came >= BYTES_IN_PAUSE_MIN {
+            (until, came) = (Instant::now() + PAUSE_MAX, 0);
+        }
+    }
 }
 
 /// The media type without its parameters, in lower case; `None` when there is none.
@@ -54,6 +102,11 @@ pub(super) fn object(headers: &HeaderMap, kind: &str, body: &[u8]) -> Result<Val
             protobuf::decode(kind, body).map_err(|why| match why {
                 Wrong::UnknownKind => Refusal::unsupported_media_type(ACCEPTED),
                 Wrong::Malformed => Refusal::bad_request("the body is not a valid protobuf message"),
+                Wrong::TooMany => {
+                    let most = protobuf::MESSAGES_MAX;
+                    let message = format!("Request entity too large: it has more than {most} messages");
+                    Refusal { message, ..Refusal::too_large(most) }
+                }
                 Wrong::TooDeep => Refusal::bad_request(format!(
                     "schemas nest more than {} levels",
                     protobuf::SCHEMA_DEPTH_MAX
@@ -79,7 +132,7 @@ pub(super) fn written(
             fields::duplicates(&mut serde_json::Deserializer::from_slice(body))
         }
         Some("application/vnd.kubernetes.protobuf") => Vec::new(),
-        Some(_) => fields::duplicates(serde_norway::Deserializer::from_slice(body)),
+        Some(_) => duplicates(body),
     };
     Ok((value, duplicates))
 }
@@ -91,8 +144,22 @@ pub(super) fn json(body: &[u8]) -> Result<Value, Refusal> {
     Ok(value)
 }
 
+/// Clients send JSON as YAML, too: the parser for JSON takes a twentieth of the time and memory.
 pub(super) fn yaml(body: &[u8]) -> Result<Value, serde_norway::Error> {
-    let mut value = serde_norway::from_slice(body)?;
+    let json = if weight::is_json(body) { serde_json::from_slice(body).ok() } else { None };
+    let mut value = match json {
+        Some(value) => value,
+        None => serde_norway::from_slice(body)?,
+    };
     numbers::settle(&mut value);
     Ok(value)
+}
+
+/// The fields that stand twice in a body that may be YAML.
+pub(super) fn duplicates(body: &[u8]) -> Vec<String> {
+    if weight::is_json(body) {
+        fields::duplicates(&mut serde_json::Deserializer::from_slice(body))
+    } else {
+        fields::duplicates(serde_norway::Deserializer::from_slice(body))
+    }
 }

@@ -6,9 +6,13 @@ use http::StatusCode;
 use crate::kind::KindMeta;
 use crate::store::{Change, View, events, lifecycle};
 
+use super::decide::prepared;
 use super::errors::Refusal;
 use super::object::{self, Birth};
 use super::{Call, apply, body, customs, fields, get, naming, rehearse};
+
+/// Times that a name is made for an object whose name another one took meanwhile.
+const NAMES_TRIED_MAX: usize = 8;
 
 pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusal> {
     let entry = call.target.entry;
@@ -23,28 +27,45 @@ pub(super) async fn create(call: &Call, bytes: &[u8]) -> Result<Response, Refusa
         return Err(Refusal::forbidden(meta, "", &why));
     }
     let validation = call.validation();
-    let (new, duplicates) = body::written(&call.headers, meta.kind, bytes, validation)?;
+    let (mut new, duplicates) = body::written(&call.headers, meta.kind, bytes, validation)?;
     let warnings = fields::check(&entry, validation, &new, duplicates)?;
     let dry_run = call.parameters.dry_run;
-    let birth = Birth::here_and_now();
     let writer = call.writer();
-    let written = call.server.store.write(move |view| {
-        let mut new = new;
-        object::name_it(&entry, &mut new, namespace.as_deref(), &birth, |key| view.get(key).is_some())?;
+    let store = &call.server.store;
+    let is_generated = new["metadata"]["name"].as_str().is_none_or(str::is_empty);
+    let mut tried = 0;
+    let written = loop {
+        tried += 1;
+        // Only a name that is made here can be another one next time.
+        let mut new = if is_generated { new.clone() } else { new.take() };
+        let birth = Birth::here_and_now();
+        object::name_it(&entry, &mut new, namespace.as_deref(), &birth, |key| {
+            store.read().get(key).is_some()
+        })?;
         let sent = writer.sent(&entry, &new);
         let (key, object) = object::prepare_new(&entry, new, namespace.as_deref(), &requester, &birth)?;
-        if let Some(namespace) = &namespace {
-            check_home(view, meta, &key.name, namespace)?;
+        let change = apply::track(Change::Put(key.clone(), object), None, &writer, sent.as_ref());
+        call.server.customs.check_room(meta, &change)?;
+        let change = prepared(change, dry_run)?;
+        // A client that has gone meanwhile is not written for: nobody polls this any more.
+        tokio::task::yield_now().await;
+        let (namespace, now) = (namespace.clone(), writer.now.clone());
+        let written = store.write(move |view| {
+            if let Some(namespace) = &namespace {
+                check_home(view, meta, &key.name, namespace)?;
+            }
+            customs::check_stays(view, &entry, &key)?;
+            if let Some(there) = view.get(&key) {
+                return Err(Refusal::already_exists(meta, &key.name, there.head.deleting));
+            }
+            let change = naming::settle(view, change, &now);
+            Ok(if dry_run { rehearse(change) } else { change })
+        });
+        match written.await {
+            Err(taken) if taken.reason == "AlreadyExists" && is_generated && tried < NAMES_TRIED_MAX => {}
+            written => break written?,
         }
-        customs::check_stays(view, &entry, &key)?;
-        if let Some(there) = view.get(&key) {
-            return Err(Refusal::already_exists(meta, &key.name, there.head.deleting));
-        }
-        let change = apply::track(Change::Put(key, object), None, &writer, sent.as_ref());
-        let change = naming::settle(view, change, &writer.now);
-        Ok(if dry_run { rehearse(change) } else { change })
-    });
-    let written = written.await?;
+    };
     let object = written.object();
     if events::is_event(&object.key) {
         events::make_room(&call.server.store, &object.key.namespace).await?;

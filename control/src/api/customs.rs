@@ -9,14 +9,16 @@ use serde_json::Value;
 use crate::kind::{Entry, KindMeta, Registry, Resource as _};
 use crate::kinds::custom;
 use crate::store::lifecycle::{DEFINITIONS, definition_key};
-use crate::store::{Key, Store, View};
+use crate::store::{Change, Key, Store, View};
 
 use super::errors::Refusal;
 use super::{Call, naming};
 
-/// Different shapes of kinds that one run of the program takes in. Each stays in memory until the end; a
-/// definition beyond is stored and not served before a restart.
-pub(super) const SHAPES_MAX: usize = 2_000;
+/// Different shapes of kinds that one run of the program takes in. Each stays in memory until the end, so a
+/// definition that needs one more is refused.
+const SHAPES_MAX: usize = 2_000;
+/// ... of definitions that were admitted before their shapes were counted: writes under way.
+const SHAPES_BEYOND_MAX: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Customs {
@@ -54,6 +56,24 @@ impl Customs {
         registry
     }
 
+    /// Refuses a definition that could not be served, so that none says that it is.
+    pub(super) fn check_room(&self, meta: &KindMeta, change: &Change) -> Result<(), Refusal> {
+        let Change::Put(key, definition) = change else { return Ok(()) };
+        if !is_definition(meta) {
+            return Ok(());
+        }
+        let text = text_of(definition);
+        let last = self.lock();
+        if last.shapes.len() < SHAPES_MAX || last.shapes.contains_key(&text) {
+            return Ok(());
+        }
+        let why = format!(
+            "this run has taken in {SHAPES_MAX} different definitions, and each stays in memory; delete those that \
+             are not needed and restart"
+        );
+        Err(Refusal::forbidden(meta, &key.name, &why))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Last> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,20 +81,25 @@ impl Customs {
 
 impl Last {
     fn entries(&mut self, definition: &Value) -> Vec<Entry> {
-        let spec = &definition["spec"];
-        let is_first = custom::is_first(definition);
-        let text = format!("{spec}{}{is_first}", definition["status"]["storedVersions"]);
+        let text = text_of(definition);
         if let Some(known) = self.shapes.get(&text) {
             return known.clone();
         }
-        if self.shapes.len() >= SHAPES_MAX {
-            tracing::error!(kind = %spec["names"]["kind"], "too many kinds were defined; it is served after a restart");
+        if self.shapes.len() >= SHAPES_MAX + SHAPES_BEYOND_MAX {
+            let kind = &definition["spec"]["names"]["kind"];
+            tracing::error!(%kind, "too many kinds were defined; it is served after a restart");
             return Vec::new();
         }
         let entries = custom::entries(definition);
         self.shapes.insert(text, entries.clone());
         entries
     }
+}
+
+/// What a shape is known by.
+fn text_of(definition: &Value) -> String {
+    let (spec, is_first) = (&definition["spec"], custom::is_first(definition));
+    format!("{spec}{}{is_first}", definition["status"]["storedVersions"])
 }
 
 /// Whether the definition is of a kind that is part of the appliance.
@@ -110,4 +135,34 @@ pub(super) fn check_stays(view: &View, entry: &Entry, key: &Key) -> Result<(), R
         return Err(Refusal::forbidden(entry.meta, &key.name, why));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    use serde_json::json;
+
+    use super::*;
+
+    /// No definition says that its kind is served when it is not: one too many is refused.
+    #[test]
+    fn definition_beyond_the_limit_of_shapes_is_refused() {
+        let meta = &CustomResourceDefinition::META;
+        let change = |group: &str| {
+            let key = Key {
+                resource: DEFINITIONS.into(),
+                namespace: "".into(),
+                name: format!("as.{group}").into(),
+            };
+            Change::Put(key, json!({ "metadata": { "generation": 1 }, "spec": { "group": group } }))
+        };
+        let customs = Customs::default();
+        let known = |number: usize| format!(r#"{{"group":"g{number}"}}nulltrue"#);
+        customs.lock().shapes.extend((0..SHAPES_MAX).map(|number| (known(number), Vec::new())));
+        assert_eq!(customs.check_room(meta, &change("g7")), Ok(()));
+        let refused = customs.check_room(meta, &change("new")).unwrap_err();
+        assert!(refused.code == 403 && refused.message.contains("2000"), "{refused:?}");
+        customs.lock().shapes.remove(&known(0));
+        assert_eq!(customs.check_room(meta, &change("new")), Ok(()));
+    }
 }

@@ -109,7 +109,7 @@ pub(super) async fn delete_collection(call: &Call, bytes: &[u8]) -> Result<Respo
         removed.map(drop).or_else(|why| if why.code == StatusCode::NOT_FOUND { Ok(()) } else { Err(why) })?;
     }
     let metadata = json!({ "resourceVersion": call.server.store.read().revision().to_string() });
-    Ok(list::many(call, items.into_iter(), metadata))
+    list::many(call, items.into_iter(), metadata)
 }
 
 async fn remove(call: &Call, key: Key, options: Options) -> Result<Written, Refusal> {

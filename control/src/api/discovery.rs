@@ -10,12 +10,12 @@ use crate::kind::{Access, Entry, KindMeta, Registry};
 use crate::kinds::custom;
 
 use super::errors::Refusal;
-use super::{Server, accept, delete, openapi};
+use super::{Server, accept, delete, openapi, readiness};
 
 /// The release of Kubernetes whose behaviour is meant.
 const MAJOR: &str = "1";
 const MINOR: &str = "34";
-const SCALE_VERBS: [&str; 3] = ["get", "patch", "update"];
+pub(super) const SCALE_VERBS: [&str; 3] = ["get", "patch", "update"];
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Answers paths that are not about objects; `None` for those that are.
@@ -24,11 +24,9 @@ pub(super) fn answer(server: &Server, head: &Parts) -> Option<Result<Response, R
     let parts: Vec<&str> = head.uri.path().trim_matches('/').split('/').collect();
     let found = match parts.as_slice() {
         [""] => Ok(document(&paths(registry))),
-        [check @ ("healthz" | "livez")] | [check @ ("healthz" | "livez"), "ping"] => Ok(health(check, head)),
-        ["readyz"] | ["readyz", "ping" | "store"] => Ok(match server.store.health() {
-            Ok(()) => health("readyz", head),
-            Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why.to_string()).into_response(),
-        }),
+        [endpoint @ ("healthz" | "livez" | "readyz"), only @ ..] if only.len() < 2 => {
+            readiness::answer(server, head, endpoint, only.first().copied()).ok_or_else(Refusal::unknown_path)
+        }
         ["version"] => Ok(document(&version())),
         ["openid", "v1", "jwks"] => keys(server),
         [".well-known", "openid-configuration"] => issuer(server),
@@ -217,11 +215,11 @@ fn has_scale(entry: &Entry) -> bool {
     entry.custom.is_some_and(|custom| custom.scale().is_some())
 }
 
-fn status_verbs(entry: &Entry) -> &'static [&'static str] {
+pub(super) fn status_verbs(entry: &Entry) -> &'static [&'static str] {
     if entry.access == Access::ReadOnly { &["get"] } else { &["get", "patch", "update"] }
 }
 
-fn verbs(entry: &Entry) -> Vec<&'static str> {
+pub(super) fn verbs(entry: &Entry) -> Vec<&'static str> {
     match entry.access {
         Access::ReadOnly => return vec!["get", "list", "watch"],
         Access::CreateOnly => return vec!["create"],
@@ -314,19 +312,6 @@ fn aggregated_resource(entry: &Entry) -> Value {
         resource["subresources"] = parts.into();
     }
     resource
-}
-
-/// `ok`, in more words for who asks with `verbose`.
-fn health(check: &str, head: &Parts) -> Response {
-    let verbose =
-        head.uri.query().unwrap_or("").split('&').any(|part| part.split('=').next() == Some("verbose"));
-    let text = if verbose {
-        let store = if check == "readyz" { "[+]store ok\n" } else { "" };
-        format!("[+]ping ok\n{store}{check} check passed\n")
-    } else {
-        "ok".to_owned()
-    };
-    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }
 
 fn document(document: &Value) -> Response {

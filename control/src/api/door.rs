@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::serve::Listener;
 use futures_util::StreamExt as _;
@@ -21,9 +21,11 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::access::selfmade::SelfMade;
+use crate::access::selfmade::{SelfMade, names_of};
 use crate::access::{AUTHENTICATED, User};
 use crate::bounded;
+use crate::clock::{Deadline, WallClock};
+use crate::expiry::{Expiries, Source};
 
 use super::identity::Peer;
 
@@ -49,7 +51,8 @@ pub struct Door {
     acceptor: TlsAcceptor,
     handshakes: FuturesUnordered<Handshake>,
     papers: Papers,
-    looked_at: Instant,
+    /// When the certificate's end is looked at again.
+    look_again: Deadline,
 }
 
 /// What proves who we are, and who may prove who he is.
@@ -61,6 +64,10 @@ pub struct Papers {
     pub clients: Option<PathBuf>,
     /// Who makes certificate and key, if we do.
     pub made_by: Option<SelfMade>,
+    /// Coming over loopback says nothing.
+    pub authenticates: bool,
+    /// Told when the files' certificates expire.
+    pub expiries: Arc<Expiries>,
 }
 
 impl Door {
@@ -71,18 +78,28 @@ impl Door {
             maker.renew(jiff::Timestamp::now())?;
         }
         let acceptor = TlsAcceptor::from(Arc::new(config(&papers)?));
-        let is_on_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+        let is_on_loopback =
+            !papers.authenticates && listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
         let handshakes = FuturesUnordered::new();
-        Ok(Self { listener, is_on_loopback, acceptor, handshakes, papers, looked_at: Instant::now() })
+        let look_again = Deadline::new(WallClock::default().both(), RENEWAL_EVERY);
+        Ok(Self { listener, is_on_loopback, acceptor, handshakes, papers, look_again })
+    }
+
+    /// The names and addresses that the certificate is for.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let chain = certificates(&self.papers.certificate).unwrap_or_default();
+        chain.first().map(|certificate| names_of(certificate)).unwrap_or_default()
     }
 
     /// Takes a new certificate before the old one ends.
     fn renew(&mut self) {
         let Some(maker) = &self.papers.made_by else { return };
-        if self.looked_at.elapsed() < RENEWAL_EVERY {
+        let now = WallClock::default().both();
+        if !self.look_again.has_passed(now) {
             return;
         }
-        self.looked_at = Instant::now();
+        self.look_again = Deadline::new(now, RENEWAL_EVERY);
         let renewed = match maker.renew(jiff::Timestamp::now()) {
             Ok(false) => return,
             Ok(true) => config(&self.papers),
@@ -112,6 +129,7 @@ pub fn check(papers: &Papers) -> Result<(), String> {
 fn config(papers: &Papers) -> Result<ServerConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = certificates(&papers.certificate)?;
+    record_expiries(papers);
     let key = PrivateKeyDer::from_pem_slice(&read(&papers.key)?).map_err(|why| named(&papers.key, &why))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -130,6 +148,17 @@ fn config(papers: &Papers) -> Result<ServerConfig, String> {
     let mut config = builder.with_single_cert(chain, key).map_err(|why| named(&papers.certificate, &why))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// Of the files that were given: what we make ourselves we renew.
+fn record_expiries(papers: &Papers) {
+    let given = papers.made_by.is_none().then_some((Source::Api, &papers.certificate));
+    let clients = papers.clients.as_ref().map(|path| (Source::ApiClientCa, path));
+    for (source, path) in given.into_iter().chain(clients) {
+        if let Ok(pem) = read(path) {
+            papers.expiries.record(source, &path.display().to_string(), &pem, jiff::Timestamp::now());
+        }
+    }
 }
 
 fn authorities(path: &Path) -> Result<RootCertStore, String> {
@@ -212,6 +241,12 @@ fn subject(certificate: &CertificateDer<'_>) -> Option<User> {
 pub fn by_address(stream: &TcpStream, address: &SocketAddr) -> Peer {
     without_delay(stream);
     Peer { is_local: address.ip().is_loopback(), certificate: None }
+}
+
+/// The same where coming over loopback says nothing.
+pub fn by_token(stream: &TcpStream, _: &SocketAddr) -> Peer {
+    without_delay(stream);
+    Peer { is_local: false, certificate: None }
 }
 
 /// Who is at the other end of a Unix socket.

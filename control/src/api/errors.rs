@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::access::Action;
+use crate::cross_origin::Rejection;
 use crate::kind::{Denied, KindMeta, Problem, Resource as _};
 use crate::kinds::serving;
 use crate::store::{Expired, StoreError};
@@ -166,7 +167,11 @@ impl Refusal {
 
     /// One client has as many requests under way as one may have.
     pub(super) fn too_many_requests(user: &str, most: usize) -> Self {
-        let why = format!("User \"{user}\" has {most} requests under way, please try again later");
+        Self::busy(format!("User \"{user}\" has {most} requests under way, please try again later"))
+    }
+
+    /// What requests share is taken by others.
+    pub(super) fn busy(why: impl Into<String>) -> Self {
         let mut refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", why);
         refusal.details = json!({ "retryAfterSeconds": 1 });
         refusal
@@ -198,6 +203,17 @@ impl Refusal {
     pub(super) fn method_not_allowed() -> Self {
         let why = "the server does not allow this method on the requested resource";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", why)
+    }
+
+    /// A web page of another origin may have sent it.
+    pub(super) fn cross_origin(rejection: &Rejection) -> Self {
+        let reason = match rejection.status() {
+            StatusCode::FORBIDDEN => "Forbidden",
+            StatusCode::MISDIRECTED_REQUEST => "MisdirectedRequest",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => "UnsupportedMediaType",
+            _ => "BadRequest",
+        };
+        Self::new(rejection.status(), reason, rejection.to_string())
     }
 
     /// A part of a Pod that there is nothing for here.
@@ -448,49 +464,4 @@ impl IntoResponse for Refusal {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// APP-33: word for word what upstream's webhook says of a Pod that Kubernetes would refuse.
-    #[test]
-    fn a_rehearsal_tells_what_the_pod_would_be_told() {
-        let meta = &serving::service::Service::META;
-        let problem = |field: &str, message: &str| Problem { field: field.into(), message: message.into() };
-        let name = problem("spec.template.spec.containers[0].name", "Invalid value: \"&x\": a label");
-        let told = |problems: &[Problem]| Refusal::invalid(meta, "app", problems).of_dry_run(meta).message;
-        assert_eq!(
-            told(std::slice::from_ref(&name)),
-            "Service.serving.knative.dev \"app\" is invalid: spec.template: validation callback failed: dry run failed with \
-             Pod \"dry-run-validation\" is invalid: spec.containers[0].name: Invalid value: \"&x\": a label"
-        );
-        for other in [
-            problem("spec.template.spec.containers[0].image", "missing field(s)"),
-            problem("metadata.name", "Invalid value: \"&x\": a label"),
-            problem(
-                "spec.template.spec.timeoutSeconds",
-                "Invalid value: \"string\": a in body must be of type integer",
-            ),
-        ] {
-            for problems in [&[other.clone()][..], &[name.clone(), other]] {
-                assert!(!told(problems).contains("dry run"), "Knative's own rules go before: {problems:?}");
-            }
-        }
-        let other = &k8s_openapi::api::core::v1::ConfigMap::META;
-        let refusal = Refusal::invalid(other, "app", &[name]);
-        assert_eq!(refusal.clone().of_dry_run(other), refusal);
-    }
-
-    #[test]
-    fn who_writes_what_only_shows_is_told_what_to_write() {
-        let meta = &k8s_openapi::api::apps::v1::Deployment::META;
-        for (verb, told) in
-            [("create", "kn service create"), ("patch", "kn service update"), ("update", "kubectl edit ksvc")]
-        {
-            let refusal = Refusal::method_not_allowed().of_method(meta, verb);
-            assert!(refusal.message.contains(told), "{}", refusal.message);
-        }
-        let map = &k8s_openapi::api::core::v1::ConfigMap::META;
-        let refusal = Refusal::method_not_allowed().of_method(map, "patch");
-        assert_eq!(refusal.message, "patch is not supported on resources of kind \"configmaps\"");
-    }
-}
+mod tests;

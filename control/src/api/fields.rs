@@ -21,6 +21,8 @@ const WARNING: HeaderName = HeaderName::from_static("warning");
 const WARNING_BYTES_MAX: usize = 4096;
 /// Fields given twice that are told one by one.
 const DUPLICATES_TOLD_MAX: usize = 100;
+/// Bytes of their paths: a key may be as long as the body.
+const DUPLICATES_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum FieldValidation {
@@ -100,6 +102,17 @@ struct Walk<'a> {
     found: &'a RefCell<Vec<String>>,
 }
 
+impl Walk<'_> {
+    fn note(&self, at: &At<'_>) {
+        let mut found = self.found.borrow_mut();
+        if found.len() < DUPLICATES_TOLD_MAX
+            && found.iter().map(String::len).sum::<usize>() < DUPLICATES_BYTES_MAX
+        {
+            found.push(format!("duplicate field {:?}", at.to_string()));
+        }
+    }
+}
+
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
     type Value = ();
 
@@ -119,8 +132,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
         let mut names: HashSet<String> = HashSet::new();
         while let Some(name) = fields.next_key::<String>()? {
             let at = At::Field(self.at, &name);
-            if names.contains(&name) && self.found.borrow().len() < DUPLICATES_TOLD_MAX {
-                self.found.borrow_mut().push(format!("duplicate field {:?}", at.to_string()));
+            if names.contains(&name) {
+                self.note(&at);
             }
             fields.next_value_seed(Walk { at: &at, found: self.found })?;
             names.insert(name);

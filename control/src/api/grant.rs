@@ -106,7 +106,7 @@ fn said(call: &Call, bytes: &Bytes) -> Result<Value, Refusal> {
     match body::object(&call.headers, call.target.entry.meta.kind, bytes) {
         Ok(object) => Ok(object),
         Err(_) if media.ends_with("+json") => body::json(bytes),
-        Err(_) => serde_norway::from_slice(bytes).map_err(|why| Refusal::bad_request(why.to_string())),
+        Err(_) => body::yaml(bytes).map_err(|why| Refusal::bad_request(why.to_string())),
     }
 }
 

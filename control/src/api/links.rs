@@ -33,7 +33,7 @@ pub(super) fn check(call: &Call, bytes: &Bytes) -> Result<(), Refusal> {
     }
     // A patch by operations names no link; one that makes an object is written as the object is.
     let read = body::object(&call.headers, meta.kind, bytes);
-    let object = read.ok().or_else(|| serde_norway::from_slice::<Value>(bytes).ok()).unwrap_or_default();
+    let object = read.ok().or_else(|| body::yaml(bytes).ok()).unwrap_or_default();
     let Some(link) = Link::of(&object["spec"][field], call.target.namespace.as_deref().unwrap_or_default())
     else {
         return Ok(());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use crate::store::{Listing, Stored};
 
 use super::accept::{self, Format};
+use super::budget::AnswerShare;
 use super::errors::Refusal;
 use super::parameters::{Match, Parameters};
 use super::selectors::Selector;
@@ -40,7 +42,7 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
     let mut metadata = json!({ "resourceVersion": revision.to_string() });
     let is_whole = limit == 0 && after.is_none() && entry.translation.is_none() && selector.takes_all();
     if is_whole {
-        return Ok(many(call, listing.into_iter(), metadata));
+        return many(call, listing.into_iter(), metadata);
     }
     let mut items: Vec<Arc<Stored>> = listing
         .into_iter()
@@ -63,7 +65,7 @@ pub(super) fn list(call: &Call) -> Result<Response, Refusal> {
         }
         items.truncate(limit);
     }
-    Ok(many(call, items.into_iter(), metadata))
+    many(call, items.into_iter(), metadata)
 }
 
 /// Answers with several objects, which are in the kind's form, as what was asked for. Sleepers are unfolded twice, for their length and
@@ -72,17 +74,21 @@ pub(super) fn many(
     call: &Call,
     items: impl Iterator<Item = Arc<Stored>> + Clone,
     metadata: Value,
-) -> Response {
+) -> Result<Response, Refusal> {
     let meta = call.target.entry.meta;
-    match call.format {
+    let bytes = items.clone().map(|object| object.json_bytes() + 1).sum();
+    let internal = call.server.requester.internal;
+    let share = if internal { None } else { Some(call.server.budget.answer(bytes)?) };
+    let answer =
+        |body: Vec<u8>| accept::json(StatusCode::OK, Bytes::from_owner(Answer { body, _share: share }));
+    Ok(match call.format {
         Format::Object => {
             let head = json!({
                 "apiVersion": meta.api_version(),
                 "kind": format!("{}List", meta.kind),
                 "metadata": metadata,
             });
-            let bytes = items.clone().map(|object| object.json_bytes() + 1).sum();
-            accept::json(StatusCode::OK, join(&head, bytes, items.map(|object| object.json())))
+            answer(join(&head, bytes, items.map(|object| object.json())))
         }
         Format::Metadata => {
             let head = json!({
@@ -92,7 +98,7 @@ pub(super) fn many(
             });
             let items: Vec<String> = items.map(|object| accept::metadata_only(&object).to_string()).collect();
             let bytes = items.iter().map(|item| item.len() + 1).sum();
-            accept::json(StatusCode::OK, join(&head, bytes, items.iter()))
+            answer(join(&head, bytes, items.iter()))
         }
         Format::Table => {
             let items: Vec<Arc<Stored>> = items.collect();
@@ -100,8 +106,20 @@ pub(super) fn many(
             let include = call.parameters.include_object;
             let mut table = table::of(meta, &items, "", include, jiff::Timestamp::now());
             table["metadata"] = metadata;
-            accept::json(StatusCode::OK, table.to_string())
+            answer(table.to_string().into_bytes())
         }
+    })
+}
+
+/// A list on its way to a client, with its share of the memory for answers.
+struct Answer {
+    body: Vec<u8>,
+    _share: Option<AnswerShare>,
+}
+
+impl AsRef<[u8]> for Answer {
+    fn as_ref(&self) -> &[u8] {
+        &self.body
     }
 }
 

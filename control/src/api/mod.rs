@@ -7,14 +7,17 @@ mod accept;
 mod account_secrets;
 mod account_tokens;
 mod aggregate;
+mod allow;
 mod apply;
 mod audit;
 mod backup;
 mod bindings;
 mod body;
+mod budget;
 mod create;
 mod crowd;
 mod customs;
+mod decide;
 mod delete;
 mod discovery;
 pub mod door;
@@ -41,6 +44,7 @@ mod protobuf;
 mod protobuf_definition;
 mod protobuf_fields;
 mod protobuf_traffic;
+mod readiness;
 mod returning;
 mod reviews;
 mod rules;
@@ -58,6 +62,7 @@ mod table;
 mod unserved;
 mod update;
 mod watch;
+mod weight;
 mod yaml;
 
 use std::path::{Path, PathBuf};
@@ -66,15 +71,21 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, body::Body};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Method, header};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use crate::access::Action;
+use crate::cross_origin::CrossOriginProtection;
 use crate::kind::{Access, Registry, Requester};
 use crate::kinds::custom::Custom;
 use crate::store::{Change, Key, Store, Stored};
 
 use accept::Format;
+use body::Received;
+use budget::Budget;
 use crowd::{Crowd, Stay};
 use customs::Customs;
 use errors::Refusal;
@@ -82,6 +93,7 @@ use fields::FieldValidation;
 use parameters::Parameters;
 use path::Target;
 use shelf::Shelf;
+use weight::Weight;
 
 pub use aggregate::aggregate;
 pub use audit::Audit;
@@ -90,6 +102,7 @@ pub use body::{BODY_BYTES_MAX, BODY_MAX};
 pub use household::{collect, keep_house};
 pub use identity::{Believed, Peer, Signer};
 pub use naming::accept_names;
+pub use readiness::{Check, Readiness};
 pub use seed::{Definition, definitions, has_definitions, seed, seed_definitions, seed_objects};
 
 /// Whom requests from this host count as that do not say who they are.
@@ -111,6 +124,8 @@ pub struct Surroundings {
     /// Ways to be believed besides being local.
     pub believed: Believed,
     pub audit: Option<Audit>,
+    /// What `/readyz` depends on; without it on the store alone.
+    pub readiness: Option<Readiness>,
 }
 
 /// The API for everybody else.
@@ -148,9 +163,11 @@ fn serve(store: Arc<Store>, registry: Arc<Registry>, requester: Requester, aroun
         instances: around.instances.map(Arc::from),
         believed: Arc::new(around.believed),
         audit: around.audit,
+        readiness: around.readiness,
         crowd: Arc::default(),
         customs: Arc::default(),
         shelf: Arc::default(),
+        budget: Arc::default(),
     };
     Router::new().fallback(answer).with_state(server)
 }
@@ -166,10 +183,12 @@ struct Server {
     instances: Option<Arc<Path>>,
     believed: Arc<Believed>,
     audit: Option<Audit>,
+    readiness: Option<Readiness>,
     crowd: Arc<Crowd>,
     customs: Arc<Customs>,
     /// Documents about the kinds.
     shelf: Arc<Shelf>,
+    budget: Arc<Budget>,
 }
 
 /// One request about objects.
@@ -233,7 +252,7 @@ fn agent(headers: &HeaderMap) -> &str {
 /// Turns a change into a look at what it would have done.
 fn rehearse(change: Change) -> Change {
     match change {
-        Change::Keep(object) => Change::Keep(object),
+        kept @ (Change::Keep(_) | Change::PutPrepared(..)) => kept,
         Change::Put(key, value) | Change::Delete(key, value) => {
             Change::Keep(Arc::new(Stored::new(key, 0, &value)))
         }
@@ -248,20 +267,15 @@ async fn answer(State(mut server): State<Server>, request: Request) -> Response 
     server.registry = server.customs.now(&server.store, &server.registry);
     let note = server.audit.as_ref().map(|audit| audit.note(&head));
     let (is_yaml, is_pretty) = (accept::is_yaml(&head.headers), accept::is_pretty(&head));
-    let believed = match identity::of(&server, &head) {
-        Ok(who) => {
-            server.requester = Arc::new(who);
-            Ok(())
-        }
-        Err(_) if grant::is_open(head.uri.path()) => Ok(()),
-        Err(refusal) => Err(refusal),
-    };
+    let admitted = admit(&mut server, &head);
     let who = Arc::clone(&server.requester);
-    let answered = match believed {
+    let (uri, registry) = (head.uri.clone(), Arc::clone(&server.registry));
+    let answered = match admitted {
         Ok(()) => dispatch(server, head, body).await,
         Err(refusal) => Err(refusal),
     };
     let mut response = answered.unwrap_or_else(Refusal::into_response);
+    allow::add(&mut response, &registry, uri.path());
     if is_yaml {
         response = accept::in_yaml(response).await;
     } else if is_pretty {
@@ -271,6 +285,20 @@ async fn answer(State(mut server): State<Server>, request: Request) -> Response 
         note.end(&who, response.status());
     }
     response
+}
+
+/// Rejects what a web page may have sent, and finds out who asks.
+fn admit(server: &mut Server, head: &Parts) -> Result<(), Refusal> {
+    // A request that came over no socket is from inside the process.
+    if let Some(protection) = head.extensions.get::<Arc<CrossOriginProtection>>() {
+        protection.check(head).map_err(|rejection| Refusal::cross_origin(&rejection))?;
+    }
+    match identity::of(server, head) {
+        Ok(who) => server.requester = Arc::new(who),
+        Err(_) if grant::is_open(head.uri.path()) => {}
+        Err(refusal) => return Err(refusal),
+    }
+    Ok(())
 }
 
 async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, Refusal> {
@@ -295,7 +323,7 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
     }
     if path == backup::PATH {
         grant::check_path(&server, &who, if head.method == Method::GET { "get" } else { "put" }, path)?;
-        return backup::answer(&server, &head.method, body.unwrap_or_default()).await;
+        return backup::answer(&server, &head, body.unwrap_or_default()).await;
     }
     let target = path::parse(path, &server.registry)
         .or_else(|unknown| grant::check_unknown(&server, &who, &head.method, path).and(Err(unknown)))?;
@@ -314,7 +342,7 @@ async fn dispatch(server: Server, head: Parts, body: Body) -> Result<Response, R
         return Err(Refusal::not_acceptable("application/json")); // a stream of documents
     }
     let reads = head.method == Method::GET;
-    let call = Call { server, target, parameters, headers: head.headers, format };
+    let call = Arc::new(Call { server, target, parameters, headers: head.headers, format });
     let answered = carry_out(&call, &head.method, body.unwrap_or_default()).await;
     let answered = answered.map(|response| {
         let response = fields::warn(response, deprecated(&call).as_slice());
@@ -339,12 +367,18 @@ fn deprecated(call: &Call) -> Option<&'static str> {
     }
 }
 
-async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response, Refusal> {
+async fn carry_out(call: &Arc<Call>, method: &Method, body: Body) -> Result<Response, Refusal> {
     let named = call.target.name.is_some();
     let reads = method == Method::GET;
     match call.target.entry.access {
         Access::CreateOnly if method == Method::POST && !named => {
-            return reviews::answer(call, &body::read(body).await?);
+            let received = receive(call, body).await?;
+            return on_its_thread(
+                call,
+                received,
+                |call, bytes| async move { reviews::answer(&call, &bytes) },
+            )
+            .await;
         }
         Access::CreateOnly => return Err(Refusal::method_not_allowed()),
         Access::ReadOnly if !reads => return Err(Refusal::method_not_allowed()),
@@ -354,7 +388,10 @@ async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response,
         Access::ReadOnly | Access::Derived | Access::Full => {}
     }
     if let Some(scale) = call.target.scale {
-        return scale::answer(call, method, scale, &body::read(body).await?).await;
+        let (received, method) = (receive(call, body).await?, method.clone());
+        let answer =
+            async move |call: Arc<Call>, bytes: Bytes| scale::answer(&call, &method, scale, &bytes).await;
+        return on_its_thread(call, received, answer).await;
     }
     if call.target.finalize && *method != Method::PUT {
         return Err(Refusal::method_not_allowed());
@@ -369,17 +406,69 @@ async fn carry_out(call: &Call, method: &Method, body: Body) -> Result<Response,
     if let Some(name) = &call.target.name {
         customs::check(call, name)?;
     }
-    let bytes = body::read(body).await?;
+    let (received, method) = (receive(call, body).await?, method.clone());
+    on_its_thread(call, received, async move |call: Arc<Call>, bytes: Bytes| {
+        write(&call, &method, &bytes).await
+    })
+    .await
+}
+
+/// A body, with what it will take in memory.
+async fn receive(call: &Call, body: Body) -> Result<(Received, Weight), Refusal> {
+    let received = body::read(&call.server.budget, body).await?;
+    if call.server.requester.internal {
+        return Ok((received, Weight::default())); // our own controllers do not attack us
+    }
+    let weight = Weight::of(body::content_type(&call.headers).as_deref(), &received)?;
+    // A short patch of a long object is as much work as the object is.
+    let stored = call.key().ok().and_then(|key| call.server.store.read().get(&key));
+    let weight = stored.map_or(weight, |stored| weight.with_stored(stored.json_bytes()));
+    Ok((received, weight))
+}
+
+/// Answers a small request here, and a large one on a thread of its own when it is its turn: on this one controllers
+/// work, too. A request whose client has gone is not begun.
+async fn on_its_thread<Answer, Answered>(
+    call: &Arc<Call>,
+    (received, weight): (Received, Weight),
+    answer: Answer,
+) -> Result<Response, Refusal>
+where
+    Answer: FnOnce(Arc<Call>, Bytes) -> Answered + Send + 'static,
+    Answered: Future<Output = Result<Response, Refusal>>,
+{
+    let (bytes, body_share) = received.into_parts();
+    if weight.is_small() {
+        return answer(Arc::clone(call), bytes).await;
+    }
+    let work_share = call.server.budget.work(weight).await?;
+    let (call, runtime) = (Arc::clone(call), Handle::current());
+    let (_client, gone) = oneshot::channel::<()>();
+    let work = tokio::task::spawn_blocking(move || {
+        let _shares = (body_share, work_share);
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = gone => Err(Refusal::busy("the client has gone")),
+                answered = answer(call, bytes) => answered,
+            }
+        })
+    });
+    work.await.unwrap_or_else(|_| Err(Refusal::internal("the request was abandoned")))
+}
+
+async fn write(call: &Call, method: &Method, bytes: &Bytes) -> Result<Response, Refusal> {
+    let named = call.target.name.is_some();
     if method != Method::DELETE {
-        grant::check_escalation(call, &bytes)?;
-        links::check(call, &bytes)?;
+        grant::check_escalation(call, bytes)?;
+        links::check(call, bytes)?;
     }
     match *method {
-        Method::POST if !named => create::create(call, &bytes).await,
-        Method::PUT if named => update::update(call, &bytes).await,
-        Method::PATCH if named => patch::patch(call, &bytes).await,
-        Method::DELETE if named && !call.target.status => delete::delete(call, &bytes).await,
-        Method::DELETE if !named => delete::delete_collection(call, &bytes).await,
+        Method::POST if !named => create::create(call, bytes).await,
+        Method::PUT if named => update::update(call, bytes).await,
+        Method::PATCH if named => patch::patch(call, bytes).await,
+        Method::DELETE if named && !call.target.status => delete::delete(call, bytes).await,
+        Method::DELETE if !named => delete::delete_collection(call, bytes).await,
         _ => Err(Refusal::method_not_allowed()),
     }
 }
@@ -404,8 +493,8 @@ async fn part(server: &Server, head: &Parts, body: &mut Option<Body>) -> Option<
     if of_logs.is_some() {
         return Some(logs::answer(server, namespace, name, &head.uri));
     }
-    Some(match body::read(body.take().unwrap_or_default()).await {
-        Ok(bytes) => account_tokens::answer(server, namespace, name, &head.headers, &bytes),
+    Some(match body::read(&server.budget, body.take().unwrap_or_default()).await {
+        Ok(bytes) => account_tokens::answer(server, namespace, name, head, &bytes),
         Err(refusal) => Err(refusal),
     })
 }

@@ -3,10 +3,11 @@
 //! Two kinds of one name would be one to every client, so one that does not get all of its names is not served before it does, or
 //! goes on under those that it had. The rules, and what the status says of them, are Kubernetes'.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::store::lifecycle::{self, DEFINITIONS};
@@ -40,13 +41,30 @@ pub(super) fn settle(view: &View, change: Change, now: &str) -> Change {
         other.key != key && other.key.name.split_once('.').is_some_and(|(_, rest)| rest == group)
     };
     let beside = view.all(&key.resource).into_iter().filter(is_beside);
-    let taken = Taken::by(beside.map(|other| other.value()["status"]["acceptedNames"].take()));
+    let taken = Taken::by(beside.map(|other| accepted_names(&other)));
     let before = view.get(&key).map(|before| before.open());
     accept(&mut definition, before.as_ref().map(|before| &before.value), &taken, now);
     match before {
         Some(before) if before.value == definition => Change::Keep(before.stored),
         _ => Change::Put(key, definition),
     }
+}
+
+/// What another definition has, without a tree of its schema: this is asked on the store's thread.
+fn accepted_names(definition: &Stored) -> Value {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Status {
+        #[serde(rename = "acceptedNames")]
+        accepted_names: Value,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Named {
+        status: Status,
+    }
+    let named: Named = serde_json::from_slice(&definition.json()).unwrap_or_default(); // we wrote it
+    named.status.accepted_names
 }
 
 /// The definition under the names that it has; `None`: it is not served.
@@ -148,7 +166,8 @@ fn accept(definition: &mut Value, before: Option<&Value>, taken: &Taken, now: &s
         ("kind", "Kind", &taken.kinds),
         ("listKind", "ListKind", &taken.kinds),
     ] {
-        let is_had = |word: &&str| words(&names[field]).any(|had| had == *word);
+        let had: HashSet<&str> = words(&names[field]).collect();
+        let is_had = |word: &&str| had.contains(word);
         let clashes: Vec<String> = words(&wanted[field])
             .filter(|word| !is_had(word) && used.contains(*word))
             .map(|word| format!("{word:?} is already in use"))

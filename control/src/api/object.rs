@@ -2,10 +2,12 @@
 //!
 //! Values in, values out. Time and chance come in as a [`Birth`].
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::items;
 use crate::kind::{Denied, Entry, KindMeta, Problem, Requester, UnknownFields};
 use crate::kinds::custom::{self, Custom};
 use crate::kinds::labels;
@@ -254,6 +256,9 @@ pub(super) fn prepare_status(
     if requester.internal && entry.custom.is_none() {
         return Ok(finish(before, object));
     }
+    if let Some(problem) = items::too_many(&object).filter(|_| entry.custom.is_none()) {
+        return Err(Refusal::invalid(meta, &before.key.name, &[problem]));
+    }
     if customs::is_definition(meta) {
         check_definition_status(meta, &object)?;
     }
@@ -337,8 +342,9 @@ fn establish(meta: &KindMeta, object: &mut Value) -> Result<(), Refusal> {
 fn check_stored_versions(meta: &KindMeta, object: &Value) -> Result<(), Refusal> {
     let stored = object["status"]["storedVersions"].as_array();
     let versions = object["spec"]["versions"].as_array().map_or(&[][..], Vec::as_slice);
+    let present: HashSet<String> = versions.iter().map(|version| version["name"].to_string()).collect();
     for (index, name) in stored.into_iter().flatten().enumerate() {
-        if !versions.iter().any(|version| version["name"] == *name) {
+        if !present.contains(&name.to_string()) {
             let version = name.as_str().unwrap_or("");
             let why = format!(
                 "Invalid value: {name}: missing from spec.versions; {version} was previously a storage version, and must \

@@ -9,8 +9,9 @@ use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
 use crate::kind::Entry;
-use crate::store::OBJECT_BYTES_MAX;
+use crate::store::{OBJECT_BYTES_MAX, Opened, View};
 
+use super::decide::Write;
 use super::errors::Refusal;
 use super::fields::FieldValidation;
 use super::{Call, apply, body, fields, get, naming, numbers, object, rehearse, strategic};
@@ -65,22 +66,30 @@ pub(super) async fn patch(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     };
     let warnings = Arc::new(OnceLock::new());
     let tell = Arc::clone(&warnings);
-    let written = call.server.store.write(move |view| {
-        let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
-        let new = lay(&patch, entry.show(before.value.clone()))?;
-        let found = fields::check(&entry, validation, &new, duplicates).map_err(Refusal::of_patch)?;
-        tell.get_or_init(|| found);
-        let sent = writer.sent(&entry, &new);
-        let change = if status {
-            object::prepare_status(&entry, &before, new, &requester)
-        } else {
-            object::prepare_update(&entry, &before, new, &requester)
-        };
-        let change = change.map_err(Refusal::of_patch)?;
-        let change = apply::track(change, Some(&before), &writer, sent.as_ref());
+    let judge = {
+        let (name, writer, customs) = (key.name.clone(), writer.clone(), Arc::clone(&call.server.customs));
+        move |before: Option<&Opened>| {
+            let before = before.ok_or_else(|| Refusal::not_found(entry.meta, &name))?;
+            let new = lay(&patch, entry.show(before.value.clone()))?;
+            let found =
+                fields::check(&entry, validation, &new, duplicates.clone()).map_err(Refusal::of_patch)?;
+            tell.get_or_init(|| found);
+            let sent = writer.sent(&entry, &new);
+            let change = if status {
+                object::prepare_status(&entry, before, new, &requester)
+            } else {
+                object::prepare_update(&entry, before, new, &requester)
+            };
+            let change = change.map_err(Refusal::of_patch)?;
+            customs.check_room(entry.meta, &change)?;
+            Ok(apply::track(change, Some(before), &writer, sent.as_ref()))
+        }
+    };
+    let settle = move |view: &View, change, _| {
         let change = naming::settle(view, change, &writer.now);
-        Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
-    });
+        Ok(if dry_run { rehearse(change) } else { change })
+    };
+    let written = Write { key, bytes: bytes.len(), dry_run, judge, settle }.run(&call.server.store);
     let response = get::one(call, StatusCode::OK, written.await?.object());
     Ok(fields::warn(response, warnings.get().map_or(&[][..], Vec::as_slice)))
 }

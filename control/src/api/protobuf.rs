@@ -5,6 +5,8 @@
 //! which field stands in [`super::protobuf_fields`]. Nesting is bounded by those tables, and where a message holds its
 //! own kind, by [`SCHEMA_DEPTH_MAX`].
 
+use std::cell::Cell;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
@@ -16,6 +18,9 @@ const MAGIC: &[u8] = b"k8s\0";
 /// Levels of schemas in each other: each takes two of the levels that a stored object may have.
 pub(super) const SCHEMA_DEPTH_MAX: usize = 60;
 
+/// Messages in one body: each is an object of some 700 bytes, and takes two bytes in the body.
+pub(super) const MESSAGES_MAX: usize = 60_000;
+
 /// Why a body is no message of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrong {
@@ -24,10 +29,18 @@ pub(super) enum Wrong {
     Malformed,
     /// Schemas nest more than [`SCHEMA_DEPTH_MAX`] levels.
     TooDeep,
+    /// There are more than [`MESSAGES_MAX`] messages in it.
+    TooMany,
+}
+
+thread_local! {
+    /// Messages that the body which is read on this thread may still have.
+    static MESSAGES_LEFT: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The object of kind `kind` in `body`. Kinds of several groups share a name: the envelope says which group it is.
 pub(super) fn decode(kind: &str, body: &[u8]) -> Result<Value, Wrong> {
+    MESSAGES_LEFT.set(MESSAGES_MAX);
     let envelope = body.strip_prefix(MAGIC).ok_or(Wrong::Malformed)?;
     let about = message(ENVELOPE, envelope, 0)?;
     let version = about["type"]["apiVersion"].as_str().unwrap_or("");
@@ -51,6 +64,7 @@ pub(super) fn decode(kind: &str, body: &[u8]) -> Result<Value, Wrong> {
 
 /// `depth`: how many schemas it stands in.
 pub(super) fn message(fields: &[Field], bytes: &[u8], depth: usize) -> Result<Value, Wrong> {
+    MESSAGES_LEFT.set(MESSAGES_LEFT.get().checked_sub(1).ok_or(Wrong::TooMany)?);
     let mut object = Map::new();
     let mut reader = Reader { rest: bytes };
     while let Some((number, part)) = reader.next()? {

@@ -334,3 +334,17 @@ fn a_request_for_a_token_names_what_it_is_bound_to() {
         "boundObjectRef": { "kind": "Secret", "apiVersion": "v1", "name": "s", "uid": "u" } });
     assert_eq!(decode("TokenRequest", &body).unwrap()["spec"], expected);
 }
+
+/// An empty message is two bytes here and an object in memory.
+#[test]
+fn body_of_too_many_messages_is_refused() {
+    let ports = |count: usize| {
+        let spec = field(1, b"").repeat(count);
+        let type_meta = [field(1, b"v1"), field(2, b"Service")].concat();
+        let raw = field(2, &spec);
+        [MAGIC.to_vec(), field(1, &type_meta), field(2, &raw)].concat()
+    };
+    assert_eq!(decode("Service", &ports(MESSAGES_MAX)), Err(Wrong::TooMany));
+    let few = decode("Service", &ports(100)).unwrap();
+    assert_eq!(few["spec"]["ports"].as_array().map(Vec::len), Some(100));
+}

@@ -1,5 +1,7 @@
 //! What every object's type and metadata must look like, whatever its kind.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::kind::{Denied, KindMeta, Problems};
@@ -12,8 +14,6 @@ use super::errors::Refusal;
 
 /// Bytes of all annotations of an object, keys and values; Kubernetes' figure.
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
-/// Labels and annotations that are told one by one: each takes more words than it has letters.
-const WRONG_TOLD_MAX: usize = 100;
 /// An object of the kind that the path names, with a `metadata` object. Fills in a missing type.
 pub(super) fn check_shape<'a>(
     meta: &KindMeta,
@@ -215,7 +215,7 @@ pub(super) fn check_metadata(
     check_labels(metadata, &mut problems);
     check_owners(metadata, &mut problems);
     check_finalizer_names(metadata, &mut problems);
-    if problems.list.is_empty() { Ok(()) } else { Err(Refusal::invalid(meta, name, &problems.list)) }
+    if problems.list.is_empty() { Ok(()) } else { Err(Refusal::invalid(meta, name, &problems.told())) }
 }
 
 fn check_labels(metadata: &Map<String, Value>, problems: &mut Problems) {
@@ -223,9 +223,6 @@ fn check_labels(metadata: &Map<String, Value>, problems: &mut Problems) {
         let value = value.as_str().unwrap_or("");
         let wrong = [(key.as_str(), labels::wrong_with_key(key)), (value, labels::wrong_with_value(value))];
         for (text, why) in wrong.into_iter().filter_map(|(text, why)| Some((text, why?))) {
-            if problems.list.len() >= WRONG_TOLD_MAX {
-                return;
-            }
             problems.add("metadata.labels", format!("Invalid value: {text:?}: {why}"));
         }
     }
@@ -234,9 +231,6 @@ fn check_labels(metadata: &Map<String, Value>, problems: &mut Problems) {
         bytes += key.len() + value.as_str().unwrap_or("").len();
         // Kubernetes takes annotation keys in any case.
         if let Some(why) = labels::wrong_with_key(&key.to_ascii_lowercase()) {
-            if problems.list.len() >= WRONG_TOLD_MAX {
-                return;
-            }
             problems.add("metadata.annotations", format!("Invalid value: {key:?}: {why}"));
         }
     }
@@ -296,8 +290,8 @@ pub(super) fn check_finalizers(meta: &KindMeta, before: &Opened, object: &Value)
         return Ok(());
     }
     let list = |object: &Value| object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
-    let old = list(&before.value);
-    match list(object).iter().find(|finalizer| !old.contains(finalizer)) {
+    let old: HashSet<String> = list(&before.value).iter().map(Value::to_string).collect();
+    match list(object).iter().find(|finalizer| !old.contains(&finalizer.to_string())) {
         Some(new) => {
             let why = format!(
                 "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers [{new}]"

@@ -10,9 +10,10 @@ use serde_json::{Map, Value, json};
 use crate::kind::{Column, KindMeta, UnknownFields};
 use crate::kinds::core::AGE;
 use crate::kinds::custom::Scale;
-use crate::store::{Key, Stored, Written};
+use crate::store::{Key, Opened, Stored, View};
 
 use super::accept::{self, Format};
+use super::decide::Write;
 use super::errors::Refusal;
 use super::{Call, apply, body, object, patch, rehearse, rules, table};
 
@@ -67,19 +68,22 @@ pub(super) async fn answer(
 async fn write(
     call: &Call,
     scale: &'static Scale,
-    change: impl Fn(Value) -> Result<Value, Refusal> + Send + 'static,
+    change: impl Fn(Value) -> Result<Value, Refusal> + Send + Sync + 'static,
 ) -> Result<Response, Refusal> {
     let key = call.key()?;
     let entry = call.target.entry;
     let (requester, writer, dry_run) = (call.requester(), call.writer(), call.parameters.dry_run);
-    let written = call.server.store.write(move |view| {
-        let before = view.get(&key).ok_or_else(|| Refusal::not_found(entry.meta, &key.name))?.open();
-        let new = wanted(entry.show(before.value.clone()), change(of(&before.value, scale))?, scale)?;
-        let change = object::prepare_update(&entry, &before, new, &requester)?;
-        let change = apply::track(change, Some(&before), &writer, None);
-        Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
-    });
-    let written: Written = written.await?;
+    let judge = {
+        let name = key.name.clone();
+        move |before: Option<&Opened>| {
+            let before = before.ok_or_else(|| Refusal::not_found(entry.meta, &name))?;
+            let new = wanted(entry.show(before.value.clone()), change(of(&before.value, scale))?, scale)?;
+            let change = object::prepare_update(&entry, before, new, &requester)?;
+            Ok(apply::track(change, Some(before), &writer, None))
+        }
+    };
+    let settle = move |_: &View, change, _| Ok(if dry_run { rehearse(change) } else { change });
+    let written = Write { key, bytes: 0, dry_run, judge, settle }.run(&call.server.store).await?;
     shown(call, scale, written.object())
 }
 

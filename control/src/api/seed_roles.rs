@@ -50,6 +50,12 @@ pub(super) fn roles() -> Vec<Value> {
     let mut roles = of_the_system();
     roles.push(role(CONTROLLER_ROLE, &[], of_a_follower()));
     roles.extend(that_add_up());
+    // What a service account needs for an instance to be more than its namespace's user: bound by whoever owns the host.
+    roles.extend(["process", "host-user", "root"].map(|policy| {
+        let rules = json!([{ "apiGroups": ["sluicegate.dev"], "resources": ["instancepolicies"],
+            "resourceNames": [policy], "verbs": ["use"] }]);
+        role(&format!("sluicegate-instances-{policy}"), &[], rules)
+    }));
     roles.extend([
         aggregated("view", &format!("{AGGREGATE}view")),
         aggregated("addressable-resolver", "duck.knative.dev/addressable"),
@@ -121,6 +127,7 @@ fn of_a_follower() -> Value {
         json!({ "apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"] }),
         json!({ "apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": READ }),
         json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"] }),
+        json!({ "apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"] }),
         json!({ "apiGroups": ["networking.internal.knative.dev"], "resources": ["clusterdomainclaims"], "verbs": own }),
     ];
     for (group, plurals) in [

@@ -1,6 +1,6 @@
 //! `labelSelector` and `fieldSelector`: which objects a request is about.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
@@ -79,6 +79,8 @@ const FIELDS: [(&str, &str, &str); 29] = [
 ];
 /// Parts of one label selector: each is held against every object of the kind.
 const REQUIREMENTS_MAX: usize = 1000;
+/// Requirements that are looked up in an object's labels one by one.
+const LOOKS_MAX: usize = 4;
 const NAME: &str = "/metadata/name";
 const NAMESPACE: &str = "/metadata/namespace";
 
@@ -103,10 +105,19 @@ impl Selector {
         self.fields.push(FieldRequirement { field: NAME, equal: true, value: name.into() });
     }
 
+    /// Each look at one label goes through all of the object's, which may be thousands; so do a thousand requirements.
+    fn fits_labels(&self, object: &Stored) -> bool {
+        if self.labels.len() <= LOOKS_MAX {
+            return self.labels.iter().all(|part| part.holds(object.head.label(&part.key)));
+        }
+        let labels: HashMap<&str, &str> = object.head.labels().collect();
+        self.labels.iter().all(|part| part.holds(labels.get(&*part.key).copied()))
+    }
+
     pub(super) fn matches(&self, object: &Stored) -> bool {
         // Most ask for labels and names alone, which are at hand.
         let mut opened = None;
-        self.labels.iter().all(|part| part.holds(object.head.label(&part.key)))
+        self.fits_labels(object)
             && self.fields.iter().all(|part| {
                 let found = match part.field {
                     NAME => &*object.key.name,

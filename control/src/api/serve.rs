@@ -19,8 +19,11 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::{Semaphore, watch};
 use tower::ServiceExt as _;
+
+use crate::cross_origin::CrossOriginProtection;
 
 use super::body::BODY_BYTES_MAX;
 use super::errors::Refusal;
@@ -37,15 +40,24 @@ pub const REST_MAX: Duration = Duration::from_secs(5);
 /// Bytes of a request's head, and of what is read ahead of it. kubectl's largest selectors are some KiB.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Serves `until` then, and ends with the last request.
+/// An eighth of the files that this process may open, where that is less: logs and instances need some too.
+fn connections_max() -> usize {
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from((allowed / 8).min(CONNECTIONS_MAX.into())).unwrap_or(usize::MAX)
+}
+
+/// Serves `until` then, and ends with the last request. What `protection` rejects is answered by the router all the same, so that
+/// the audit log has it.
 pub async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
+    protection: CrossOriginProtection,
     peer: impl Fn(&L::Io, &L::Addr) -> Peer,
     until: impl Future<Output = ()>,
 ) {
     let mut until = pin!(until);
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
+    let protection = Arc::new(protection);
+    let places = Arc::new(Semaphore::new(connections_max()));
     let (leave, leaving) = watch::channel(false);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX).max_buf_size(HEAD_BYTES_MAX);
@@ -59,8 +71,10 @@ pub async fn serve<L: Listener>(
             () = &mut until => break,
         };
         let (who, router) = (ConnectInfo(peer(&stream, &address)), router.clone());
+        let protection = Arc::clone(&protection);
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(who.clone());
+            request.extensions_mut().insert(Arc::clone(&protection));
             answer(router.clone(), request)
         });
         let connection = http.serve_connection(TokioIo::new(stream), service);

@@ -82,22 +82,25 @@ fn in_order(merged: Vec<Value>, order: &[Value], original: &[Value], key: Option
         list.iter().enumerate().rev().map(|(place, item)| (identity(item), place)).collect()
     };
     let (order, original) = (places(order), places(original));
-    let (mut named, mut others): (Vec<Value>, Vec<Value>) =
-        merged.into_iter().partition(|item| order.contains_key(&identity(item)));
-    named.sort_by_cached_key(|item| order.get(&identity(item)).copied());
-    others.sort_by_cached_key(|item| original.get(&identity(item)).copied());
+    // Each element is written out once: it may be as long as the body.
+    let placed = merged.into_iter().map(|item| {
+        let identity = identity(&item);
+        (order.get(&identity).copied(), original.get(&identity).copied(), item)
+    });
+    let (mut named, mut others): (Vec<_>, Vec<_>) = placed.partition(|(named, ..)| named.is_some());
+    named.sort_by_key(|(order, ..)| *order);
+    others.sort_by_key(|(_, original, _)| *original);
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
     let mut found = Vec::new();
     loop {
         let first = match (others.peek(), named.peek()) {
             (None, None) => return found,
-            (Some(other), Some(name)) => {
-                let was = |item: &Value| original.get(&identity(item));
-                was(name).is_some_and(|name| was(other).is_some_and(|other| other < name))
-            }
+            (Some((_, Some(other), _)), Some((_, Some(name), _))) => other < name,
+            (Some(_), Some(_)) => false,
             (other, _) => other.is_some(),
         };
-        found.extend(if first { others.next() } else { named.next() });
+        let next = if first { others.next() } else { named.next() };
+        found.extend(next.map(|(.., item)| item));
     }
 }
 

@@ -30,6 +30,8 @@ use crate::store::{Store, Stored};
 use kept::{Kept, Packer, SEAM, Sight, Slot, Words};
 use owners::cut_owners;
 
+pub use cluster::WATCH_SECONDS;
+pub(super) use cluster::watch_config;
 pub use owners::without_owners;
 use source::Home;
 pub use source::{Source, follow};

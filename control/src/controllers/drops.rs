@@ -17,14 +17,18 @@ use crate::publish::Dropped;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What is told for each reason, in the order of the counters. Without numbers: what is told again is counted.
-const WHY: [&str; 4] = [
+const WHY: [&str; 5] = [
     "Events could not be delivered and were dropped: there is no dead letter sink. \
      `sluicegate event list --dead-letters` names them.",
     "Events could not be delivered and were dropped: the dead letter sink did not take them. \
      `sluicegate event list --dead-letters` names them.",
     "Events were dropped before they were delivered: retention-time or retention-bytes of the stream says so.",
     "Events were dropped because the disk lost or changed their records: see the log of the process.",
+    "Events were dropped because a core had stopped at them before a restart, and there is no dead letter sink: see the log of \
+     the process.",
 ];
+const OVER_BUDGET: &str = "The filter takes too many steps for some events, which it withholds: shorten its expressions, or what \
+    they look at. The counter sluicegate_subscriber_filter_over_budget_total says how many.";
 const READER_LEFT: &str = "A deleted Trigger or Subscription had events still to get: they were dropped. \
     The counter sluicegate_stream_abandoned_total says how many.";
 const ALL_LEFT: &str = "It was deleted while its subscribers had events still to get: they were dropped. \
@@ -32,17 +36,21 @@ const ALL_LEFT: &str = "It was deleted while its subscribers had events still to
 
 /// Runs for ever.
 pub(super) async fn tell(world: &World) {
-    let mut told: HashMap<String, [u64; 4]> = HashMap::new();
+    let mut told: HashMap<String, ([u64; 5], u64)> = HashMap::new();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let drops = world.publisher.drops();
         told.retain(|uid, _| drops.iter().any(|dropped| dropped.uid == *uid));
         for dropped in drops {
-            let before = told.insert(dropped.uid.clone(), dropped.events).unwrap_or_default();
+            let now = (dropped.events, dropped.over_budget);
+            let (before, withheld) = told.insert(dropped.uid.clone(), now).unwrap_or_default();
             for (nth, why) in WHY.into_iter().enumerate() {
                 if dropped.events[nth] > before[nth] {
-                    record(world, &dropped, why).await;
+                    record(world, &dropped, "EventDropped", why).await;
                 }
+            }
+            if dropped.over_budget > withheld {
+                record(world, &dropped, "FilterOverBudget", OVER_BUDGET).await;
             }
         }
         for left in world.publisher.left_behind() {
@@ -55,9 +63,9 @@ fn news(reason: &str, message: &str) -> News {
     News { level: Level::Warning, reason: reason.into(), message: message.into() }
 }
 
-async fn record(world: &World, Dropped { uid, label, .. }: &Dropped, why: &str) {
+async fn record(world: &World, Dropped { uid, label, .. }: &Dropped, reason: &str, why: &str) {
     let Some((namespace, name)) = label.split_once('/') else { return };
-    let news = news("EventDropped", why);
+    let news = news(reason, why);
     let is = |found: &Option<String>| found.as_ref() == Some(uid);
     if let Some(trigger) = world.triggers.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
         world.recorder.record(&*trigger, &news, now()).await;

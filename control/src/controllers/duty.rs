@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::managers;
 use super::settings::look_at_all;
 use super::world::{Error, World};
+use crate::clock::Deadline;
 use crate::kinds::settings::SERVING;
 
 /// Where the Lease is: in the namespace that every installation of Knative has.
@@ -160,15 +161,20 @@ fn metadata() -> ObjectMeta {
 pub(super) async fn keep(world: &World, me: &str) {
     let api = api(world);
     let mut seen = Seen::default();
-    let mut renewed = Instant::now();
+    let clock = &world.config.clock;
+    let mut valid = Deadline::new(clock.both(), GIVE_UP_AFTER);
     let mut told = String::new();
     loop {
-        let began = Instant::now();
+        let began = clock.both();
+        // Also after a suspend, for which the monotonic clock stands still: others had the time to take the Lease over.
+        if valid.has_passed(began) {
+            turn(world, false);
+        }
         let outcome = timeout(LOOK_MAX, look(&api, me, &mut seen)).await;
         let why = match outcome {
             Ok(Ok(ours)) => {
                 if ours {
-                    renewed = began;
+                    valid = Deadline::new(began, GIVE_UP_AFTER);
                 }
                 turn(world, ours);
                 String::new()
@@ -180,7 +186,7 @@ pub(super) async fn keep(world: &World, me: &str) {
             Ok(Err(why)) => why.to_string(),
             Err(_) => "no answer".to_owned(),
         };
-        if began.duration_since(renewed) > GIVE_UP_AFTER {
+        if valid.has_passed(clock.both()) {
             turn(world, false);
         }
         if !why.is_empty() && why != told {

@@ -10,6 +10,7 @@ pub mod broker;
 pub mod cache;
 pub mod certificate;
 pub mod channel;
+mod clock_steps;
 pub mod configuration;
 pub mod core_names;
 pub mod domain_mapping;
@@ -52,14 +53,18 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use dataplane::events::relay::Ways;
+use dataplane::target_policy::TargetPolicy;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use kube::Client;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 
+use crate::clock::WallClock;
+use crate::expiry::Expiries;
 use crate::fleet::Fleet;
 use crate::kinds::serving::route::Route;
+use crate::kinds::serving::traffic::TrafficTarget;
 use crate::kinds::shared::{HasConditions as _, name, namespace};
 use crate::kinds::sources::binding::Runs;
 use crate::publish::{Publisher, QuotaRules};
@@ -97,11 +102,14 @@ pub struct ControlConfig {
     pub listeners: ingress::Listeners,
     /// Image references and the commands that stand for them here.
     pub images: Vec<(String, Vec<String>)>,
-    /// User and group of instances whose manifest names no user; `None`: the appliance's.
-    pub instance_user: Option<(u32, u32)>,
+    pub instances: revision::policy::InstanceRules,
     /// Instances see the host's `/dev`, and have none of their own.
     pub host_devices: bool,
     pub quotas: QuotaRules,
+    /// Which addresses objects may name as targets.
+    pub targets: Arc<TargetPolicy>,
+    /// By which tokens end.
+    pub clock: WallClock,
     /// Instances are shown as Pods: in an API of our own, not in a cluster's.
     pub shows_pods: bool,
     /// Who we are among the appliances that follow one API server; `None`: the API is our own.
@@ -110,6 +118,8 @@ pub struct ControlConfig {
     pub store: Weak<Store>,
     /// What the events of PingSources come to.
     pub pings: Arc<sources::Tally>,
+    /// Told when certificates of Secrets and trust bundles expire.
+    pub expiries: Arc<Expiries>,
     /// By these the cores send them, once they run.
     pub ways: Arc<OnceLock<Ways>>,
 }
@@ -166,6 +176,7 @@ pub async fn run(
     tasks.push(Box::pin(event_type::auto_create::tend(&world)));
     tasks.push(Box::pin(keys::tend(&world)));
     tasks.push(Box::pin(passes::tend(&world)));
+    tasks.push(Box::pin(clock_steps::tend(&world)));
     tasks.push(Box::pin(sugar::tend(&world)));
     tasks.push(Box::pin(rest::tend(&world)));
     if let Some(me) = &world.config.holder {
@@ -219,7 +230,7 @@ async fn restore(world: &World) -> Result<(), Error> {
             let item = Item::new(Kind::Revision, namespace(meta), name(meta));
             // One that cannot be read must not keep the others down; it is looked at again.
             if let Err(why) = revision::run(world, &item, &revision).await {
-                tracing::warn!(?item, %why, "a Revision cannot be brought back yet");
+                tracing::warn!(%item, %why, "a Revision cannot be brought back yet");
             }
         }
     }
@@ -264,6 +275,7 @@ fn watches(world: &World) -> Vec<Task<'_>> {
         Box::pin(follow(world.all(), &world.configurations, move |change| {
             let item = itself(Kind::Configuration, change);
             look(route::of_configuration(world, &item.namespace, &item.name));
+            look(configuration::routed_anew(world, change));
             look(either(change).map(|c| service::owner_of(&c.metadata)).into_iter().collect());
             sources::binding::hear(world, Runs::Configuration, &item.namespace);
             look(vec![item]);
@@ -283,7 +295,7 @@ fn watches(world: &World) -> Vec<Task<'_>> {
         })),
         Box::pin(follow(world.all(), &world.routes, move |change| {
             look(either(change).map(|r| service::owner_of(&r.metadata)).into_iter().collect());
-            look(revisions_of(change));
+            look(revisions_of(world, change));
             ingress::look_again(world);
             domain_mapping::hear_route(world, change);
             look(vec![itself(Kind::Route, change)]);
@@ -335,16 +347,30 @@ fn itself<K: kube::Resource>(kind: Kind, change: Change<'_, K>) -> Item {
 }
 
 /// The Revisions that a Route sends to, or did: whether requests reach them decides their scale.
-fn revisions_of((before, after): Change<'_, Route>) -> Vec<Item> {
+fn revisions_of(world: &World, (before, after): Change<'_, Route>) -> Vec<Item> {
     let named = |route: &Arc<Route>| {
         let shown = route.status.iter().flat_map(|status| &status.traffic);
-        let all = route.spec.traffic.iter().chain(shown).filter_map(|target| target.revision());
+        let all = route.spec.traffic.iter().chain(shown);
         let ns = namespace(&route.metadata);
-        all.map(|revision| Item::new(Kind::Revision, ns, revision)).collect::<BTreeSet<_>>()
+        let of_target = |target: &TrafficTarget| {
+            let revision = target.revision().map(|name| Item::new(Kind::Revision, ns, name));
+            let parent = target.configuration().map(|name| Item::new(Kind::Configuration, ns, name));
+            revision.into_iter().chain(parent)
+        };
+        all.flat_map(of_target).collect::<BTreeSet<_>>()
     };
     let before = before.map(named).unwrap_or_default();
     let after = after.map(named).unwrap_or_default();
-    before.symmetric_difference(&after).cloned().collect()
+    let of_item = |item: &Item| {
+        if item.kind == Kind::Revision {
+            return vec![item.clone()];
+        }
+        // By a Configuration the Route sends to its newest that is ready, and waits for its newest.
+        let parent = world.configurations.get(&item.namespace, &item.name);
+        let newest = parent.iter().flat_map(|parent| configuration::newest(parent)).flatten();
+        newest.map(|name| Item::new(Kind::Revision, &item.namespace, name)).collect()
+    };
+    before.symmetric_difference(&after).flat_map(of_item).collect()
 }
 
 /// Revisions whose instances changed.
@@ -415,9 +441,9 @@ async fn work(world: &World) {
             Err(why) => {
                 let again_in = world.queue.failed(&item);
                 if why.is_crossing() {
-                    tracing::debug!(?item, %why, ?again_in, "somebody else wrote first");
+                    tracing::debug!(%item, %why, ?again_in, "somebody else wrote first");
                 } else {
-                    tracing::warn!(?item, %why, ?again_in, "reconcile failed");
+                    tracing::warn!(%item, %why, ?again_in, "reconcile failed");
                 }
             }
         }

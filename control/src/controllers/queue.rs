@@ -7,6 +7,7 @@
 //! moment need not be written: whoever looks at it later writes what came of it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -62,6 +63,17 @@ pub struct Item {
     pub kind: Kind,
     pub namespace: String,
     pub name: String,
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, namespace, name } = self;
+        if namespace.is_empty() {
+            write!(f, "{kind:?} {name}")
+        } else {
+            write!(f, "{kind:?} {namespace}/{name}")
+        }
+    }
 }
 
 impl Item {

@@ -7,9 +7,12 @@ mod interests;
 mod watches;
 
 use std::borrow::Cow;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dataplane::events::resolve::without_look_up;
+use dataplane::target_policy::TargetPolicy;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};
@@ -18,7 +21,7 @@ use tokio::time::timeout;
 
 use super::is_absent;
 use super::queue::{Item, Queue};
-use super::reference::join;
+use super::reference::{self, join};
 use super::world::Error;
 use crate::kind::KindMeta;
 use crate::kinds;
@@ -39,6 +42,7 @@ pub struct Resolver {
     known: Vec<&'static KindMeta>,
     interests: Arc<Mutex<Interests>>,
     watches: Watches,
+    targets: Arc<TargetPolicy>,
 }
 
 /// Where a destination leads.
@@ -63,11 +67,16 @@ pub struct Unresolved(pub String);
 
 impl Resolver {
     #[must_use]
-    pub fn new(client: Client, queue: Arc<Queue>, settings: Arc<Mutex<Arc<Settings>>>) -> Self {
+    pub fn new(
+        client: Client,
+        queue: Arc<Queue>,
+        settings: Arc<Mutex<Arc<Settings>>>,
+        targets: Arc<TargetPolicy>,
+    ) -> Self {
         let known = kinds::registry().entries.iter().map(|entry| entry.meta).collect();
         let interests: Arc<Mutex<Interests>> = Arc::default();
         let watches = Watches::new(client.clone(), queue, Arc::clone(&interests));
-        Self { client, settings, known, interests, watches }
+        Self { client, settings, known, interests, watches, targets }
     }
 
     /// The address of `destination`, asked for by `item`, whose namespace a reference without one means.
@@ -80,7 +89,7 @@ impl Resolver {
         let (audience, ca_certs) = (given(&destination.audience), given(&destination.ca_certs));
         let Some(reference) = &destination.reference else {
             return Ok(match destination.uri.clone() {
-                Some(url) => Ok(Address { url, audience, ca_certs }),
+                Some(url) => self.admitted(Address { url, audience, ca_certs }),
                 None => Err(Unresolved("destination has neither ref nor uri".into())),
             });
         };
@@ -100,13 +109,25 @@ impl Resolver {
                 Err(unresolved) => Err(unresolved),
             },
         };
-        Ok(found.map(|found| {
+        let found = found.map(|found| {
             let url = match destination.uri.as_deref() {
                 Some(uri) if !uri.is_empty() => join(&found.url, uri),
                 _ => found.url,
             };
             Address { url, audience: audience.or(found.audience), ca_certs: ca_certs.or(found.ca_certs) }
-        }))
+        });
+        Ok(found.and_then(|found| self.admitted(found)))
+    }
+
+    /// What the target policy says of a URL with an address in it, so that a status tells it. A name is resolved where the
+    /// connection is opened, and the policy is asked there in any case.
+    fn admitted(&self, found: Address) -> Result<Address, Unresolved> {
+        let Ok((_, target)) = reference::target(&found.url) else { return Ok(found) };
+        let Some(ip) = without_look_up(&target.host) else { return Ok(found) };
+        match self.targets.check_delivery(SocketAddr::new(ip, target.port), &target.path) {
+            Ok(()) => Ok(found),
+            Err(refused) => Err(Unresolved(format!("{}: {refused}", target.url))),
+        }
     }
 
     /// Where events go by the operator's word for all objects of the kind (X-FEA-02).
@@ -356,7 +377,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_api_that_never_answers_holds_nobody_up() {
         let mute = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);
-        let resolver = Resolver::new(Client::new(mute, "ns"), Arc::default(), Arc::default());
+        let resolver = Resolver::new(Client::new(mute, "ns"), Arc::default(), Arc::default(), Arc::default());
         let item = Item::new(Kind::Trigger, "ns", "t");
         for api_version in ["v1", "x.example/v1"] {
             let reference = reference(json!({"apiVersion": api_version, "kind": "Service", "name": "a"}));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::Task;
@@ -11,6 +12,7 @@ use super::ingress::inner_tls;
 use super::queue::{Item, Kind};
 use super::trusts::BUNDLE_LABEL;
 use super::world::{Error, World};
+use crate::expiry::Source;
 use crate::kinds::settings::{EVENTING, SERVING, Settings};
 use crate::kinds::shared::{label, name};
 
@@ -67,8 +69,22 @@ pub(super) async fn restore(world: &World) -> Result<(), Error> {
         world.within(namespace).fill(world.maps.of(namespace)).await?;
     }
     obey(world, world.maps.read());
-    world.trusts.set_bundles(world.maps.bundles());
+    set_bundles(world);
     Ok(())
+}
+
+/// Takes the operator's authorities; `true` if they are others than before.
+fn set_bundles(world: &World) -> bool {
+    let bundles = world.maps.bundles();
+    let is_changed = world.trusts.set_bundles(bundles.clone());
+    if is_changed {
+        let expiries = &world.config.expiries;
+        expiries.retain(Source::TrustBundle, |name| bundles.iter().any(|(bundle, _)| bundle == name));
+        for (name, pem) in &bundles {
+            expiries.record(Source::TrustBundle, name, pem.as_bytes(), Timestamp::now());
+        }
+    }
+    is_changed
 }
 
 pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
@@ -76,7 +92,7 @@ pub(super) fn watches(world: &World) -> [Task<'_>; 2] {
         let maps = world.maps.of(namespace);
         Box::pin(follow(world.within(namespace), maps, move |change| {
             let (before, after) = change;
-            if concerns_bundles(change) && world.trusts.set_bundles(world.maps.bundles()) {
+            if concerns_bundles(change) && set_bundles(world) {
                 look_at_all(world);
             }
             let has_label = |map: Option<&Arc<ConfigMap>>| {

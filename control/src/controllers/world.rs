@@ -159,7 +159,12 @@ impl World {
         let by_tls = config.events_tls.as_ref().map(|tls| tls.url_base.as_str());
         let trusts = Trusts::with_doors([config.events_url_base.as_str()].into_iter().chain(by_tls));
         Self {
-            resolver: Resolver::new(client.clone(), Arc::clone(&queue), Arc::clone(&settings)),
+            resolver: Resolver::new(
+                client.clone(),
+                Arc::clone(&queue),
+                Arc::clone(&settings),
+                Arc::clone(&config.targets),
+            ),
             recorder: Recorder::new(client.clone()),
             quotas: Quotas::new(config.quotas.clone()),
             duty: Duty::new(config.holder.is_none()),

@@ -10,6 +10,7 @@ use dataplane::table::{Endpoint, Protocol};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
+use super::activation::Activation;
 use super::decide::{Delay, View, decide, is_roomy, restart_delay};
 use super::limits::{DRAIN_STEP, STARTING_MAX, TICK, WELL_AFTER};
 use super::member::{Member, Phase};
@@ -57,10 +58,11 @@ pub(super) struct Crew {
     asked_at: Option<Instant>,
 
     /// In a row, without an instance having been well in between.
-    failures: u32,
+    pub(super) failures: u32,
     /// No start before this.
-    rest_until: Instant,
+    pub(super) rest_until: Instant,
     pub(super) failure: Option<Gone>,
+    pub(super) activation: Activation,
     /// [`Crew::wake_at`] as the fleet knows it.
     pub(super) due: Option<Instant>,
 }
@@ -101,21 +103,23 @@ impl Crew {
             failures: 0,
             rest_until: now,
             failure: None,
+            activation: Activation::default(),
             due: None,
         }
     }
 
     pub(super) fn replan(&mut self, mut plan: Plan, now: Instant, hands: &Hands) {
         self.retired = false;
+        if plan.reachable && !self.plan.reachable {
+            self.retry(now);
+        }
         if self.plan.instance == plan.instance {
             plan.instance = Arc::clone(&self.plan.instance); // by which members know their program
         } else {
             if self.plan.instance.volumes != plan.instance.volumes {
                 hands.runtime.refresh(Arc::clone(&plan.instance));
             }
-            // What failed was another program.
-            self.failures = 0;
-            self.rest_until = now;
+            self.retry(now); // what failed was another program
         }
         // The predecessor may grow while we start; once it shrinks, its requests are ours.
         self.carry = self.carry.max(plan.carry);
@@ -133,6 +137,9 @@ impl Crew {
     }
 
     pub(super) fn asked(&mut self, now: Instant) {
+        if self.activation.exceeded {
+            self.retry(now);
+        }
         self.asked_at = Some(now);
     }
 
@@ -164,7 +171,7 @@ impl Crew {
             Phase::Starting => {
                 let load = Arc::new(EndpointLoad::default());
                 let born = Some(member.born(found, now));
-                member.endpoint = Some(Arc::new(Endpoint { id, address, load, born }));
+                member.endpoint = Some(Arc::new(Endpoint { id, address, load, born, unrestricted: false }));
                 member.phase = Phase::Ready { since: now };
                 let took_ms = now.duration_since(member.started).as_millis();
                 tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");
@@ -177,6 +184,7 @@ impl Crew {
         self.failure = None;
         if !self.proven && self.ready_count() >= self.initial() {
             self.proven = true;
+            self.activation.reset();
             // Who asks for several expects the requests that only come once the revision is ready. One is the default,
             // and the rules for the last instance keep it.
             if self.plan.initial > 1 {
@@ -275,6 +283,7 @@ impl Crew {
     }
 
     fn decide(&mut self, now: Instant) -> u32 {
+        self.expire(now);
         self.panic = self.panic.filter(|panic| now < panic.until);
         let view = self.view(now);
         let decision = decide(&self.plan, &view);
@@ -302,6 +311,7 @@ impl Crew {
             waiting: self.load.waiting.load(Relaxed),
             ready: self.ready_count(),
             proven: self.proven,
+            deadline_exceeded: self.activation.exceeded,
             carry: if self.carry_until.is_none_or(|until| now < until) { self.carry } else { 0 },
             idle_for: self.asked_at.map(|at| now.duration_since(at)),
         }
@@ -324,6 +334,9 @@ impl Crew {
     }
 
     fn start(&mut self, now: Instant, hands: &mut Hands) -> u64 {
+        if !self.proven {
+            self.activation.started(now);
+        }
         let id = hands.next_id;
         hands.next_id += 1;
         let reporter = Reporter::new(id, hands.queue.clone());
@@ -421,11 +434,14 @@ impl Crew {
             State::Starting
         } else if self.desired == 0 && (self.proven || self.plan.initial == 0) {
             State::Idle
+        } else if self.desired == 0 && !self.plan.reachable {
+            State::Unreachable
         } else {
             State::Pending
         };
         let hindrance = self.members.iter().find_map(|member| member.hindrance.clone());
-        Observed { actual, desired: self.desired, roomy: self.roomy, hindrance, state }
+        let (desired, roomy, deadline_exceeded) = (self.desired, self.roomy, self.activation.exceeded);
+        Observed { actual, desired, roomy, hindrance, deadline_exceeded, state }
     }
 
     pub(super) fn seen(&mut self) -> Vec<Seen> {

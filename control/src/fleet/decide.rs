@@ -30,6 +30,8 @@ pub struct View {
     pub ready: u32,
     /// The plan's `initial` instances were ready once.
     pub proven: bool,
+    /// They were not within the progress deadline.
+    pub deadline_exceeded: bool,
     /// Instances kept for requests that come over from a predecessor.
     pub carry: u32,
     /// Since anything was last asked of the revision; `None` = never.
@@ -50,6 +52,11 @@ pub struct Decision {
 /// X-AS-02..05: the averages decide within the rates; whoever waits is not made to wait for an average.
 #[must_use]
 pub fn decide(plan: &Plan, view: &View) -> Decision {
+    // What cannot start is restarted only for those that can reach it, and never beyond its deadline.
+    let is_given_up = !plan.reachable && view.ready == 0 || view.deadline_exceeded;
+    if is_given_up && view.demand == 0 {
+        return Decision { count: 0, undelayed: 0, panics: false };
+    }
     let window = plan.idle_window.max(IDLE_WINDOW_MIN);
     let asked = view.idle_for.is_some_and(|idle| idle < window) || view.demand > 0;
     let (mut wanted, mut panics) = (0, false);
@@ -77,10 +84,10 @@ pub fn decide(plan: &Plan, view: &View) -> Decision {
     if plan.reachable {
         wanted = wanted.max(view.delayed);
     }
-    if !view.proven {
-        wanted = wanted.max(plan.initial);
+    if plan.reachable {
+        wanted = wanted.max(view.carry).max(if view.proven { 0 } else { plan.initial });
     }
-    wanted = wanted.max(plan.min).max(view.carry);
+    wanted = wanted.max(plan.min);
     let count = if plan.max == 0 { wanted } else { wanted.min(plan.max) };
     Decision { count, undelayed, panics }
 }
@@ -179,6 +186,7 @@ mod tests {
         waiting: 0,
         ready: 0,
         proven: true,
+        deadline_exceeded: false,
         carry: 0,
         idle_for: None,
     };
@@ -227,6 +235,31 @@ mod tests {
         let plan = Plan { idle_window: Duration::ZERO, ..plan() };
         assert_eq!(decide(&plan, &View { idle_for: seconds(0), ..QUIET }), 1);
         assert_eq!(decide(&plan, &View { idle_for: seconds(2), ..QUIET }), 0);
+    }
+
+    #[test]
+    fn unreachable_revision_without_a_ready_instance_gets_none() {
+        let plan = Plan { reachable: false, ..plan() };
+        let failing = View { proven: false, carry: 2, idle_for: seconds(1), ..QUIET };
+        for proven in [false, true] {
+            assert_eq!(decide(&plan, &View { proven, ..failing }), 0, "proven {proven}");
+        }
+        assert_eq!(decide(&plan, &View { demand: 1, waiting: 1, ..failing }), 1, "a request waits");
+        let partly = View { ready: 1, ..failing };
+        assert_eq!(
+            decide(&Plan { initial: 3, ..plan.clone() }, &partly),
+            1,
+            "what runs stays for its window"
+        );
+        assert_eq!(decide(&plan, &View { idle_for: seconds(600), ..partly }), 0);
+    }
+
+    #[test]
+    fn deadline_outweighs_minimum_and_initial_scale() {
+        let late = View { proven: false, deadline_exceeded: true, ..QUIET };
+        assert_eq!(decide(&Plan { min: 2, initial: 3, ..plan() }, &late), 0);
+        assert_eq!(decide(&Plan { initial: 3, ..plan() }, &View { ready: 2, ..late }), 0);
+        assert_eq!(decide(&plan(), &View { demand: 1, waiting: 1, ..late }), 1, "a request waits");
     }
 
     /// RT-PROBE-06, RT-PROBE-07: the first instances run without any request.

@@ -24,8 +24,11 @@ pub const DRAIN_TUNNELS: Duration = Duration::from_secs(30);
 /// Before the second start after a failure; the first failure of an instance that had been ready is
 /// answered at once.
 pub const RESTART_MIN: Duration = Duration::from_millis(250);
-/// Restart delays double up to this.
-pub const RESTART_MAX: Duration = Duration::from_secs(60);
+/// Restart delays double up to this: a kubelet's bound of `CrashLoopBackOff`.
+pub const RESTART_MAX: Duration = Duration::from_secs(300);
+/// An instance that is starting when its revision's progress deadline passes gets this much longer to tell what it waits for;
+/// upstream's buffer.
+pub const ACTIVATION_BUFFER: Duration = Duration::from_secs(10);
 /// An instance that was ready for this long was well, and its end is a first failure again.
 pub const WELL_AFTER: Duration = Duration::from_secs(10);
 

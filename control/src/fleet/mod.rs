@@ -5,6 +5,9 @@
 //! revision's instances are doing is a `crew::Crew`; the task in `manager` carries it out.
 //! Deliberately absent: what a Revision is (controllers), and how an instance runs (runtime).
 
+mod activation;
+#[cfg(test)]
+mod activation_tests;
 mod birth;
 mod crew;
 pub mod decide;
@@ -83,7 +86,7 @@ pub struct Plan {
     pub keep_one: bool,
     /// What is there beyond the count that is wanted.
     pub spare: Spare,
-    /// Requests can come: nobody slows the end of a version that none can reach.
+    /// Requests can come, or may once it is ready. A version that none can reach is not started, not kept and not restarted.
     pub reachable: bool,
 }
 
@@ -144,6 +147,8 @@ pub struct Observed {
     pub roomy: bool,
     /// Why one of its instances is not ready, as far as it is known.
     pub hindrance: Option<String>,
+    /// It was not ready within its progress deadline, and is not tried any more.
+    pub deadline_exceeded: bool,
     pub state: State,
 }
 
@@ -153,6 +158,8 @@ pub enum State {
     Pending,
     Starting,
     Ready,
+    /// It was never ready and is not started, because no request can reach it.
+    Unreachable,
     /// At zero because nobody asks; it was ready before, or does not have to be (`initial` 0).
     Idle,
     /// The last instance failed, and none is ready. Stays until one is, also at zero.
@@ -165,8 +172,14 @@ pub enum State {
 }
 
 impl Observed {
-    const NOTHING: Self =
-        Self { actual: 0, desired: 0, roomy: false, hindrance: None, state: State::Pending };
+    const NOTHING: Self = Self {
+        actual: 0,
+        desired: 0,
+        roomy: false,
+        hindrance: None,
+        deadline_exceeded: false,
+        state: State::Pending,
+    };
 }
 
 /// The handle. All calls return at once; what they cause shows in [`Fleet::observe`].

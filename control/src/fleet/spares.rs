@@ -14,7 +14,8 @@ use super::member::Phase;
 impl Crew {
     /// The scaler's count with the warm spares on top, if any request can come.
     pub(super) fn with_warm(&self, decided: u32) -> u32 {
-        let spare = if self.plan.reachable && !self.retired { self.plan.spare.warm } else { 0 };
+        let is_wanted = self.plan.reachable && !self.retired && !self.activation.exceeded;
+        let spare = if is_wanted { self.plan.spare.warm } else { 0 };
         let most = if self.plan.max == 0 { u32::MAX } else { self.plan.max };
         decided.max(decided.saturating_add(spare).min(most))
     }

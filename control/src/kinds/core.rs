@@ -124,7 +124,8 @@ impl Resource for ConfigMap {
 
 fn check_data(map: &ConfigMap, problems: &mut Problems) {
     let (data, binary) = (|| map.data.iter().flatten(), || map.binary_data.iter().flatten());
-    for (key, _) in data().filter(|(key, _)| binary().any(|(other, _)| other == *key)) {
+    let is_twice = |key: &String| map.binary_data.as_ref().is_some_and(|binary| binary.contains_key(key));
+    for (key, _) in data().filter(|(key, _)| is_twice(key)) {
         let why = format!("Invalid value: {key:?}: duplicate of key present in binaryData");
         problems.add(format!("data[{key}]"), why);
     }

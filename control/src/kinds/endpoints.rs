@@ -3,6 +3,7 @@
 //! Kubernetes refuses addresses of the loopback range. Here they are what most backends have: a process of this
 //! host.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Endpoints;
@@ -111,8 +112,13 @@ impl Resource for EndpointSlice {
             problems.add("addressType", format!("Invalid value: {family:?}: field is immutable"));
         }
         let ports = self.ports.as_deref().unwrap_or_default();
-        for index in 0..ports.len() {
-            validate_port(index, ports, problems);
+        let mut names_seen = HashSet::new();
+        for (index, port) in ports.iter().enumerate() {
+            validate_port(port, &format!("ports[{index}]"), problems);
+            let name = port.name.as_deref().unwrap_or("");
+            if !names_seen.insert(name) {
+                problems.add(format!("ports[{index}].name"), format!("Duplicate value: {name:?}"));
+            }
         }
         if self.endpoints.len() > ENDPOINTS_MAX {
             let count = self.endpoints.len();
@@ -125,21 +131,16 @@ impl Resource for EndpointSlice {
     }
 }
 
-fn validate_port(index: usize, ports: &[EndpointPort], problems: &mut Problems) {
-    let port = &ports[index];
-    let at = format!("ports[{index}]");
+fn validate_port(port: &EndpointPort, at: &str, problems: &mut Problems) {
     let name = port.name.as_deref().unwrap_or("");
     if !name.is_empty() && !names::is_dns1123_label(name) {
         let why = format!("Invalid value: {name:?}: {}", wrong_with_label(name));
         problems.add(format!("{at}.name"), why);
     }
-    if ports[..index].iter().any(|other| other.name.as_deref().unwrap_or("") == name) {
-        problems.add(format!("{at}.name"), format!("Duplicate value: {name:?}"));
-    }
     if let Some(number) = port.port {
-        is_port(number, &at, problems);
+        is_port(number, at, problems);
     }
-    is_protocol(port.protocol.as_deref(), &at, problems);
+    is_protocol(port.protocol.as_deref(), at, problems);
 }
 
 fn validate_endpoint(endpoint: &Endpoint, family: &str, at: &str, problems: &mut Problems) {

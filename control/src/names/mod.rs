@@ -25,7 +25,7 @@ use dataplane::publish::Tables;
 pub(crate) use host::{FILE as RESOLVER, instance_file};
 
 /// Where a name server is asked.
-const PORT: u16 = 53;
+pub const PORT: u16 = 53;
 /// Addresses that are tried: two appliances of a host meet on the same one about never.
 const ADDRESSES_TRIED_MAX: u64 = 16;
 /// A query of one question is below 300 bytes, with options of EDNS below this.

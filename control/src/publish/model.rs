@@ -105,9 +105,9 @@ impl Model {
 
     /// An address that nobody knew before. Instances count from the clock's milliseconds, so small numbers
     /// are free for these.
-    pub(super) fn endpoint(&mut self, address: SocketAddr) -> Arc<Endpoint> {
+    pub(super) fn endpoint(&mut self, address: SocketAddr, unrestricted: bool) -> Arc<Endpoint> {
         self.address_id += 1;
-        Arc::new(Endpoint { id: self.address_id, address, load: Arc::default(), born: None })
+        Arc::new(Endpoint { id: self.address_id, address, load: Arc::default(), born: None, unrestricted })
     }
 
     /// The backend is another one now: so are the routes that lead to it.

@@ -120,11 +120,15 @@ impl Streams {
     }
 
     pub(super) fn drops(&self) -> Vec<Dropped> {
-        let some = self.subscribers.iter().filter(|(_, one)| one.made.tally.dropped.load(Relaxed) > 0);
+        let some = self.subscribers.iter().filter(|(_, one)| {
+            let tally = &one.made.tally;
+            tally.dropped.load(Relaxed) > 0 || tally.filter_over_budget.load(Relaxed) > 0
+        });
         let told = |(uid, reader): (&String, &Reader)| Dropped {
             uid: uid.clone(),
             label: reader.spec.label.clone(),
             events: reader.made.tally.dropped_by_reason(),
+            over_budget: reader.made.tally.filter_over_budget.load(Relaxed),
         };
         some.map(told).collect()
     }

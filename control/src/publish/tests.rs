@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use dataplane::table::Ask;
@@ -162,8 +163,13 @@ fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
 fn a_static_route_names_its_addresses_and_a_star_is_any_host() {
     let (publisher, tables) = publisher();
     let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-    publisher.set_static_route("App.Example", Protocol::Http1, None, &[address(1), address(2)]);
-    publisher.set_static_route("*", Protocol::Http1, None, &[address(3)]);
+    publisher.set_static_route(
+        "App.Example",
+        (Protocol::Http1, Timeouts::NONE),
+        None,
+        &[address(1), address(2)],
+    );
+    publisher.set_static_route("*", (Protocol::Http1, Timeouts::NONE), None, &[address(3)]);
     publisher.open();
     let tables = tables.lock().unwrap();
     let endpoints = |host: &str| tables[0].route(host).unwrap().splits[0].backend.endpoints.clone();
@@ -231,7 +237,12 @@ fn given_addresses_live_as_long_as_a_rule_names_them() {
 #[test]
 fn a_host_moves_and_a_fixed_one_stays() {
     let (publisher, tables) = publisher();
-    publisher.set_static_route("fixed", Protocol::Http1, None, &[SocketAddr::from(([127, 0, 0, 1], 1))]);
+    publisher.set_static_route(
+        "fixed",
+        (Protocol::Http1, Timeouts::NONE),
+        None,
+        &[SocketAddr::from(([127, 0, 0, 1], 1))],
+    );
     publisher.set_backend("ns/r", spec());
     publisher.set_route("ns/a", rule("*.x", "ns/r")).unwrap();
     publisher.set_route("ns/c", rule("fixed", "ns/r")).unwrap();

@@ -151,13 +151,12 @@ impl Cgroups {
         around.max_by_key(|point| point.as_os_str().len()).map(PathBuf::as_path)
     }
 
-    /// Ends what is left in groups of instances below `id_end`, and removes them. Blocks for a bounded time.
-    pub(super) fn end_leftovers(&self, id_end: u64) {
+    /// Ends what is in the groups of instances that `is_left`, and removes them. Blocks for a bounded time.
+    pub(super) fn end_leftovers(&self, is_left: &dyn Fn(u64) -> bool) {
         for folder in self.folders.iter().chain(&self.ports) {
             let groups = fs::read_dir(folder).into_iter().flatten().flatten();
-            let old = groups.filter(|group| {
-                id_in(group.file_name().to_str().unwrap_or_default()).is_some_and(|id| id < id_end)
-            });
+            let old = groups
+                .filter(|group| id_in(group.file_name().to_str().unwrap_or_default()).is_some_and(is_left));
             for group in old {
                 empty(&group.path());
             }
@@ -216,7 +215,9 @@ impl Group {
             }
             tokio::time::sleep(STEP).await;
         }
-        tracing::warn!(group = ?self.folders, "a control group stays behind until the next start");
+        let group =
+            self.folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" ");
+        tracing::warn!(group, "a control group stays behind until the next start");
     }
 
     fn drop_folders(&self) -> bool {

@@ -2,7 +2,7 @@
 //! the developer's program.
 //!
 //! The appliance starts itself under the hidden verb [`VERB`]:
-//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--dir DIR]
+//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... [--dir DIR]
 //! [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Environment and descriptors are set by the parent already.
@@ -220,7 +220,7 @@ fn settle(place: &Place, namespace: Option<Namespace>) -> Result<(), String> {
         Ok(Namespace { unguarded, devices }) => {
             unguarded.guard();
             let views = views::hold(place);
-            mounts::make(&place.binds, devices)?;
+            mounts::make(place, devices)?;
             views.show();
         }
         Err(why) => {

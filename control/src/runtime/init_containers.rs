@@ -92,7 +92,7 @@ async fn run(
     // The leader is not reaped, so its number still means this group: nobody survives it.
     signal_group(&child.0, Signal::KILL);
     let status = child.0.wait()?;
-    drain(pumps).await;
+    drain(pumps, &post.log).await;
     if matches!(end, End::Itself) && status.success() {
         return Ok(Ok(()));
     }

@@ -4,17 +4,18 @@
 //! are allowed; everybody finds it by the variable [`VARIABLE`]. A path of the host is never read: it would show a
 //! developer whatever the appliance may read.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+use super::Identity;
 use super::limits::TERMINATION_BYTES_MAX;
 
 /// Where the program finds the file.
 pub(super) const VARIABLE: &str = "SLUICEGATE_TERMINATION_LOG";
-/// The instance may be another user.
-const MODE: u32 = 0o622;
+/// For the instance's user alone: what another writes there would stand in the Service's status.
+const MODE: u32 = 0o600;
 
 /// The file of one instance.
 #[derive(Debug, Clone)]
@@ -32,13 +33,17 @@ impl LastWords {
         &self.path
     }
 
-    /// Makes the file, empty.
-    pub(super) fn open(&self) -> io::Result<()> {
+    /// Makes the file, empty, for an instance with this identity.
+    pub(super) fn open(&self, identity: &Identity) -> io::Result<()> {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
         }
-        OpenOptions::new().write(true).create(true).truncate(true).open(&self.path)?;
-        fs::set_permissions(&self.path, Permissions::from_mode(MODE))
+        self.forget(); // nothing that is there, a link least of all, is written through
+        let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&self.path)?;
+        if identity.user.is_some() || identity.group.is_some() {
+            fchown(&file, identity.user, identity.group)?;
+        }
+        Ok(())
     }
 
     /// What the instance wrote; empty if it wrote nothing, or not into this file.
@@ -63,6 +68,8 @@ impl LastWords {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     #[test]
@@ -70,7 +77,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let words = LastWords::new(dir.path(), 7);
         assert_eq!(words.read(), "");
-        words.open().unwrap();
+        words.open(&Identity::default()).unwrap();
         assert_eq!(words.read(), "");
         fs::write(words.path(), "out of coffee\n").unwrap();
         assert_eq!(words.read(), "out of coffee");
@@ -82,8 +89,27 @@ mod tests {
         fs::write(&secret, "secret").unwrap();
         std::os::unix::fs::symlink(&secret, words.path()).unwrap();
         assert_eq!(words.read(), "");
+        words.open(&Identity::default()).unwrap();
+        assert!(fs::symlink_metadata(words.path()).unwrap().is_file());
         words.forget();
         words.forget();
-        assert!(secret.exists());
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
+    }
+
+    #[test]
+    fn termination_file_is_for_the_instances_user_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let words = LastWords::new(dir.path(), 7);
+        let of = |identity: &Identity| {
+            words.open(identity).unwrap();
+            let there = fs::metadata(words.path()).unwrap();
+            (there.mode() & 0o777, there.uid(), there.gid())
+        };
+        let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        assert_eq!(of(&Identity::default()), (0o600, user, group));
+        if user == 0 {
+            let other = Identity { user: Some(65_532), group: Some(7), ..Identity::default() };
+            assert_eq!(of(&other), (0o600, 65_532, 7));
+        }
     }
 }

@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
+use dataplane::target_policy::TargetPolicy;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, kill_process_group, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -18,6 +20,8 @@ use super::words::{self, Place};
 pub(super) struct Launcher {
     pub(super) init: Init,
     pub(super) place: Place,
+    /// Where its probes may connect.
+    pub(super) targets: Arc<TargetPolicy>,
 }
 
 impl Launcher {

@@ -40,8 +40,22 @@ pub const SEAT_PAUSE: Duration = Duration::from_millis(10);
 /// An instance that starts for longer than this does not keep processes from being made for others.
 pub const SEAT_PATIENCE: Duration = Duration::from_millis(50);
 
+/// Ids that lie between the claims of two processes on one data folder at least. An id goes with each instance, and half a
+/// million starts are more than a process makes while its successor comes up.
+pub const GENERATION_IDS: u64 = 1 << 20;
+
 /// Ports are tried at random; with half of the range taken, 64 misses in a row do not happen.
 pub const PORT_ATTEMPTS_MAX: u32 = 64;
+
+/// Output of one container that is read in a second, as it stands in its log: some 40,000 short lines, which take a few
+/// hundredths of a processor to keep. A program that prints more waits on its pipe.
+pub const OUTPUT_BYTES_PER_SECOND: u64 = 2 * 1024 * 1024;
+/// The same for all containers together, of those that print more than their own rate.
+pub const OUTPUT_ALL_BYTES_PER_SECOND: u64 = 16 * 1024 * 1024;
+/// What either rate gives in this time may come at once: a start that dumps its configuration, or a stack trace.
+pub const OUTPUT_BURST: Duration = Duration::from_secs(2);
+/// That a container waits on its output is told at most so often.
+pub const OUTPUT_THROTTLE_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// A longer line of output is kept in pieces of this size, as container runtimes do.
 pub const LINE_BYTES_MAX: usize = 16 * 1024;

@@ -2,22 +2,27 @@
 //! instance fails.
 //!
 //! Lines of the file have the shape that container runtimes write and log collectors read:
-//! `2026-01-31T12:00:00.123456Z stdout F text`, with `P` for a piece of a line that goes on. Reading never
-//! stops: a full disk costs lines, and must not block the program on its pipe.
+//! `2026-01-31T12:00:00.123456Z stdout F text`, with `P` for a piece of a line that goes on. A full disk costs lines, and
+//! does not block the program on its pipe; only one that prints faster than [`super::pace`] allows is blocked there.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::net::unix::pipe;
 use tokio::task::coop::consume_budget;
 
 use super::echo::{Echo, Heard};
-use super::limits::{LINE_BYTES_MAX, LOG_BYTES_MAX, LOGS_KEPT_MAX, TAIL_LINE_BYTES_MAX, TAIL_LINES_MAX};
+use super::limits::{
+    LINE_BYTES_MAX, LOG_BYTES_MAX, LOGS_KEPT_MAX, OUTPUT_BYTES_PER_SECOND, TAIL_LINE_BYTES_MAX,
+    TAIL_LINES_MAX,
+};
+use super::pace::{Output, Pace};
 
 /// Which of its two outputs an instance wrote to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +57,10 @@ pub(super) async fn pump(pipe: pipe::Receiver, origin: Origin, log: Rc<RefCell<I
         }
         if held.is_empty() {
             held = Vec::new();
+        }
+        let pause = log.borrow_mut().pause();
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
         }
         consume_budget().await; // who writes without end must not keep the others from being read
     }
@@ -95,6 +104,11 @@ pub(super) struct InstanceLog {
     lost: u64,
     tail: VecDeque<String>,
     echo: Echo,
+    pace: Pace,
+    /// Before the next is read.
+    pause: Duration,
+    /// The program has ended: the rest is read as it is.
+    hurries: bool,
 }
 
 impl Drop for InstanceLog {
@@ -108,9 +122,9 @@ impl Drop for InstanceLog {
 
 impl InstanceLog {
     /// The log `folder/ID.log`; makes room for it among the logs of earlier instances.
-    pub(super) fn open(folder: &Path, id: u64, revision: &str) -> Self {
+    pub(super) fn open(folder: &Path, id: u64, revision: &str, output: &Rc<Output>) -> Self {
         Self::make_room(folder);
-        Self::at(folder.join(format!("{id}.log")), id, revision)
+        Self::at(folder.join(format!("{id}.log")), id, revision, output)
     }
 
     /// ... which is due sooner if others write before it does.
@@ -121,14 +135,20 @@ impl InstanceLog {
     }
 
     /// The log `folder/ID.NAME.log` of its sidecar.
-    pub(super) fn beside(folder: &Path, id: u64, revision: &str, name: &str) -> Self {
-        Self::at(folder.join(format!("{id}.{name}.log")), id, revision)
+    pub(super) fn beside(
+        folder: &Path,
+        id: u64,
+        (revision, name): (&str, &str),
+        output: &Rc<Output>,
+    ) -> Self {
+        Self::at(folder.join(format!("{id}.{name}.log")), id, revision, output)
     }
 
-    fn at(path: PathBuf, id: u64, revision: &str) -> Self {
+    fn at(path: PathBuf, id: u64, revision: &str, output: &Rc<Output>) -> Self {
         let tail = VecDeque::with_capacity(TAIL_LINES_MAX);
-        let (revision, echo) = (revision.to_owned(), Echo::default());
-        Self { id, revision, path, file: None, bytes: 0, lost: 0, tail, echo }
+        let (revision, echo, pace) = (revision.to_owned(), Echo::default(), Pace::new(Rc::clone(output)));
+        let (pause, hurries) = (Duration::ZERO, false);
+        Self { id, revision, path, file: None, bytes: 0, lost: 0, tail, echo, pace, pause, hurries }
     }
 
     /// Keeps the lines in `bytes` and returns how many bytes those are. They are written at once: who writes a thousand
@@ -152,7 +172,30 @@ impl InstanceLog {
             }
             self.lost += lines;
         }
+        self.pause += self.pace.charge(entries.len(), Instant::now());
         used
+    }
+
+    /// How long to wait before more is read.
+    fn pause(&mut self) -> Duration {
+        let pause = std::mem::take(&mut self.pause);
+        if self.hurries || pause.is_zero() {
+            return Duration::ZERO;
+        }
+        if let Some(waited) = self.pace.told(Instant::now()) {
+            tracing::warn!(
+                target: "instance",
+                revision = %self.revision, instance = self.id, waited_ms = waited.as_millis() as u64,
+                "it prints more than {OUTPUT_BYTES_PER_SECOND} bytes a second, so its output is read slowly and it waits for \
+                 that; nothing is lost"
+            );
+        }
+        pause
+    }
+
+    /// Reads what is left without pauses.
+    pub(super) fn hurry(&mut self) {
+        self.hurries = true;
     }
 
     /// Repeats a line in the appliance's own log, as far as there is room, and remembers it for the instance's end.
@@ -190,7 +233,7 @@ impl InstanceLog {
         let file = match &mut self.file {
             Some(file) => file,
             None => {
-                let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+                let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.path)?;
                 self.bytes = file.metadata()?.len();
                 self.file.insert(file)
             }
@@ -287,7 +330,7 @@ mod tests {
     #[test]
     fn lines_are_kept_as_they_were_written() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = InstanceLog::open(dir.path(), 7, "r");
+        let mut log = InstanceLog::open(dir.path(), 7, "r", &Rc::default());
         assert_eq!(log.keep(Origin::Stdout, b"one\n\nthr"), 5);
         assert_eq!(log.keep(Origin::Stderr, b"three\n"), 6);
         assert_eq!(log.keep(Origin::Stderr, b"no end"), 0);
@@ -301,7 +344,7 @@ mod tests {
     #[test]
     fn a_log_is_rotated_before_it_passes_its_limit() {
         let dir = tempfile::tempdir().unwrap();
-        let mut log = InstanceLog::open(dir.path(), 7, "r");
+        let mut log = InstanceLog::open(dir.path(), 7, "r", &Rc::default());
         let entry = vec![b'x'; 1024 * 1024];
         for _ in 0..11 {
             log.write(&entry).unwrap();
@@ -324,7 +367,7 @@ mod tests {
             fs::write(dir.path().join(name), "").unwrap();
         }
         for id in 9..30 {
-            InstanceLog::open(dir.path(), id, "r").write(b"x\n").unwrap();
+            InstanceLog::open(dir.path(), id, "r", &Rc::default()).write(b"x\n").unwrap();
         }
         let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         names.sort();

@@ -36,8 +36,8 @@ pub(super) fn dismount(folder: &Path) -> io::Result<()> {
     Ok(unmount(folder, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
-/// What is mounted below `instances` for instances with ids below `id_end`.
-pub(super) fn dismount_leftovers(instances: &Path, id_end: u64) {
+/// What is mounted below `instances` for instances that `is_left`.
+pub(super) fn dismount_leftovers(instances: &Path, is_left: &dyn Fn(u64) -> bool) {
     let Ok(instances) = instances.canonicalize() else { return }; // no instance has ever been started
     let table = match mount_table::read() {
         Ok(table) => table,
@@ -46,12 +46,12 @@ pub(super) fn dismount_leftovers(instances: &Path, id_end: u64) {
         }
     };
     // INSTANCES/NAMESPACE/REVISION/ID.empty/VOLUME
-    let is_left = |path: &Path| {
+    let is_leftover = |path: &Path| {
         let below = path.strip_prefix(&instances).ok()?;
         let own = below.iter().nth(2)?.to_str()?.strip_suffix(OWN_ENDING)?;
-        Some(id_in(own)? < id_end)
+        Some(is_left(id_in(own)?))
     };
-    for (path, _) in table.iter().rev().filter(|(path, _)| is_left(path) == Some(true)) {
+    for (path, _) in table.iter().rev().filter(|(path, _)| is_leftover(path) == Some(true)) {
         if let Err(why) = dismount(path) {
             tracing::warn!(folder = %path.display(), %why, "a volume in memory of the last run stays behind");
         }
@@ -77,7 +77,7 @@ mod tests {
         mount(&folder, Some(1 << 20)).unwrap();
         fs::write(folder.join("in-memory"), "x").unwrap();
         let stays = |id_end| {
-            dismount_leftovers(dir.path(), id_end);
+            dismount_leftovers(dir.path(), &|id| id < id_end);
             folder.join("in-memory").exists()
         };
         assert!(stays(7));

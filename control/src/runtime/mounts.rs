@@ -20,6 +20,8 @@ use rustix::mount::{
 use rustix::process::{chroot, fchdir, geteuid};
 
 use super::devices::{self, Devices};
+use super::masks;
+use super::words::Place;
 
 /// Covering a folder binds each of its entries again, some 10 µs each; a folder with more than this is
 /// no place for a mount path that does not exist.
@@ -43,15 +45,18 @@ pub fn allowed() -> bool {
     geteuid().is_root()
 }
 
-/// Makes `binds` in this process's own namespace, outer ones before those inside them, and before them the instance's own
-/// `devices`.
-pub(super) fn make(binds: &[Bind], devices: Option<Devices>) -> Result<(), String> {
+/// Makes the binds of `place` in this process's own namespace, outer ones before those inside them, and before them its masks
+/// and the instance's own `devices`.
+pub(super) fn make(place: &Place, devices: Option<Devices>) -> Result<(), String> {
+    let binds = &place.binds;
     // Sources may come to lie behind a cover or outside a new root, so they are held from before.
     let mut held = Vec::with_capacity(binds.len());
     for bind in binds {
         held.push((clone_tree(&bind.source, false).map_err(|why| cannot(bind, why))?, bind));
     }
     held.sort_by_key(|(_, bind)| bind.target.components().count());
+    masks::cover(&place.masks, &place.unmasked)
+        .map_err(|why| format!("the appliance's own files cannot be covered: {why}"))?;
     if let Some(devices) = devices {
         devices.show(binds).unwrap_or_else(|why| devices::lacking(&why));
     }

@@ -1,11 +1,12 @@
-//! What a crashed appliance leaves behind is found and ended, never doubled.
+//! What a crashed appliance leaves behind is found and ended, never doubled; what another one still runs is not touched.
 //!
 //! An instance's first process dies with us (parent-death signal); its children may not. So each instance
 //! has a record, written before it starts: a random mark, which all its processes carry in their
 //! environment, and once known its process id with the start time that makes the number unmistakable.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -20,9 +21,13 @@ use super::limits::LEFTOVER_EXIT_MAX;
 use super::log::kept;
 
 const EXTENSION: &str = "run";
+/// Others pass through to what they are told the name of, and list nothing.
+const FOLDER_MODE: u32 = 0o711;
 /// Where those are noted that wait for an instance to become: as if of a namespace and a revision, whose names these
 /// cannot be.
 const WAITING: &str = ".waiting/.any";
+/// In the folder of a revision that is to be removed once no other process runs an instance of it.
+const CLEARED: &str = ".cleared";
 
 /// The records of all instances, under one folder.
 #[derive(Debug)]
@@ -43,7 +48,13 @@ pub(super) struct Record {
 impl Records {
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        Ok(Self { folder: folder.to_owned() })
+        // Logs and volumes of instances are for the appliance, and for each instance what is its own. An instance may begin
+        // elsewhere, so the name holds from everywhere.
+        let folder = folder.canonicalize()?;
+        if let Err(why) = fs::set_permissions(&folder, fs::Permissions::from_mode(FOLDER_MODE)) {
+            tracing::warn!(folder = %folder.display(), %why, "other users may read what instances write");
+        }
+        Ok(Self { folder })
     }
 
     /// Where everything of one revision is kept.
@@ -83,40 +94,52 @@ impl Records {
         }
     }
 
-    /// Removes all that is kept of a revision.
-    pub(super) fn clear(&self, namespace: &str, revision: &str) {
+    /// Removes all that is kept of a revision. If another process with ids below `first` still runs an instance of it, that
+    /// happens when this one has ended, see [`Records::end_leftovers`]: the instance reads its volumes there.
+    pub(super) fn clear(&self, namespace: &str, revision: &str, first: u64) {
         let folder = self.folder(namespace, revision);
-        if let Err(why) = fs::remove_dir_all(&folder)
+        if records_in(&folder).any(|(_, id)| id < Some(first)) && fs::write(folder.join(CLEARED), "").is_ok()
+        {
+            return;
+        }
+        Self::remove(&folder);
+    }
+
+    fn remove(folder: &Path) {
+        if let Err(why) = fs::remove_dir_all(folder)
             && why.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(folder = %folder.display(), %why, "a revision's logs stay behind");
         }
     }
 
-    /// Ends every process that a record of an instance below `id_end` still names, and drops those records.
-    pub(super) fn end_leftovers(&self, id_end: u64) {
-        let (records, files) = self.read_all(id_end);
+    /// Ends every process that a record of an instance still names which `is_left`, and drops those records.
+    pub(super) fn end_leftovers(&self, is_left: &dyn Fn(u64) -> bool) {
+        let (records, files) = self.read_all(is_left);
         let ended = end(&records);
         if ended > 0 {
-            tracing::warn!(ended, "ended processes that the last run left behind");
+            tracing::warn!(ended, "ended processes that an earlier run left behind");
         }
         for file in files {
             let _ = fs::remove_file(file); // stays for the next start then, and matches nothing
         }
+        for folder in self.revisions().filter(|folder| folder.join(CLEARED).exists()) {
+            if records_in(&folder).next().is_none() {
+                Self::remove(&folder);
+            }
+        }
     }
 
-    fn read_all(&self, id_end: u64) -> (Vec<Record>, Vec<PathBuf>) {
+    /// The folders of all revisions, and the one of those that wait.
+    fn revisions(&self) -> impl Iterator<Item = PathBuf> {
+        entries(&self.folder).flat_map(|namespace| entries(&namespace))
+    }
+
+    fn read_all(&self, is_left: &dyn Fn(u64) -> bool) -> (Vec<Record>, Vec<PathBuf>) {
         let (mut records, mut files) = (Vec::new(), Vec::new());
-        let list = |dir: &Path| -> Vec<PathBuf> {
-            fs::read_dir(dir).map(|all| all.flatten().map(|e| e.path()).collect()).unwrap_or_default()
-        };
-        for file in list(&self.folder).iter().flat_map(|namespace| list(namespace)).flat_map(|dir| list(&dir))
-        {
-            let id = file.file_stem().and_then(|name| id_in(name.to_str()?));
-            let is_record = file.extension().is_some_and(|extension| extension == EXTENSION);
-            if !is_record || id.is_some_and(|id| id >= id_end) {
-                continue;
-            }
+        let all = self.revisions().flat_map(|folder| records_in(&folder));
+        // A record without an id belongs to no claim.
+        for (file, _) in all.filter(|(_, id)| is_left(id.unwrap_or(0))) {
             match fs::read(&file)
                 .map_err(|why| why.to_string())
                 .and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(|why| why.to_string()))
@@ -129,6 +152,20 @@ impl Records {
         }
         (records, files)
     }
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+/// The records in the folder of a revision, with the ids of their instances.
+fn records_in(folder: &Path) -> impl Iterator<Item = (PathBuf, Option<u64>)> + use<> {
+    let records =
+        entries(folder).filter(|file| file.extension().is_some_and(|extension| extension == EXTENSION));
+    records.map(|file| {
+        let id = file.file_stem().and_then(|name| id_in(name.to_str()?));
+        (file, id)
+    })
 }
 
 /// A record for as long as somebody holds this.
@@ -161,7 +198,9 @@ fn write(folder: &Path, name: &str, record: &Record) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     // Not synced: the page cache survives our death, and the machine's takes the instance with it.
     let (whole, part) = (folder.join(format!("{name}.{EXTENSION}")), folder.join(format!("{name}.part")));
-    fs::write(&part, serde_json::to_vec(record)?)?;
+    // The mark is for nobody else to know.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    file.write_all(&serde_json::to_vec(record)?)?;
     fs::rename(part, whole)
 }
 
@@ -278,8 +317,27 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("1.run"), b"\xff{").unwrap();
         fs::write(folder.join("2.run"), br#"{"mark":""}"#).unwrap();
-        records.end_leftovers(u64::MAX);
+        records.end_leftovers(&|_| true);
         assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn cleared_revision_stays_while_another_process_runs_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let folder = dir.path().join("ns").join("r");
+        fs::create_dir_all(folder.join("volumes")).unwrap();
+        fs::write(folder.join("99.run"), br#"{"mark":""}"#).unwrap();
+        records.clear("ns", "r", 100);
+        records.end_leftovers(&|id| id < 99);
+        assert!(folder.join("volumes").exists(), "the instance 99 reads it");
+        records.end_leftovers(&|id| id < 100);
+        assert!(!folder.exists());
+
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("100.run"), br#"{"mark":""}"#).unwrap();
+        records.clear("ns", "r", 100);
+        assert!(!folder.exists(), "an instance of this process is over by then");
     }
 
     #[test]
@@ -293,7 +351,7 @@ mod tests {
         for id in [1, 99, 100, 101] {
             fs::write(folder.join(format!("{id}.run")), br#"{"mark":""}"#).unwrap();
         }
-        records.end_leftovers(100);
+        records.end_leftovers(&|id| id < 100);
         let mut left: Vec<_> =
             fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         left.sort();

@@ -34,8 +34,10 @@ pub(super) fn watch(
     Ok((pidfd, pumps))
 }
 
-/// Waits for the rest of the output of a process that has ended, for a bounded time.
-pub(super) async fn drain(pumps: Vec<JoinHandle<()>>) {
+/// Waits for the rest of the output of a process that has ended, for a bounded time. What the pipe still holds is read at
+/// once.
+pub(super) async fn drain(pumps: Vec<JoinHandle<()>>, log: &Rc<RefCell<InstanceLog>>) {
+    log.borrow_mut().hurry();
     for pump in pumps {
         let abort = pump.abort_handle();
         if timeout(OUTPUT_DRAIN_MAX, pump).await.is_err() {

@@ -92,19 +92,17 @@ impl Patient<'_> {
     async fn attempt(self, probe: &Probe) -> Result<(), String> {
         let attempt = async {
             match &probe.check {
-                Check::Tcp => connect(self.address).await.map(drop).map_err(|why| why.to_string()),
-                Check::TcpAt { host } => {
-                    connect_to(host, self.address.port()).await.map_err(|why| why.to_string())
-                }
+                Check::Tcp => self.connect().await.map(drop).map_err(|why| why.to_string()),
+                Check::TcpAt { host } => self.connect_to(host).await.map_err(|why| why.to_string()),
                 Check::Http { path, headers, tls } => {
-                    match Box::pin(http_status(self.address, path, headers, *tls)).await {
+                    match Box::pin(self.http_status(path, headers, *tls)).await {
                         Ok(200..400) => Ok(()),
                         Ok(status) => Err(format!("HTTP probe failed with statuscode: {status}")),
                         Err(why) => Err(why.to_string()),
                     }
                 }
                 Check::Grpc { service } => {
-                    let stream = connect(self.address).await.map_err(|why| why.to_string())?;
+                    let stream = self.connect().await.map_err(|why| why.to_string())?;
                     Box::pin(probe_grpc::serving(stream, self.address, service)).await
                 }
                 Check::Exec { command } => {
@@ -114,6 +112,38 @@ impl Patient<'_> {
         };
         let late = || Err(format!("no answer within {} s", probe.timeout.as_secs_f64()));
         tokio::time::timeout(probe.timeout, attempt).await.unwrap_or_else(|_| late())
+    }
+
+    async fn connect(self) -> io::Result<TcpStream> {
+        self.launcher.targets.admit_connect(self.address)?;
+        connect(self.address).await
+    }
+
+    /// The same port of another host. Its addresses are tried in turn, those that the target policy refuses are not.
+    async fn connect_to(self, host: &str) -> io::Result<()> {
+        let (asked, port) = (host.to_owned(), self.address.port());
+        let addresses = hand::run("look-up", move || (asked, port).to_socket_addrs()).await??;
+        let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
+        for address in addresses {
+            outcome = match self.launcher.targets.admit_connect(address) {
+                Ok(()) => TcpStream::connect(address).await.map(drop),
+                Err(why) => Err(why),
+            };
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    async fn http_status(self, path: &str, headers: &[(String, String)], tls: bool) -> io::Result<u16> {
+        let (stream, address) = (self.connect().await?, self.address);
+        let request = request(address, path, headers);
+        if tls {
+            ask(probe_tls::over(stream, address).await?, &request).await
+        } else {
+            ask(stream, &request).await
+        }
     }
 }
 
@@ -129,27 +159,6 @@ pub(super) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     Ok(stream)
-}
-
-async fn connect_to(host: &str, port: u16) -> io::Result<()> {
-    let asked = host.to_owned();
-    let addresses = hand::run("look-up", move || (asked, port).to_socket_addrs()).await??;
-    TcpStream::connect(&*addresses.collect::<Vec<_>>()).await.map(drop)
-}
-
-async fn http_status(
-    address: SocketAddr,
-    path: &str,
-    headers: &[(String, String)],
-    tls: bool,
-) -> io::Result<u16> {
-    let stream = connect(address).await?;
-    let request = request(address, path, headers);
-    if tls {
-        ask(probe_tls::over(stream, address).await?, &request).await
-    } else {
-        ask(stream, &request).await
-    }
 }
 
 /// Sends a request and reads no more than the status of its answer.

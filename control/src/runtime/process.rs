@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use dataplane::heap;
 use rustix::process::Signal;
@@ -32,6 +33,7 @@ use super::cgroups::{Cgroups, Group};
 use super::ending::{End, gone, not_started};
 use super::environment::command;
 use super::frost::Frost;
+use super::generations::{self, Claims, Generation};
 use super::last_words::LastWords;
 use super::launch::{Launcher, pid, signal_group};
 use super::log::InstanceLog;
@@ -68,32 +70,49 @@ impl Init {
 /// Runs instances as processes.
 pub struct ProcessRuntime {
     jobs: UnboundedSender<Job>,
+    first_id: u64,
 }
 
 impl ProcessRuntime {
-    /// Ends what a crashed appliance left behind in `data`, then opens for work. Logs and records are kept
-    /// in `data/instances`. Blocks for as long as the leftovers take to vanish.
+    /// Ends what crashed appliances left behind in `data`, then opens for work. Logs and records are kept in
+    /// `data/instances`. Blocks for as long as the leftovers take to vanish.
     ///
-    /// The caller holds the lock on `data`: the instances of an appliance that still runs would be taken
-    /// for leftovers.
+    /// The caller holds the lock on `data`. Instances of an appliance that still runs, because it gave `data` away and has
+    /// requests to end, are left alone until it has ended.
     pub fn open(data: &Path, init: Init, around: Surroundings) -> io::Result<Self> {
-        end_leftovers(data, u64::MAX)?;
-        Self::open_beside(data, init, around)
+        Self::open_with(data, init, around, Unclaimed::Ended)
     }
 
-    /// Opens for work beside an appliance that still runs instances of its own here. Once it is gone,
-    /// [`end_leftovers`] is due.
+    /// The same beside an appliance that was just replaced. If that is an earlier version, no claim says that its instances
+    /// are its own; [`end_leftovers`] is due when it has ended.
     pub fn open_beside(data: &Path, init: Init, around: Surroundings) -> io::Result<Self> {
-        let records = Records::open(&data.join(FOLDER))?;
+        Self::open_with(data, init, around, Unclaimed::Running)
+    }
+
+    fn open_with(data: &Path, init: Init, around: Surroundings, unclaimed: Unclaimed) -> io::Result<Self> {
+        let folder = data.join(FOLDER);
+        let records = Records::open(&folder)?;
+        // Instances get ids that grow from start to start, so the newest logs are those with the highest.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let generation = Generation::claim(&folder, u64::try_from(now.as_millis()).unwrap_or(u64::MAX >> 1))?;
+        let first_id = generation.first;
+        clear_up(data, unclaimed)?;
+        clear_up_after_others(data, first_id)?;
         let cgroups = Cgroups::open(data).map_err(|why| why.to_string());
         let (jobs, inbox) = mpsc::unbounded_channel();
         let reactor = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         std::thread::Builder::new().name("instances".into()).spawn(move || {
             LocalSet::new().block_on(&reactor, async {
-                work(Rc::new(Room::new(records, init, cgroups, around)), inbox).await;
+                work(Rc::new(Room::new((records, generation), init, cgroups, around)), inbox).await;
             });
         })?;
-        Ok(Self { jobs })
+        Ok(Self { jobs, first_id })
+    }
+
+    /// The first id that is this appliance's to give to an instance.
+    #[must_use]
+    pub fn first_id(&self) -> u64 {
+        self.first_id
     }
 }
 
@@ -103,13 +122,41 @@ const MANY_LIVES: u32 = 64;
 /// Below the data folder: logs and records of instances.
 const FOLDER: &str = "instances";
 
-/// Ends what an appliance left behind in `data`, as far as the ids of its instances are below `id_end`. Blocks for
-/// as long as the leftovers take to vanish.
-pub fn end_leftovers(data: &Path, id_end: u64) -> io::Result<()> {
-    Records::open(&data.join(FOLDER))?.end_leftovers(id_end);
-    memory::dismount_leftovers(&data.join(FOLDER), id_end);
+/// What is taken of instances that no claim covers: an earlier version made none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unclaimed {
+    Ended,
+    Running,
+}
+
+/// Ends what appliances left behind in `data` that have ended. Blocks for as long as the leftovers take to vanish.
+pub fn end_leftovers(data: &Path) -> io::Result<()> {
+    clear_up(data, Unclaimed::Ended)
+}
+
+fn clear_up(data: &Path, unclaimed: Unclaimed) -> io::Result<()> {
+    let folder = data.join(FOLDER);
+    let claims = Claims::read(&folder)?;
+    let is_left = |id| claims.has_ended(id).unwrap_or(unclaimed == Unclaimed::Ended);
+    Records::open(&folder)?.end_leftovers(&is_left);
+    memory::dismount_leftovers(&folder, &is_left);
     if let Ok(cgroups) = Cgroups::open(data) {
-        cgroups.end_leftovers(id_end);
+        cgroups.end_leftovers(&is_left);
+    }
+    claims.forget_ended();
+    Ok(())
+}
+
+/// Clears up after each other appliance on `data` when it has ended, on a thread each.
+fn clear_up_after_others(data: &Path, own: u64) -> io::Result<()> {
+    for claim in Claims::read(&data.join(FOLDER))?.of_others(own) {
+        let (claim, data) = (claim.to_owned(), data.to_owned());
+        std::thread::Builder::new().name("leftovers".into()).spawn(move || {
+            let cleared = generations::wait_for_end(&claim).and_then(|()| clear_up(&data, Unclaimed::Running));
+            if let Err(why) = cleared {
+                tracing::warn!(claim = %claim.display(), %why, "instances of another process may stay behind");
+            }
+        })?;
     }
     Ok(())
 }
@@ -185,7 +232,9 @@ async fn work(room: Rc<Room>, mut jobs: UnboundedReceiver<Job>) {
                 drop(lives.spawn_local(live(Rc::clone(&room), life)));
             }
             Some(Job::Refresh(spec)) => refresh(&room, &spec),
-            Some(Job::Forget { namespace, revision }) => room.records.clear(&namespace, &revision),
+            Some(Job::Forget { namespace, revision }) => {
+                room.records.clear(&namespace, &revision, room.generation.first)
+            }
             Some(Job::Rest) => seats::dismiss(&room),
             None => break,
         }
@@ -279,8 +328,12 @@ impl Process {
         // No instance is ever without a record; that of one that waited goes with it, at the end of this.
         let note = || room.records.write(spec, id, &record);
         let mut child = launcher.start(waiting.as_mut(), &command(spec, &environment), &environment, note)?;
-        let log =
-            InstanceLog::open(&room.records.folder(&spec.namespace, &spec.revision), id, &spec.revision);
+        let log = InstanceLog::open(
+            &room.records.folder(&spec.namespace, &spec.revision),
+            id,
+            &spec.revision,
+            &room.output,
+        );
         let log = Rc::new(RefCell::new(log));
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         match watch(&mut child, &log) {
@@ -324,7 +377,7 @@ impl Process {
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();
         room.sweeper.end(self.record).await;
-        drain(self.pumps).await;
+        drain(self.pumps, &self.log).await;
         let starved = self.group.was_out_of_memory();
         self.group.remove().await;
         let log = self.log.borrow();

@@ -4,14 +4,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use dataplane::group_port::GroupPort;
+use dataplane::target_policy::TargetPolicy;
 
 use super::InstanceSpec;
 use super::cgroups::{Cgroups, Group};
+use super::generations::Generation;
 use super::orphans::Records;
+use super::pace::{Output, OutputTally};
 use super::port::Ports;
 use super::process::Init;
 use super::seats::Seats;
@@ -30,6 +35,12 @@ pub struct Surroundings {
     pub seats: usize,
     /// Instances see the host's `/dev`, and have none of their own.
     pub host_devices: bool,
+    /// Where probes may connect.
+    pub targets: Arc<TargetPolicy>,
+    /// Counts what instances print.
+    pub output: Arc<OutputTally>,
+    /// Folders and files of the appliance's own that instances do not see, where they can have a view of their own.
+    pub masked: Vec<PathBuf>,
 }
 
 impl Surroundings {
@@ -37,18 +48,29 @@ impl Surroundings {
     #[must_use]
     pub fn bare() -> Self {
         let gateway = Err("nobody answers for names".to_owned());
-        Self { closed: Vec::new(), gateway, seats: 0, host_devices: false }
+        Self {
+            closed: Vec::new(),
+            gateway,
+            seats: 0,
+            host_devices: false,
+            targets: Arc::default(),
+            output: Arc::default(),
+            masked: Vec::new(),
+        }
     }
 }
 
 pub(super) struct Room {
     pub(super) records: Records,
+    /// Held for as long as an instance of this process may run.
+    pub(super) generation: Generation,
     pub(super) init: Init,
     pub(super) ports: RefCell<Ports>,
     pub(super) sweeper: Sweeper,
     pub(super) seats: Rc<Seats>,
     /// Where control groups can be made, or why not.
     pub(super) cgroups: Result<Cgroups, String>,
+    pub(super) output: Rc<Output>,
     around: Surroundings,
     /// What instances find as `/etc/resolv.conf`, by namespace.
     resolvers: RefCell<HashMap<String, PathBuf>>,
@@ -69,15 +91,29 @@ pub(super) struct Seat {
 
 impl Room {
     pub(super) fn new(
-        records: Records,
+        (records, generation): (Records, Generation),
         init: Init,
         cgroups: Result<Cgroups, String>,
         around: Surroundings,
     ) -> Self {
         let (ports, sweeper) = (RefCell::new(Ports::of_this_host()), Sweeper::start());
+        let output = Rc::new(Output::new(Arc::clone(&around.output)));
         let (told, told_of_names) = (Cell::new(false), Cell::new(false));
         let (resolvers, seats) = (RefCell::default(), Rc::new(Seats::new(around.seats)));
-        Self { records, init, ports, sweeper, seats, cgroups, around, resolvers, told, told_of_names }
+        Self {
+            records,
+            generation,
+            init,
+            ports,
+            sweeper,
+            seats,
+            cgroups,
+            output,
+            around,
+            resolvers,
+            told,
+            told_of_names,
+        }
     }
 
     /// RT-PORT-03, RT-ENV-01: a seat in `group` where the container port is the host's `real` one, unless it `has_port`
@@ -113,9 +149,18 @@ impl Room {
         cgroups.add_port(group, &rule).map_err(|why| why.to_string())
     }
 
+    pub(super) fn targets(&self) -> Arc<TargetPolicy> {
+        Arc::clone(&self.around.targets)
+    }
+
     /// Where a process in `group` is, whatever it becomes.
     pub(super) fn place(&self, group: &Group) -> Place {
-        Place { cgroups: self.seats_of(group), host_devices: self.around.host_devices, ..Place::default() }
+        Place {
+            cgroups: self.seats_of(group),
+            masks: self.around.masked.clone(),
+            host_devices: self.around.host_devices,
+            ..Place::default()
+        }
     }
 
     /// `group` as its process joins and sees it.
@@ -136,7 +181,7 @@ impl Room {
         }
         let written = self.around.gateway.clone().and_then(|gateway| {
             let text = names::instance_file(namespace, gateway.server);
-            self.write_resolver(namespace, &text).map_err(|why| why.to_string())
+            self.write_resolver(namespace, gateway.server, &text).map_err(|why| why.to_string())
         });
         match written {
             Ok(file) => {
@@ -152,11 +197,13 @@ impl Room {
         }
     }
 
-    fn write_resolver(&self, namespace: &str, text: &str) -> io::Result<PathBuf> {
+    /// Named by the name server, because each process on a data folder has its own, and they may run beside each other.
+    fn write_resolver(&self, namespace: &str, server: Ipv4Addr, text: &str) -> io::Result<PathBuf> {
         let folder = self.records.namespace(namespace);
         fs::create_dir_all(&folder)?;
         let folder = folder.canonicalize()?; // the instance may begin in another root
-        let (new, file) = (folder.join("resolv.conf.new"), folder.join("resolv.conf"));
+        let (new, file) =
+            (folder.join(format!("resolv-{server}.conf.new")), folder.join(format!("resolv-{server}.conf")));
         fs::write(&new, text)?;
         fs::rename(new, &file)?; // who has the old one mounted keeps it
         Ok(file)

@@ -225,7 +225,7 @@ impl Team {
         // The leader is not reaped, so its number still means this group: nobody survives it.
         signal_group(&child, Signal::KILL);
         let status = child.wait()?;
-        drain(pumps).await;
+        drain(pumps, &post.log).await;
         Ok(gone(&end, status, spec, ("", &post.log.borrow().tail()), false))
     }
 

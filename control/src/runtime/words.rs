@@ -29,6 +29,10 @@ pub(super) struct Place {
     /// What it is to find as its `/etc/resolv.conf`.
     pub(super) resolver: Option<PathBuf>,
     pub(super) binds: Vec<Bind>,
+    /// What it is not to see.
+    pub(super) masks: Vec<PathBuf>,
+    /// What it sees all the same, inside of those.
+    pub(super) unmasked: Vec<PathBuf>,
     /// Entered last, because it may be in a volume.
     pub(super) working_dir: Option<PathBuf>,
     pub(super) identity: Identity,
@@ -95,6 +99,9 @@ fn describe(words: &mut Vec<OsString>, place: &Place) {
             access.into(),
         ]);
     }
+    for (word, paths) in [("--mask", &place.masks), ("--unmask", &place.unmasked)] {
+        words.extend(paths.iter().flat_map(|path| [OsString::from(word), path.clone().into()]));
+    }
     if let Some(dir) = &place.working_dir {
         words.extend(["--dir".into(), dir.clone().into()]);
     }
@@ -117,7 +124,7 @@ fn describe(words: &mut Vec<OsString>, place: &Place) {
     }
 }
 
-const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... \
+const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... \
                      [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]... \
                      or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait";
 
@@ -153,6 +160,8 @@ pub(super) fn read(mut words: impl Iterator<Item = OsString>) -> Result<Told, &'
                 let (source, target, access) = (next()?.into(), next()?.into(), next()?);
                 place.binds.push(Bind { source, target, read_only: access != "rw" });
             }
+            Some("--mask") => place.masks.push(words.next().ok_or(USAGE)?.into()),
+            Some("--unmask") => place.unmasked.push(words.next().ok_or(USAGE)?.into()),
             Some("--user") => place.identity.user = Some(id(words.next())?),
             Some("--group") => place.identity.group = Some(id(words.next())?),
             Some("--capabilities") => {
@@ -196,6 +205,8 @@ mod tests {
             cgroups: vec![seat("/sys/fs/c g"), seat("/x")],
             resolver: Some("/etc/res olv".into()),
             binds: vec![bind("/--", true), bind("/c", false)],
+            masks: vec!["/da ta".into(), "/s".into()],
+            unmasked: vec!["/da ta/own".into()],
             working_dir: Some("/work dir".into()),
             identity: Identity {
                 user: Some(1000),
@@ -256,6 +267,7 @@ mod tests {
             &["--parent", "7", "--"],
             &["--parent", "7", "--bind", "/a", "/b"],
             &["--parent", "7", "--dir"],
+            &["--parent", "7", "--mask"],
             &["--parent", "7", "--user", "root", "--", "sh"],
             &["--parent", "7", "--group", "-1", "--", "sh"],
             &["--parent", "7", "--wait", "--", "sh"],

@@ -147,6 +147,11 @@ impl Head {
         self.words.all().nth(1 + at)
     }
 
+    /// All labels with their values.
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.names.all().zip(self.words.all().skip(1))
+    }
+
     #[must_use]
     pub fn has_finalizer(&self, name: &str) -> bool {
         self.finalizers().any(|known| known == name)

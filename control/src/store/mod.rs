@@ -22,6 +22,7 @@ pub mod lifecycle;
 mod listing;
 mod looks;
 mod memory;
+mod prepared;
 mod runs;
 mod stored;
 mod sums;
@@ -51,6 +52,7 @@ pub use history::{
 };
 pub use listing::{Items, Listing};
 pub use memory::Memory;
+pub use prepared::Prepared;
 pub use stored::{Opened, Stored};
 pub use writer::View;
 
@@ -100,6 +102,8 @@ pub enum Change {
     /// Nothing: the object already is as wanted, and nobody is told anything.
     Keep(Arc<Stored>),
     Put(Key, Value),
+    /// The same, of a long object that is written out already.
+    PutPrepared(Key, Box<Prepared>),
     /// The value is what watchers see as the object's last state.
     Delete(Key, Value),
 }

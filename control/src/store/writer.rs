@@ -12,9 +12,7 @@ use super::disk::Disk;
 use super::history::Event;
 use super::stored::Common;
 
-use super::{
-    Change, Head, Key, Memory, OBJECT_BYTES_MAX, OBJECT_DEPTH_MAX, StoreError, Stored, Written, read,
-};
+use super::{Change, Key, Memory, Prepared, StoreError, Stored, Written, read};
 
 /// Requests that share one commit. More would not make a commit cheaper, only its callers slower.
 const BATCH_WRITES_MAX: usize = 256;
@@ -119,28 +117,22 @@ impl View {
     }
 
     fn stage(&mut self, change: Change) -> Result<Written, StoreError> {
-        let (key, mut value, deleted) = match change {
+        let (key, prepared, deleted) = match change {
             Change::Keep(object) => return Ok(Written::Kept(object)),
-            Change::Put(key, value) => (key, value, false),
-            Change::Delete(key, value) => (key, value, true),
+            Change::Put(key, value) => (key, Prepared::of(value)?, false),
+            Change::PutPrepared(key, prepared) => (key, *prepared, false),
+            Change::Delete(key, value) => (key, Prepared::of(value)?, true),
         };
         let revision = self.revision + 1;
-        value["metadata"]["resourceVersion"] = Value::String(revision.to_string());
-        if !is_within(&value, OBJECT_DEPTH_MAX) {
-            return Err(StoreError::TooDeep);
-        }
+        let (head, json) = prepared.with_version(revision);
         // The history keeps it.
         let before = self.get(&key).map(|before| before.packed(&self.common));
-        let json = value.to_string().into_bytes();
-        if json.len() > OBJECT_BYTES_MAX {
-            return Err(StoreError::TooLarge { bytes: json.len() });
-        }
         // Versions of an object share its name.
         let key = match &before {
             Some(before) => before.key.clone(),
             None => read(&self.memory).shared(key),
         };
-        let object = Stored::kept(key, revision, Head::of(&value), &json, &self.common, before.as_deref());
+        let object = Stored::kept(key, revision, head, &json, &self.common, before.as_deref());
         let object = Arc::new(object);
 
         self.revision = revision;
@@ -164,15 +156,6 @@ impl View {
         drop(memory);
         self.staged.clear();
         announce.send_replace(self.revision);
-    }
-}
-
-/// Whether the value nests no more than `levels`. Looks no deeper than that.
-fn is_within(value: &Value, levels: usize) -> bool {
-    match value {
-        Value::Array(items) => levels > 0 && items.iter().all(|inner| is_within(inner, levels - 1)),
-        Value::Object(fields) => levels > 0 && fields.values().all(|inner| is_within(inner, levels - 1)),
-        _ => true,
     }
 }
 

@@ -246,6 +246,33 @@ async fn a_service_account_acts_by_its_token_while_it_lives() {
     assert_eq!(ask(&house, As::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 401);
 }
 
+#[tokio::test]
+async fn dry_run_of_token_and_backup_has_no_effect() {
+    let house = House::real().await;
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    let robot = json!({ "metadata": { "name": "robot" } });
+    assert_eq!(house.ask(Method::POST, accounts, &robot).await.0, 201);
+    let path = format!("{accounts}/robot/token?dryRun=");
+    bind(&house, "root", "cluster-admin").await;
+    let admin = As::User("root");
+    let (code, answer) =
+        ask(&house, admin, Method::POST, &format!("{path}All"), &json!({ "spec": {} })).await;
+    assert_eq!((code, &answer["status"]["token"]), (201, &json!("")), "{answer}");
+    assert!(answer["status"]["expirationTimestamp"].is_string(), "{answer}");
+    let short = json!({ "spec": { "expirationSeconds": 5 } });
+    assert_eq!(ask(&house, admin, Method::POST, &format!("{path}All"), &short).await.0, 422);
+    let (code, answer) =
+        ask(&house, admin, Method::POST, &format!("{path}Some"), &json!({ "spec": {} })).await;
+    assert!(code == 422 && answer["status"]["token"].is_null(), "{answer}");
+
+    // A backup without objects would delete all of them.
+    let empty = "{\"sluicegate\":\"backup\",\"format\":1,\"revision\":1}\n{\"objects\":0}\n";
+    let restore = "/sluicegate/backup?dryRun=All";
+    let (code, answer) = house.ask_as(Method::PUT, restore, "application/jsonl", empty).await;
+    assert_eq!((code, &answer["objects"]), (200, &json!(0)), "{answer}");
+    assert_eq!(house.ask(Method::GET, &format!("{accounts}/robot"), &Value::Null).await.0, 200);
+}
+
 /// Nobody gives away, or takes, what he does not have.
 #[tokio::test]
 async fn rights_cannot_be_made_out_of_nothing() {

@@ -183,6 +183,12 @@ pub(crate) async fn served(house: &House) -> Client {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = api::router(house.store.clone(), house.registry.clone());
-    tokio::spawn(api::serve::serve(listener, router, api::door::by_address, std::future::pending()));
+    tokio::spawn(api::serve::serve(
+        listener,
+        router,
+        crate::patience::protection(),
+        api::door::by_address,
+        std::future::pending(),
+    ));
     Client::try_from(Config::new(format!("http://{address}").parse().unwrap())).unwrap()
 }

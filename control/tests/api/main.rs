@@ -5,6 +5,7 @@
 mod access;
 mod applying;
 mod client;
+mod costs;
 mod crowds;
 mod custom;
 mod definitions;
@@ -16,6 +17,7 @@ mod hostile;
 mod housekeeping;
 mod leaving;
 mod news;
+mod nulls;
 mod owning;
 mod patience;
 mod reading;

@@ -1,12 +1,15 @@
 //! Clients that take their time: each gets so much of it, and nobody else waits.
 
 use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use axum::body::Body;
 use futures_util::stream;
 use http::Method;
 use sluicegate_control::api::serve::{HEAD_BYTES_MAX, HEAD_MAX, serve};
 use sluicegate_control::api::{self, BODY_MAX, door};
+use sluicegate_control::cross_origin::{CrossOriginProtection, Listener, OwnHosts};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -33,6 +36,29 @@ async fn a_body_that_does_not_arrive_is_answered_408() {
     assert!(started.elapsed() >= BODY_MAX);
 }
 
+/// As at `--api 127.0.0.1`.
+pub(crate) fn protection() -> CrossOriginProtection {
+    let hosts = OwnHosts::new(Ipv4Addr::LOCALHOST.into(), []);
+    CrossOriginProtection::new(Listener::Api, false, hosts, Arc::default())
+}
+
+/// A sender that stops behind a large part of its body is refused soon, so that it does not hold the memory of others.
+#[tokio::test]
+async fn large_body_that_pauses_is_answered_408_soon() {
+    let house = House::real().await;
+    pause();
+    let started = Instant::now();
+    let slow = stream::unfold(vec![b' '; 1 << 20], |bytes| async {
+        if bytes.is_empty() {
+            std::future::pending::<()>().await
+        }
+        Some((Ok::<_, Infallible>(bytes), Vec::new()))
+    });
+    let (code, status) = house.ask_as(Method::POST, MAPS, "application/json", Body::from_stream(slow)).await;
+    assert_eq!(code, 408, "{status}");
+    assert!(started.elapsed() < BODY_MAX / 2);
+}
+
 /// The API on a socket; it ends when the sender is dropped.
 async fn open(house: &House) -> (TcpStream, oneshot::Sender<()>, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -40,7 +66,7 @@ async fn open(house: &House) -> (TcpStream, oneshot::Sender<()>, JoinHandle<()>)
     let router = api::router(house.store.clone(), house.registry.clone());
     let (end, ended) = oneshot::channel::<()>();
     let until = async { drop(ended.await) };
-    let server = tokio::spawn(serve(listener, router, door::by_address, until));
+    let server = tokio::spawn(serve(listener, router, protection(), door::by_address, until));
     (TcpStream::connect(address).await.unwrap(), end, server)
 }
 
@@ -61,7 +87,7 @@ async fn a_head_that_does_not_arrive_ends_its_connection() {
 #[tokio::test]
 async fn a_head_beyond_its_limit_is_refused() {
     let house = House::real().await;
-    let begin = b"GET /version HTTP/1.1\r\nHost: a\r\nX: ".to_vec();
+    let begin = b"GET /version HTTP/1.1\r\nHost: localhost\r\nX: ".to_vec();
     for (bytes, end, told) in [
         (HEAD_BYTES_MAX, "", b"HTTP/1.1 431"), // not a byte more: what is left unread would cut off the answer
         (HEAD_BYTES_MAX - 1024, "\r\n\r\n", b"HTTP/1.1 200"),
@@ -84,14 +110,16 @@ async fn a_body_that_nobody_wants_is_read_and_the_connection_goes_on() {
     let house = House::real().await;
     let (mut stream, _end, _server) = open(&house).await;
     let body = "x".repeat(100_000);
-    let head =
-        format!("POST /apis/none/v1/nothing HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /apis/none/v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
     stream.write_all(head.as_bytes()).await.unwrap();
     // Its head was taken when a later connection is answered.
     let mut other = TcpStream::connect(stream.peer_addr().unwrap()).await.unwrap();
-    other.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    other.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     other.read_exact(&mut [0; 15]).await.unwrap();
-    let next = "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let next = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     stream.write_all(format!("{body}{next}").as_bytes()).await.unwrap();
     let mut answers = String::new();
     stream.read_to_string(&mut answers).await.unwrap();
@@ -112,13 +140,13 @@ async fn a_listener_that_ends_lets_requests_end() {
     let (mut stream, end, server) = open(&house).await;
     let body = r#"{"metadata":{"name":"late"}}"#;
     let head = format!(
-        "POST {MAPS} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        "POST {MAPS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
     // Its head was taken when a later connection is answered.
     let mut other = TcpStream::connect(stream.peer_addr().unwrap()).await.unwrap();
-    other.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    other.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     other.read_exact(&mut [0; 15]).await.unwrap();
     drop(end);
     let _ = other.read_to_end(&mut Vec::new()).await; // closed or reset

@@ -13,6 +13,7 @@ use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use sluicegate_control::clock::WallClock;
 use sluicegate_control::controllers::{self, ControlConfig};
 use sluicegate_control::fleet::Fleet;
 use sluicegate_control::kinds::shared::{HasConditions, Verdict};
@@ -106,11 +107,14 @@ impl House {
             shows_pods,
             holder: (!shows_pods).then(controllers::duty::holder),
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
-            instance_user: None,
+            instances: sluicegate_control::controllers::revision::policy::InstanceRules::default(),
             host_devices: false,
             quotas: QuotaRules::default(),
+            targets: Arc::default(),
+            clock: WallClock::default(),
             store,
             pings: Arc::default(),
+            expiries: Arc::default(),
             ways: Arc::default(),
         };
         let (client_inside, fleet_inside) = (client.clone(), fleet.clone());

@@ -48,4 +48,7 @@ pub(crate) trait Driver {
     fn local_address(&self, socket: Handle) -> io::Result<SocketAddr>;
 
     fn peer_address(&self, socket: Handle) -> io::Result<SocketAddr>;
+
+    /// Whether the socket's close resets the connection, as `SO_LINGER` with no time does.
+    fn set_reset_on_close(&mut self, socket: Handle, resets: bool) -> io::Result<()>;
 }

@@ -34,6 +34,8 @@ pub(crate) struct Executor {
     /// The task that is being polled, and what its waker points to.
     polled: Cell<Option<(TaskName, *const ())>>,
     panicked: Cell<u64>,
+    /// The task that is being polled has taken long: the loop looks at its completions before it polls another.
+    turn_ended: Cell<bool>,
 }
 
 /// A task, or a future that `block_on` runs.
@@ -145,7 +147,13 @@ impl Executor {
             slots: RefCell::new(Slots { tasks: vec![None], free: Vec::new() }),
             polled: Cell::new(None),
             panicked: Cell::new(0),
+            turn_ended: Cell::new(false),
         }
+    }
+
+    /// Makes this poll the last one of the turn.
+    pub(crate) fn end_turn(&self) {
+        self.turn_ended.set(true);
     }
 
     pub(crate) fn spawn(&self, future: TaskFuture) {
@@ -218,6 +226,9 @@ impl Executor {
                 return true;
             }
             self.poll(next);
+            if self.turn_ended.take() {
+                *polls = 0;
+            }
         }
         false
     }

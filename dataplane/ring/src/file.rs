@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::chunk::Chunk;
 use crate::op::{Op, Write};
@@ -13,7 +14,7 @@ use crate::stream::checked;
 /// A file on this ring. A write that was begun may happen even if its future is dropped.
 pub struct File {
     core: Rc<Core>,
-    file: Rc<fs::File>,
+    file: Arc<fs::File>,
     /// The file system refused RWF_DSYNC once.
     no_durable_write: Cell<bool>,
 }
@@ -21,7 +22,13 @@ pub struct File {
 impl File {
     #[must_use]
     pub fn from_std(ring: &Ring, file: fs::File) -> Self {
-        Self { core: Rc::clone(&ring.core), file: Rc::new(file), no_durable_write: Cell::new(false) }
+        Self::shared(ring, Arc::new(file))
+    }
+
+    /// A file that others have open too: no second descriptor is needed, so that this cannot fail.
+    #[must_use]
+    pub fn shared(ring: &Ring, file: Arc<fs::File>) -> Self {
+        Self { core: Rc::clone(&ring.core), file, no_durable_write: Cell::new(false) }
     }
 
     /// Writes all of `bytes` at `offset`.
@@ -48,7 +55,7 @@ impl File {
 
     /// Makes everything written so far survive a power cut.
     pub async fn sync_data(&self) -> io::Result<()> {
-        let (result, _) = self.core.start(Op::Sync(Rc::clone(&self.file))).outcome().await;
+        let (result, _) = self.core.start(Op::Sync(Arc::clone(&self.file))).outcome().await;
         checked(result).map(drop)
     }
 
@@ -60,7 +67,7 @@ impl File {
         durable: bool,
     ) -> Result<(), (io::Error, Chunk, u64)> {
         while !rest.is_empty() {
-            let write = Write { file: Rc::clone(&self.file), chunk: rest, offset, durable };
+            let write = Write { file: Arc::clone(&self.file), chunk: rest, offset, durable };
             let (result, op) = self.core.start(Op::Write(write)).outcome().await;
             let Op::Write(Write { chunk, .. }) = op else { unreachable!("the slab gives back what it got") };
             rest = chunk;

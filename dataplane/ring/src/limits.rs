@@ -1,5 +1,9 @@
 //! The ring's bounds, each with its reason.
 
+use std::sync::Arc;
+
+use crate::heartbeat::Heartbeat;
+
 /// What one ring may hold. The defaults suit a core that serves some thousands of connections.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -22,6 +26,12 @@ pub struct Options {
     /// Connections that may wait between the kernel's accept and ours; beyond, accepting pauses and
     /// the kernel's own backlog holds the rest.
     pub accepted_max: usize,
+    /// Sockets whose descriptor would have this number or a higher one are not opened, and those that were accepted are to be
+    /// closed: what is left below the process's limit is for files. The kernel gives out the lowest number that is
+    /// free, so a high one says how many are open.
+    pub sockets_max: i32,
+    /// What other threads see of the loop. Of one loop only: clones of these options share it.
+    pub heartbeat: Arc<Heartbeat>,
 }
 
 impl Default for Options {
@@ -33,6 +43,8 @@ impl Default for Options {
             chunks: 1024,
             recv_chunks_max: 8,
             accepted_max: 256,
+            sockets_max: i32::MAX,
+            heartbeat: Arc::default(),
         }
     }
 }

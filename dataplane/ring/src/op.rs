@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::fs;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::address::Address;
 use crate::chunk::Chunk;
@@ -36,7 +37,7 @@ pub(crate) enum Op {
     Close(Handle),
     Write(Write),
     /// Data and what is needed to find it, as fdatasync.
-    Sync(Rc<fs::File>),
+    Sync(Arc<fs::File>),
 }
 
 /// Memory of one operation, for the driver to write to.
@@ -66,7 +67,7 @@ impl Room {
 }
 
 pub(crate) struct Write {
-    pub(crate) file: Rc<fs::File>,
+    pub(crate) file: Arc<fs::File>,
     pub(crate) chunk: Chunk,
     pub(crate) offset: u64,
     /// Completed only once the bytes would survive a power cut.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::driver::{Driver, Patience};
 use crate::executor::Executor;
+use crate::heartbeat::Heartbeat;
 use crate::kernel::{self, Unsupported};
 use crate::limits::{Options, POLLS_PER_TURN};
 use crate::lull::Lulls;
@@ -147,6 +148,18 @@ impl Ring {
         .await;
     }
 
+    /// The same for a task that has taken long: completions and timers come first too.
+    pub async fn yield_turn(&self) {
+        self.core.executor.end_turn();
+        self.yield_now().await;
+    }
+
+    /// What others may know of this loop while it runs.
+    #[must_use]
+    pub fn heartbeat(&self) -> &Heartbeat {
+        &self.core.options.heartbeat
+    }
+
     /// A bell for other threads; see [`Ring::woken`].
     #[must_use]
     pub fn remote(&self) -> Remote {
@@ -226,6 +239,7 @@ impl Core {
             self.slab.borrow_mut().orphan(key); // nobody waits for it, and it must not be cancelled
         }
         let mut answers = self.answers.take();
+        self.options.heartbeat.beat();
         self.driver.borrow_mut().turn(patience, &mut answers);
         self.advance();
         for answer in answers.drain(..) {
@@ -355,6 +369,11 @@ impl Ticket {
     /// How much waits, and how it ended if it has.
     pub(crate) fn peek(&self) -> (usize, Option<i32>) {
         self.core.slab.borrow().peek(self.key)
+    }
+
+    /// Copies what it brought, and what it still brings, out of the receive buffers.
+    pub(crate) fn detach(&self) {
+        self.core.slab.borrow_mut().detach(self.key);
     }
 
     /// Asks it to end; its answers still come.

@@ -36,6 +36,8 @@ struct Operation {
     /// Nobody will ask for the answers any more.
     orphaned: bool,
     cancelled: bool,
+    /// What it brings leaves the receive buffers at once.
+    detached: bool,
 }
 
 /// In their order. The first lies in the operation itself: most are taken before a second one comes, and a queue's memory
@@ -71,6 +73,16 @@ pub(crate) enum Arrived {
 }
 
 /// What a multishot operation has to say when asked.
+impl Arrived {
+    /// The same bytes in memory of their own.
+    fn detach(self) -> Self {
+        match self {
+            Self::Chunk(chunk) => Self::Chunk(Chunk::from(chunk.to_vec())),
+            Self::Socket(socket) => Self::Socket(socket),
+        }
+    }
+}
+
 pub(crate) enum Next {
     Arrived(Arrived),
     /// Everything was taken and no more will come.
@@ -99,6 +111,7 @@ impl Slab {
             outcome: None,
             orphaned: false,
             cancelled: false,
+            detached: false,
         });
         self.running += 1;
         Key(u64::from(*generation) << 32 | u64::from(slot))
@@ -176,6 +189,16 @@ impl Slab {
         first
     }
 
+    /// Copies what it brought, and what it still brings, out of the receive buffers.
+    pub(crate) fn detach(&mut self, key: Key) {
+        let operation = self.operation_mut(key);
+        operation.detached = true;
+        let Arrivals { first, later } = std::mem::take(&mut operation.arrived);
+        for arrived in first.into_iter().chain(later) {
+            operation.arrived.push(arrived.detach());
+        }
+    }
+
     /// Nobody holds the ticket any more. Returns whether the driver should be asked to cancel.
     pub(crate) fn abandon(&mut self, key: Key) -> bool {
         let operation = self.operation_mut(key);
@@ -207,7 +230,7 @@ impl Slab {
         if let Some(arrived) = arrived
             && !operation.orphaned
         {
-            operation.arrived.push(arrived);
+            operation.arrived.push(if operation.detached { arrived.detach() } else { arrived });
         }
 
         let mut effect = Effect { wake: operation.waiter.take(), pause: false };

@@ -72,9 +72,18 @@ impl Stream {
         let address = Box::new(Address::new(address));
         let handle = core.driver.borrow_mut().socket(&address)?;
         let socket = Socket::new(handle, &core.closing);
+        if handle.0 >= core.options.sockets_max {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         let (result, _) = core.start(Op::Connect(Rc::clone(&socket), address)).outcome().await;
         checked(result)?;
         Ok(Self::new(core, socket))
+    }
+
+    /// Whether it has a descriptor that is kept for files, see [`crate::Options::sockets_max`].
+    #[must_use]
+    pub fn is_beyond_limit(&self) -> bool {
+        self.socket.handle.0 >= self.core.options.sockets_max
     }
 
     /// The next bytes, as they come. Empty: the peer has finished. A call that is dropped loses no
@@ -144,6 +153,15 @@ impl Stream {
         Ok(())
     }
 
+    /// Receives nothing more before the next [`recv`](Self::recv), and gives the receive buffers back, which are few: what came
+    /// is copied.
+    pub fn suspend(&self) {
+        if let Some(ticket) = &self.receive.borrow().ticket {
+            ticket.detach();
+            ticket.cancel();
+        }
+    }
+
     /// Tells the peer that nothing more will come. Receiving goes on.
     pub async fn shutdown_write(&self) -> io::Result<()> {
         self.settled().await?;
@@ -156,6 +174,12 @@ impl Stream {
     pub async fn hung_up(&self) -> io::Result<()> {
         let (result, _) = self.core.start(Op::Hangup(Rc::clone(&self.socket))).outcome().await;
         checked(result).map(drop)
+    }
+
+    /// Whether dropping the stream resets the connection (`SO_LINGER` with no time), so that the peer cannot take its end
+    /// for the end of what was sent. Holds also if the process ends. One system call.
+    pub fn set_reset_on_close(&self, resets: bool) -> io::Result<()> {
+        self.core.driver.borrow_mut().set_reset_on_close(self.socket.handle, resets)
     }
 
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {

@@ -98,6 +98,7 @@ fn queues_that_are_always_full_lose_nothing() {
         chunk_bytes: 1024,
         recv_chunks_max: 2,
         accepted_max: 1,
+        ..Options::default()
     };
     let ring = Ring::kernel(tiny).unwrap();
     assert_eq!(echo(&ring, 7).len(), CONNECTIONS as usize);

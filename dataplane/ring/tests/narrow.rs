@@ -18,6 +18,7 @@ fn narrow() -> Ring {
         chunks: 4,
         recv_chunks_max: 2,
         accepted_max: 2,
+        ..Options::default()
     };
     Ring::kernel(options).unwrap()
 }

@@ -380,3 +380,37 @@ fn a_power_cut_ends_every_wait() {
         assert!(client.send(b"anybody?").await.is_err());
     });
 }
+
+/// A stream that nobody reads for a while keeps no receive buffer, and loses nothing.
+#[test]
+fn suspended_stream_goes_on_where_it_stopped() {
+    for seed in 0..20 {
+        let ring = World::new(seed, Weather::windy()).ring();
+        let listener = Listener::bind(&ring, anywhere()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let bytes: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
+        let (sender, sent) = (ring.clone(), bytes.clone());
+        ring.spawn(async move {
+            let stream = Stream::connect(&sender, address).await.unwrap();
+            stream.send(sent).await.unwrap();
+        });
+        ring.block_on(async {
+            let stream = listener.accept().await.unwrap();
+            let mut received = Vec::new();
+            loop {
+                let chunk = stream.recv().await.unwrap();
+                if chunk.is_empty() {
+                    break;
+                }
+                received.extend_from_slice(&chunk);
+                if received.len() % 3 == 0 {
+                    stream.suspend();
+                    ring.sleep(Duration::from_millis(5)).await;
+                    stream.suspend(); // again, to no effect
+                }
+            }
+            assert_eq!(received, bytes);
+        });
+        ring.shutdown();
+    }
+}

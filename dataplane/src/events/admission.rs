@@ -8,13 +8,17 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
+use tokio::sync::Notify;
 
+use super::filter::steps::Steps;
 use super::filter::wants;
 use super::ingress::Entering;
 use super::limits::{TOKEN_BYTES_MAX, TOKENS_KNOWN_MAX};
@@ -144,11 +148,12 @@ impl Admission {
         if filters.is_empty() {
             return false;
         }
+        let steps = Steps::default(); // for the whole request: a batch has a thousand events
         events.iter().all(|entering| {
             let mut bytes = entering.head(&[]);
             bytes.extend_from_slice(entering.event.data.bytes()); // a record is whole, or none
             Record::decode(bytes.into())
-                .is_ok_and(|record| filters.iter().any(|filter| wants(filter, &record)))
+                .is_ok_and(|record| filters.iter().any(|filter| wants(filter, &record, &steps)))
         })
     }
 }
@@ -223,23 +228,60 @@ fn bearer(value: &[u8]) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
+/// What a request shows.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The value of Authorization.
+    pub value: Box<str>,
+    pub since: Instant,
+}
+
+impl Shown {
+    fn new(value: String) -> Self {
+        Self { value: value.into(), since: Instant::now() }
+    }
+}
+
 /// What a delivery shows to a target that asks who comes. It is renewed in place, so that a new token is no new
 /// table.
 #[derive(Default)]
 pub struct Pass {
-    /// The value of Authorization. The inner box makes the pointer thin, as `arc_swap` needs it.
-    shown: ArcSwapOption<Box<str>>,
+    shown: ArcSwapOption<Shown>,
     is_login: bool,
+    /// A receiver refused the token, and it has not been looked at since.
+    is_refused: AtomicBool,
+    /// Rung when that is so.
+    bell: Option<Arc<Notify>>,
 }
 
 impl Pass {
+    /// One without a token yet; `bell` tells that a receiver refused the one that there is.
+    #[must_use]
+    pub fn renewed_by(bell: Arc<Notify>) -> Self {
+        Self { bell: Some(bell), ..Self::default() }
+    }
+
+    /// A receiver answered 401: the token may have ended by its clock.
+    pub fn refuse(&self) {
+        if !self.is_refused.swap(true, Relaxed)
+            && let Some(bell) = &self.bell
+        {
+            bell.notify_one();
+        }
+    }
+
+    /// Whether a receiver refused the token since the last call.
+    pub fn take_refusal(&self) -> bool {
+        self.is_refused.swap(false, Relaxed)
+    }
+
     /// The user and password of a URL, as they stand before its host's `@`.
     #[must_use]
     pub fn of_login(userinfo: &str) -> Self {
         let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
         let plain = [percent_decoded(user), vec![b':'], percent_decoded(password)].concat();
-        let shown = format!("Basic {}", BASE64.encode(plain)).into();
-        Self { shown: ArcSwapOption::from_pointee(Some(shown)), is_login: true }
+        let shown = Shown::new(format!("Basic {}", BASE64.encode(plain)));
+        Self { shown: ArcSwapOption::from_pointee(Some(shown)), is_login: true, ..Self::default() }
     }
 
     /// Whether its target's URL says it all, and nobody renews it.
@@ -250,12 +292,12 @@ impl Pass {
 
     /// What stands in the header; `None` until there is a first token.
     #[must_use]
-    pub fn shown(&self) -> Option<Arc<Box<str>>> {
+    pub fn shown(&self) -> Option<Arc<Shown>> {
         self.shown.load_full()
     }
 
     pub fn renew(&self, token: &str) {
-        self.shown.store(Some(Arc::new(format!("Bearer {token}").into())));
+        self.shown.store(Some(Arc::new(Shown::new(format!("Bearer {token}")))));
     }
 }
 
@@ -282,7 +324,10 @@ fn percent_decoded(text: &str) -> Vec<u8> {
 /// One that is the same object, since tokens come and go; or the same login.
 impl PartialEq for Pass {
     fn eq(&self, other: &Self) -> bool {
-        let is_same_login = || self.is_login && other.is_login && self.shown() == other.shown();
+        let is_same_login = || {
+            let value = |pass: &Self| pass.shown().map(|shown| shown.value.clone());
+            self.is_login && other.is_login && value(self) == value(other)
+        };
         std::ptr::eq(self, other) || is_same_login()
     }
 }
@@ -298,7 +343,7 @@ impl fmt::Debug for Pass {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::atomic::AtomicU64;
 
     use super::*;
 
@@ -337,7 +382,11 @@ mod tests {
             ("%+1:a:b", "%+1:a:b"),
         ] {
             let pass = Pass::of_login(userinfo);
-            assert_eq!(**pass.shown().unwrap(), *format!("Basic {}", BASE64.encode(plain)), "{userinfo}");
+            assert_eq!(
+                *pass.shown().unwrap().value,
+                *format!("Basic {}", BASE64.encode(plain)),
+                "{userinfo}"
+            );
             assert_eq!(pass, Pass::of_login(userinfo));
         }
         assert_ne!(Pass::of_login("u:p"), Pass::of_login("u:q"));

@@ -16,6 +16,7 @@ use super::ingress::{self, Intake, Refusal};
 use super::journal::Journal;
 use super::keeper::{Claim, Keeper, LogFailed, wall_clock_ms};
 use super::limits::{RECLAIM_EVERY, SIGNAL_AGAIN};
+use super::stalled::{Activity, Phase};
 use super::types::Types;
 use super::{Answer, companions};
 use crate::counters::CoreCounters;
@@ -46,6 +47,7 @@ impl<P: Post + Clone> Events<P> {
         let home = Keeper::new(ring, home);
         let mut keepers = vec![Rc::clone(&home)];
         keepers.extend(others.into_iter().map(|log| Keeper::new(ring, log)));
+        keepers.iter().enumerate().for_each(|(number, keeper)| keeper.set_number(number));
         let mut rng = fastrand::Rng::with_seed(seed);
         let logs = keepers.into_iter().map(|keeper| {
             let journal = Journal::new(&keeper);
@@ -147,11 +149,25 @@ impl<P: Post + Clone> Events<P> {
         if let Some(stream) = stream {
             self.home.look_ahead(stream);
         }
-        let answer = match self.judge(method, stream, headers, body) {
+        let stream_at = stream.map_or(0, |stream| Arc::as_ptr(stream).addr());
+        let work = Activity {
+            phase: Phase::Intake,
+            log: 0,
+            stream: stream_at,
+            subscriber: 0,
+            position: Position::ORIGIN,
+        };
+        let working = self.ring.heartbeat().begin(work.encode());
+        let judged = self.judge(method, stream, headers, body);
+        drop(working);
+        let answer = match judged {
             Err(refusal) => ingress::refused(&refusal),
             Ok(intake) => {
                 let beside = companions::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
                 let (tally, events) = (&intake.stream.tally, intake.events.len() as u64);
+                if intake.is_latin1 {
+                    tally.latin1.fetch_add(1, Relaxed);
+                }
                 tally.stored.look_ahead();
                 let inside = ingress::from_inside(table, headers);
                 let answer = self.take_in(table, intake, &beside, inside).await;
@@ -218,7 +234,7 @@ impl<P: Post + Clone> Events<P> {
         beside: &[super::record::Companion<'_>],
         inside: Option<&str>,
     ) -> Answer {
-        let Intake { stream, events } = intake;
+        let Intake { stream, events, .. } = intake;
         if events.is_empty() {
             return ingress::accepted(); // an empty batch
         }

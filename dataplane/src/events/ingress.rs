@@ -43,6 +43,8 @@ pub struct Intake<'a> {
     pub stream: &'a Arc<Stream>,
     /// Several only in a batch; stored together or not at all.
     pub events: Vec<Entering<'a>>,
+    /// Its headers had bytes that are no UTF-8.
+    pub is_latin1: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -119,7 +121,9 @@ pub fn read<'a>(
     if is_compressed(headers.iter().copied()) {
         return Err(Refusal::Encoded);
     }
-    let events = match carriage(content_type(headers.iter().copied())?) {
+    let carriage = carriage(content_type(headers.iter().copied())?);
+    let is_latin1 = carriage == Carriage::Binary && binary::has_latin1(headers.iter().copied());
+    let events = match carriage {
         Carriage::Binary => vec![binary::parse(headers.iter().copied(), body)?],
         Carriage::Structured => vec![structured::parse(body)?],
         Carriage::Batch => structured::parse_batch(body)?,
@@ -128,7 +132,7 @@ pub fn read<'a>(
     let carried = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(HOPS_HEADER));
     let carried = carried.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<u8>().ok());
     let events = events.into_iter().map(|event| admit(stream, event, carried)).collect::<Result<_, _>>()?;
-    Ok(Intake { stream, events })
+    Ok(Intake { stream, events, is_latin1 })
 }
 
 /// The namespace from which one of our own streams sends this on, if it is so.

@@ -59,6 +59,8 @@ pub struct Keeper {
     /// `durable` has moved, or the log failed.
     flushed: Bell,
     pub(super) pager: Pager,
+    /// Which of the core's logs it is.
+    number: Cell<usize>,
 }
 
 /// What speaks for keeping an event while the log is full.
@@ -96,7 +98,17 @@ impl Keeper {
             work: Bell::default(),
             flushed: Bell::default(),
             pager: Pager::default(),
+            number: Cell::new(0),
         })
+    }
+
+    /// Which of the core's logs it is, in their order; the first takes appends.
+    pub(super) fn number(&self) -> usize {
+        self.number.get()
+    }
+
+    pub(super) fn set_number(&self, number: usize) {
+        self.number.set(number);
     }
 
     /// From here on bookmarks go behind what this journal has to say of them.
@@ -436,10 +448,8 @@ impl Keeper {
             self.due.set(None); // all events that were staged are in it
         }
         self.ring.stay_awake_until(vigil.begin(self.ring.now(), self.flushed.waiting()));
-        let result = match self.file(cached, &flush.file) {
-            Ok(file) => file.write_at_durable(flush.bytes.clone(), flush.offset).await,
-            Err(error) => Err(error),
-        };
+        let file = self.file(cached, &flush.file);
+        let result = file.write_at_durable(flush.bytes.clone(), flush.offset).await;
         self.ring.stay_awake_until(vigil.end(self.ring.now()));
         self.log.borrow_mut().flush_done(flush, result);
         self.flushed.ring();
@@ -477,17 +487,10 @@ impl Keeper {
     }
 
     /// The segment's file on this ring; kept until the log rolls over to another.
-    fn file<'c>(
-        &self,
-        cached: &'c mut Option<(Arc<fs::File>, File)>,
-        wanted: &Arc<fs::File>,
-    ) -> std::io::Result<&'c File> {
-        if cached.as_ref().is_none_or(|(kept, _)| !Arc::ptr_eq(kept, wanted)) {
-            let file = File::from_std(&self.ring, wanted.try_clone()?);
-            *cached = Some((Arc::clone(wanted), file));
-        }
-        let (_, file) = cached.as_ref().expect("set above");
-        Ok(file)
+    fn file<'c>(&self, cached: &'c mut Option<(Arc<fs::File>, File)>, wanted: &Arc<fs::File>) -> &'c File {
+        let ours = cached.take().filter(|(kept, _)| Arc::ptr_eq(kept, wanted));
+        let shared = || (Arc::clone(wanted), File::shared(&self.ring, Arc::clone(wanted)));
+        &cached.insert(ours.unwrap_or_else(shared)).1
     }
 }
 

@@ -5,6 +5,13 @@ use std::time::Duration;
 /// Attributes in one event. Real ones have about ten; every one is looked at for every filter.
 pub const ATTRIBUTES_MAX: usize = 256;
 
+/// Steps that one filter may take for one event: four times through the largest event's attributes character by
+/// character, and some 10 ms of a core. Usual filters take some tens.
+pub const FILTER_STEPS_MAX: usize = 4 << 20;
+
+/// Steps of filters after which the core does something else first: about a millisecond.
+pub const TURN_STEPS_MAX: usize = 512 << 10;
+
 /// Attributes up to which an event goes out in binary mode, each as a header field: there are some more fields, and many servers
 /// (we too) take a hundred. One with more goes in an envelope, whatever was asked for.
 pub const BINARY_ATTRIBUTES_MAX: usize = 80;
@@ -207,6 +214,17 @@ pub const TOKENS_KNOWN_MAX: usize = 4096;
 /// How often a delivery looks whether there is a token for its target: only at a start, or after a long failure to
 /// renew one.
 pub const PASS_LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A token that is refused with 401 is renewed if it is older: a newer one is refused for another reason, and a receiver
+/// that refuses everything causes no more than one request for a token in this time.
+pub const REFUSED_TOKEN_AGE_MIN: Duration = Duration::from_secs(10);
+
+/// How long a delivery waits for the token that replaces a refused one: many times what a request for one takes.
+pub const TOKEN_RENEWAL_MAX: Duration = Duration::from_secs(2);
+
+/// Between two attempts of a delivery that one of our own streams refuses with 401 or 403: a policy or a token is mended
+/// in minutes, and one request in this time for each event costs nothing that counts.
+pub const REFUSED_RETRY_EVERY: Duration = Duration::from_secs(5);
 
 /// Deleted streams and subscribers with a backlog that wait to be told of. They are fetched every two seconds.
 pub const LEFT_TOLD_MAX: usize = 256;

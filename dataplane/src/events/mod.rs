@@ -25,6 +25,7 @@ pub mod relay;
 pub mod resolve;
 pub mod sender;
 pub mod service;
+pub mod stalled;
 pub mod trace;
 pub mod types;
 mod vigil;

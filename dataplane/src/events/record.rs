@@ -129,6 +129,9 @@ pub enum Corrupt {
     Version(u8),
     #[error("the record ends early or has an unknown code")]
     Shape,
+    /// It may be whole: a core stopped at it, so it is not looked at again.
+    #[error("a core stopped at this event before the restart")]
+    Stalled,
 }
 
 impl Record {

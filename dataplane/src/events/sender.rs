@@ -9,9 +9,12 @@ use std::time::Duration;
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::Answer;
+use super::admission::{Pass, Shown};
 use super::delivery::{Post, PostError, claims_reply};
 use super::encode::Outgoing;
-use super::limits::{ANSWER_BYTES_MAX, JOINED_BODY_BYTES_MAX, PASS_LOOK_EVERY};
+use super::limits::{
+    ANSWER_BYTES_MAX, JOINED_BODY_BYTES_MAX, PASS_LOOK_EVERY, REFUSED_TOKEN_AGE_MIN, TOKEN_RENEWAL_MAX,
+};
 use super::resolve::Resolver;
 use crate::http::client::{self, ExchangeError, To};
 use crate::http::codec::Method;
@@ -21,7 +24,10 @@ use crate::names::Found;
 use crate::outcomes::Key;
 use crate::proxy::{Choice, Place, Proxy, Refusal, Wish};
 use crate::signal::{Signal, Signals};
-use crate::table::{Ask, Edits, NO_PORT, Target};
+use crate::table::{Ask, Edits, Endpoint, NO_PORT, Target};
+
+/// The receiver does not accept the token.
+const UNAUTHORIZED: u16 = 401;
 
 /// Sends over the core's own client.
 #[derive(Clone)]
@@ -37,35 +43,21 @@ impl Post for Sender {
             let what = "begins neither with http:// nor with https://, or its port is none of 1 to 65535";
             return Err(PostError::Transport(format!("{} {what}", target.url).into()));
         }
-        let token = self.token(target, timeout).await?;
-        let shown = token.as_ref().map(|token| &***token);
-        let sent = message(self.proxy.spare.take(self.proxy.ring.now()), target, &request, shown, None);
-        let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
-            self.to_instance(target, (&request, shown), &sent, timeout).await?
-        } else {
-            drop(request); // written into the message, and its memory is wanted for the next one
-            let due = Some(self.proxy.ring.now() + timeout);
-            let address = by(&self.proxy.ring, due, self.address(target)).await;
-            let address = address.map_err(|_| PostError::Timeout(timeout))?;
-            let address = address.map_err(|why| PostError::Unresolved { host: target.host.clone(), why })?;
-            let to = To::outside(address, target.trust.as_deref());
-            self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
+        let Some(token) = self.token(target, timeout).await? else {
+            return self.send(target, request, None, timeout).await;
         };
-        if let Ok(buffer) = sent.head.try_into_mut() {
-            self.proxy.spare.give(buffer, self.proxy.ring.now()); // more than what the allocator keeps at hand
+        let is_renewed = target.pass.as_ref().filter(|pass| !pass.is_login());
+        let Some(pass) = is_renewed else {
+            return self.send(target, request, Some(&token.value), timeout).await;
+        };
+        // The token may end on its way: the request is kept for a second one, which is sent once.
+        let outcome = self.send(target, request.clone(), Some(&token.value), timeout).await;
+        if !matches!(&outcome, Ok(answer) if answer.status == UNAUTHORIZED) {
+            return outcome;
         }
-        match outcome {
-            Ok(answer) => Ok(answer),
-            // Its status says what became of the event, whatever else comes; only a reply would be cut.
-            Err(ExchangeError::TooLarge { answer, .. }) if !claims_reply(&answer) => Ok(*answer),
-            Err(ExchangeError::TimedOut) => Err(PostError::Timeout(timeout)),
-            Err(ExchangeError::Untrusted { why, .. }) => {
-                Err(PostError::Untrusted { host: target.host.clone(), why: why.to_string().into() })
-            }
-            Err(why @ ExchangeError::Unreachable { .. }) => {
-                Err(PostError::Unreachable(why.to_string().into()))
-            }
-            Err(other) => Err(PostError::Transport(other.to_string().into())),
+        match self.newer_token(pass, &token).await {
+            Some(newer) => Box::pin(self.send(target, request, Some(&newer.value), timeout)).await,
+            None => outcome,
         }
     }
 
@@ -76,9 +68,52 @@ impl Post for Sender {
 }
 
 impl Sender {
+    async fn send(
+        &self,
+        target: &Target,
+        request: Outgoing,
+        shown: Option<&str>,
+        timeout: Duration,
+    ) -> Result<Answer, PostError> {
+        let sent = message(self.proxy.spare.take(self.proxy.ring.now()), target, &request, shown, None);
+        let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
+            self.to_instance(target, (&request, shown), &sent, timeout).await?
+        } else {
+            drop(request); // written into the message, and its memory is wanted for the next one
+            let due = Some(self.proxy.ring.now() + timeout);
+            let address = by(&self.proxy.ring, due, self.address(target)).await;
+            let address = address.map_err(|_| PostError::Timeout(timeout))?;
+            let address = address.map_err(|why| PostError::Unresolved { host: target.host.clone(), why })?;
+            // At each delivery: what a kept connection was opened for is another path.
+            let checked = self.proxy.targets.check_delivery(address, &target.path);
+            checked.map_err(|refused| {
+                PostError::Refused(self.proxy.targets.count(refused).to_string().into())
+            })?;
+            let to = To { unrestricted: true, ..To::outside(address, target.trust.as_deref()) };
+            self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
+        };
+        if let Ok(buffer) = sent.head.try_into_mut() {
+            self.proxy.spare.give(buffer, self.proxy.ring.now()); // more than what the allocator keeps at hand
+        }
+        match outcome {
+            Ok(answer) => Ok(answer),
+            // Its status says what became of the event, whatever else comes; only a reply would be cut.
+            Err(ExchangeError::TooLarge { answer, .. }) if !claims_reply(&answer) => Ok(*answer),
+            Err(ExchangeError::TimedOut) => Err(PostError::Timeout(timeout)),
+            Err(ExchangeError::Refused(refused)) => Err(PostError::Refused(refused.to_string().into())),
+            Err(ExchangeError::Untrusted { why, .. }) => {
+                Err(PostError::Untrusted { host: target.host.clone(), why: why.to_string().into() })
+            }
+            Err(why @ ExchangeError::Unreachable { .. }) => {
+                Err(PostError::Unreachable(why.to_string().into()))
+            }
+            Err(other) => Err(PostError::Transport(other.to_string().into())),
+        }
+    }
+
     /// What is shown to a target that wants to know who comes. Control renews it long before it ends, so there is
     /// something to wait for only at a start.
-    async fn token(&self, target: &Target, timeout: Duration) -> Result<Option<Arc<Box<str>>>, PostError> {
+    async fn token(&self, target: &Target, timeout: Duration) -> Result<Option<Arc<Shown>>, PostError> {
         let Some(pass) = &target.pass else { return Ok(None) };
         let due = self.proxy.ring.now() + timeout;
         loop {
@@ -87,6 +122,26 @@ impl Sender {
             }
             if self.proxy.ring.now() >= due {
                 return Err(PostError::Transport("there is no token for this target yet".into()));
+            }
+            self.proxy.ring.sleep(PASS_LOOK_EVERY).await;
+        }
+    }
+
+    /// A token that a receiver has not refused yet. One is asked for unless the refused one is new itself: then another
+    /// would be refused as well.
+    async fn newer_token(&self, pass: &Pass, refused: &Arc<Shown>) -> Option<Arc<Shown>> {
+        let newer = || pass.shown().filter(|shown| !Arc::ptr_eq(shown, refused));
+        if newer().is_none() {
+            if refused.since.elapsed() < REFUSED_TOKEN_AGE_MIN {
+                return None;
+            }
+            pass.refuse();
+        }
+        let due = self.proxy.ring.now() + TOKEN_RENEWAL_MAX;
+        loop {
+            let newer = newer();
+            if newer.is_some() || self.proxy.ring.now() >= due {
+                return newer;
             }
             self.proxy.ring.sleep(PASS_LOOK_EVERY).await;
         }
@@ -127,17 +182,19 @@ impl Sender {
             let edited =
                 place.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
             let sent = edited.as_ref().unwrap_or(sent);
-            let (address, id) = (place.endpoint.address, place.endpoint.id);
+            let Endpoint { id, address, unrestricted, .. } = *place.endpoint;
             let trust = place.backend().trust.clone();
-            let to = To { address, key: PoolKey::Endpoint(id), trust: trust.as_deref() };
+            let to = To { address, key: PoolKey::Endpoint(id), trust: trust.as_deref(), unrestricted };
             let began = ring.now();
             let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
-            let Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }) = outcome else {
+            let is_lost =
+                matches!(outcome, Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }));
+            if !is_lost {
                 let status = outcome.as_ref().map_or(0, |answer| answer.status);
                 let key = Key { tag: place.choice.tag(&wish.ask), ..Key::of(status) };
                 place.backend().load.answers.note(&key, ring.now() - began);
                 return Ok(outcome);
-            };
+            }
             let lost = Signal::Unreachable { backend: place.backend().key.clone(), endpoint: id };
             if !self.signals.send(lost) {
                 tracing::debug!(backend = %place.backend().key, "not reported as unreachable: too many signals wait");

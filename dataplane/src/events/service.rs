@@ -87,7 +87,8 @@ impl OpenLog {
             tracing::error!(core, %cut, "a segment's file was short: what stood behind is gone, if anything did");
         }
         counters.log.holes.fetch_add(recovery.holes.len() as u64, Relaxed);
-        tracing::info!(core, folder = %folder.display(), ?recovery, "log open");
+        let Recovery { segments, events, torn_bytes, .. } = recovery;
+        tracing::info!(core, folder = %folder.display(), segments, events, torn_bytes, "event log is open");
         log
     }
 }

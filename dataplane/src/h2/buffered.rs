@@ -10,11 +10,12 @@ use bytes::{Bytes, BytesMut};
 use ring::{Ring, Tick};
 
 use super::heads::from_client;
+use super::io::Facts;
 use super::limits;
 use super::server::{self, Opened};
 use crate::http::answer::Answer;
 use crate::http::bodies::{Bodies, Held};
-use crate::http::codec::RequestView;
+use crate::http::codec::{Malformed, RequestView};
 use crate::http::date;
 use crate::http::limits::HttpLimits;
 use crate::http::wire::by;
@@ -27,6 +28,7 @@ struct Room {
     ring: Ring,
     limits: HttpLimits,
     bodies: Bodies,
+    facts: Rc<Facts>,
     /// Finishes answers that are given in the handler's place.
     refusal: fn(Answer) -> Answer,
     /// Bytes of bodies that have come and are not answered.
@@ -41,7 +43,8 @@ where
     H: AsyncFn(RequestView<'_>, Bytes) -> Answer + 'static,
 {
     let (ring, limits) = (opened.ring.clone(), opened.limits);
-    let room = Rc::new(Room { ring, limits, bodies: bodies.clone(), refusal, held: Cell::new(0) });
+    let (bodies, facts) = (bodies.clone(), Rc::clone(&opened.facts));
+    let room = Rc::new(Room { ring, limits, bodies, facts, refusal, held: Cell::new(0) });
     server::serve(opened, false, |request, respond| {
         let (guest, handler) = (Guest { room: Rc::clone(&room), held: Cell::new(0) }, Rc::clone(&handler));
         async move { guest.exchange(request, respond, &*handler).await }
@@ -79,12 +82,16 @@ impl Guest {
 
     /// The body; or what its sender is told, if there is somebody to be told.
     async fn whole(&self, mut body: RecvStream) -> Result<(Bytes, Held), Option<Answer>> {
-        let Room { ring, limits, bodies, held, .. } = &*self.room;
+        let Room { ring, limits, bodies, facts, held, .. } = &*self.room;
         let mut room = bodies.enter();
         let mut bytes = BytesMut::new();
         loop {
             let piece = match by(ring, Some(ring.now() + limits.stall_max), body.data()).await {
                 Ok(Some(Ok(piece))) => piece,
+                Ok(None) if facts.has_malformed_trailers(body.stream_id().as_u32()) => {
+                    let why = Malformed::Trailer;
+                    return Err(Some(Answer::text(why.status(), why.sentence())));
+                }
                 Ok(None) => return Ok((bytes.freeze(), room)),
                 Ok(Some(Err(_))) => return Err(None),
                 Err(_) => return Err(Some(Answer::text(408, "request timeout: the body stopped coming"))),

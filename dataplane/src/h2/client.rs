@@ -18,12 +18,15 @@ use super::io::Io;
 use super::limits;
 use crate::http::limits::HttpLimits;
 use crate::http::wire::{by, earlier};
+use crate::table::Endpoint;
+use crate::target_policy::TargetPolicy;
 use crate::tls::{Trust, Wire};
 
 /// One core's connections, by the instance's id.
 pub struct Client {
     ring: Ring,
     limits: HttpLimits,
+    targets: Arc<TargetPolicy>,
     lines: RefCell<HashMap<u64, Rc<Line>, RandomState>>,
 }
 
@@ -90,8 +93,8 @@ impl Drop for Turn {
 
 impl Client {
     #[must_use]
-    pub fn new(ring: &Ring, limits: &HttpLimits) -> Self {
-        Self { ring: ring.clone(), limits: *limits, lines: RefCell::default() }
+    pub fn new(ring: &Ring, limits: &HttpLimits, targets: Arc<TargetPolicy>) -> Self {
+        Self { ring: ring.clone(), limits: *limits, targets, lines: RefCell::default() }
     }
 
     /// A connection with room for one more request, or the least busy one when there are as many as may
@@ -102,15 +105,18 @@ impl Client {
         Some(self.turn(link))
     }
 
-    /// The same, or a new connection, within `connect_max` and before `due`.
+    /// The same, or a new connection, within `connect_max` and before `due`; the target policy is asked first.
     pub async fn open(
         &self,
-        endpoint: u64,
-        to: SocketAddr,
+        endpoint: &Endpoint,
         trust: Option<&Arc<Trust>>,
         due: Option<Tick>,
     ) -> io::Result<Turn> {
-        let line = Rc::clone(self.lines.borrow_mut().entry(endpoint).or_default());
+        let to = endpoint.address;
+        if !endpoint.unrestricted {
+            self.targets.admit_connect(to)?;
+        }
+        let line = Rc::clone(self.lines.borrow_mut().entry(endpoint.id).or_default());
         let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
         loop {
             if let Some(link) = line.link() {
@@ -137,8 +143,8 @@ impl Client {
         self.ring.spawn(async move {
             let connected = async {
                 let stream = Wire::connect(&ring, to, trust.as_deref()).await?;
-                let io = Io::new(&ring, stream, Chunk::empty(), limits.stall_max);
-                builder().handshake::<_, Bytes>(io).await.map_err(io::Error::other)
+                let io = Io::new(&ring, stream, Chunk::empty(), limits.stream_idle_timeout);
+                builder(&limits).handshake::<_, Bytes>(io).await.map_err(io::Error::other)
             };
             let connected = by(&ring, Some(ring.now() + limits.connect_max), connected).await;
             match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -232,13 +238,13 @@ impl Drop for Dialling {
 
 /// An instance's faults concern the requests that met them: others share the connection, so nothing of one is counted up
 /// until it ends. What an instance sends for requests that were taken back meanwhile is no fault at all.
-fn builder() -> Builder {
+fn builder(http: &HttpLimits) -> Builder {
     let mut builder = Builder::new();
     builder
         .enable_push(false)
         .initial_window_size(limits::STREAM_WINDOW_BYTES)
         .initial_connection_window_size(limits::INSTANCE_WINDOW_BYTES)
-        .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
+        .max_header_list_size(limits::header_list_bytes_max(http.head))
         .initial_max_send_streams(limits::FIRST_STREAMS_MAX)
         .max_concurrent_reset_streams(limits::INSTANCE_RESET_KNOWN_MAX)
         .max_local_error_reset_streams(None)

@@ -130,7 +130,7 @@ fn are_one(authority: &str, host: &str, scheme: Option<&str>) -> bool {
 }
 
 fn parsed(bytes: Bytes) -> Result<Translated, Malformed> {
-    let mut head = RequestHead::default();
+    let mut head = RequestHead::rewritten();
     match parse_request(&bytes, &mut head) {
         Parsed::Head { bytes: end } if end == bytes.len() => {
             Ok(Translated { bytes, head, wants_trailers: false })
@@ -143,7 +143,7 @@ fn parsed(bytes: Bytes) -> Result<Translated, Malformed> {
 /// A head as an instance gets it, written by [`crate::http::headers::put_request`], for an instance that
 /// speaks HTTP/2.
 pub fn for_instance(written: &[u8], wants_trailers: bool, scheme: Scheme) -> Result<Request<()>, Malformed> {
-    let mut head = RequestHead::default();
+    let mut head = RequestHead::rewritten();
     match parse_request(written, &mut head) {
         Parsed::Head { .. } => {}
         Parsed::NeedBytes => return Err(Malformed::RequestLine),
@@ -254,6 +254,8 @@ pub fn put_answer(out: &mut BytesMut, answer: &Response<()>, client: ForClient) 
     }
     if client.close && answer.status().as_u16() >= 200 {
         out.put_slice(b"connection: close\r\n");
+    } else if client.keep_alive && answer.status().as_u16() >= 200 {
+        out.put_slice(b"connection: keep-alive\r\n");
     }
     out.put_slice(b"\r\n");
 }

@@ -2,7 +2,7 @@
 //!
 //! What h2 writes is gathered until it flushes, so that the frames of many streams leave in one send.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use ring::{Chunk, Ring};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::limits::WRITE_BYTES_MAX;
+use super::limits::{STREAMS_MAX, WRITE_BYTES_MAX};
 use super::meter::{Breach, Flood, Meter};
 use crate::http::wire::by;
 use crate::tls::{Pipe, Wire};
@@ -35,8 +35,8 @@ pub struct Io {
     sending: Option<Send>,
     /// Our side was told to finish.
     shut: bool,
-    /// The longest time one send may take.
-    stall_max: Duration,
+    /// The longest time one send may take, if there is one.
+    stall_max: Option<Duration>,
 }
 
 /// What a connection's owner wants to know while h2 holds the [`Io`].
@@ -44,14 +44,36 @@ pub struct Io {
 pub struct Facts {
     pub received: Cell<u64>,
     pub sent: Cell<u64>,
+    /// A send is under way.
+    pub sending: Cell<bool>,
     /// Set once, and from then on nothing more is read.
     pub breach: Cell<Option<Breach>>,
     /// What it would be, if h2 found a flood now.
     pub suspect: Cell<Flood>,
+    /// Streams whose trailers are malformed, and whose requests have not been told so yet.
+    malformed: RefCell<Vec<u32>>,
+}
+
+impl Facts {
+    /// Streams that were reset meanwhile do not ask; the oldest are forgotten for later ones.
+    fn note_malformed(&self, stream: u32) {
+        let mut malformed = self.malformed.borrow_mut();
+        if malformed.len() == STREAMS_MAX as usize {
+            malformed.remove(0);
+        }
+        malformed.push(stream);
+    }
+
+    /// Whether the stream, whose trailers have come, is malformed by them. To be asked once.
+    pub fn has_malformed_trailers(&self, stream: u32) -> bool {
+        let mut malformed = self.malformed.borrow_mut();
+        let at = malformed.iter().position(|known| *known == stream);
+        at.map(|at| malformed.swap_remove(at)).is_some()
+    }
 }
 
 impl Io {
-    /// `held` are bytes that came already.
+    /// `held` are bytes that came already. A send may take `stall_max`; zero: any time.
     #[must_use]
     pub fn new(ring: &Ring, stream: impl Into<Wire>, held: Chunk, stall_max: Duration) -> Self {
         Self {
@@ -63,8 +85,15 @@ impl Io {
             buffer: BytesMut::new(),
             sending: None,
             shut: false,
-            stall_max,
+            stall_max: (!stall_max.is_zero()).then_some(stall_max),
         }
+    }
+
+    /// A send may take any time: each stream has its own timeout, and what has no stream is its owner's to end. So a client that
+    /// reads nothing for a while loses the streams that it does not read, and not its connection.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        Self { stall_max: None, ..self }
     }
 
     /// Notices floods and frames of no good length, and tells of itself in `facts`.
@@ -78,6 +107,7 @@ impl Io {
         let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
         let Poll::Ready(result) = sending.as_mut().poll(cx) else { return Poll::Pending };
         self.sending = None;
+        self.facts.sending.set(false);
         Poll::Ready(result)
     }
 
@@ -88,9 +118,10 @@ impl Io {
             meter.sent(bytes.len() as u64);
         }
         let (ring, stream) = (self.ring.clone(), Rc::clone(&self.stream));
-        let due = ring.now() + self.stall_max;
+        let due = self.stall_max.map(|wait| ring.now() + wait);
+        self.facts.sending.set(true);
         self.sending = Some(Box::pin(async move {
-            by(&ring, Some(due), stream.send(bytes.into()))
+            by(&ring, due, stream.send(bytes.into()))
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         }));
@@ -126,6 +157,7 @@ impl AsyncRead for Io {
                 }
             }
             this.facts.suspect.set(meter.suspect());
+            meter.take_malformed().for_each(|stream| this.facts.note_malformed(stream));
         }
         into.put_slice(&this.held[..taken]);
         this.held.advance(taken);

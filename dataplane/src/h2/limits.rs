@@ -1,6 +1,7 @@
 //! Every number that bounds an HTTP/2 connection, with the reason for its size.
 
 use super::meter::Allowance;
+use crate::http::limits::HeadLimits;
 
 /// Payload bytes written before the socket has taken them: one send of some frames, not of a body.
 pub const WRITE_BYTES_MAX: usize = 64 * 1024;
@@ -40,9 +41,15 @@ pub const BUFFERED_BYTES_MAX: usize = 16 << 20;
 /// Bytes of one stream's answer that wait in h2 for the client's window or socket.
 pub const SEND_BYTES_MAX: usize = 64 * 1024;
 
-/// All fields of one head as HPACK counts them (name + value + 32): as an HTTP/1 head. h2 derives from
-/// it how many CONTINUATION frames one head may take.
-pub const HEADER_LIST_BYTES_MAX: u32 = crate::http::limits::HEAD_BYTES_MAX as u32;
+/// What HPACK counts for each field beyond its name and value (RFC 7541 4.1).
+const FIELD_BYTES: usize = 32;
+
+/// All fields of one head as HPACK counts them: as many as an HTTP/1 head may have. h2 derives from it how many
+/// CONTINUATION frames one head may take.
+#[must_use]
+pub fn header_list_bytes_max(head: HeadLimits) -> u32 {
+    u32::try_from(head.bytes_max + FIELD_BYTES * head.fields_max).unwrap_or(u32::MAX)
+}
 
 /// Streams that a client reset before we had looked at them.
 pub const RESET_BEFORE_ACCEPT_MAX: usize = 20;
@@ -89,8 +96,8 @@ pub const EMPTY_DATA: Allowance = Allowance { burst: 100, each_second: 0 };
 /// CONTINUATION beyond the [`CONTINUATIONS_OF_A_HEAD`].
 pub const CONTINUATIONS: Allowance = Allowance { burst: 256, each_second: 64 };
 
-/// What a head of 32 KiB takes.
-pub const CONTINUATIONS_OF_A_HEAD: u32 = 2;
+/// What a head of 64 KiB takes.
+pub const CONTINUATIONS_OF_A_HEAD: u32 = 4;
 
 /// PRIORITY, GOAWAY, PING that answers nothing, and frames of types that nobody knows: ignored, so more than a few are noise.
 pub const IGNORED: Allowance = Allowance { burst: 1_000, each_second: 100 };

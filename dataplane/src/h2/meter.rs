@@ -6,6 +6,7 @@
 use ring::Tick;
 
 use super::limits;
+use super::trailer_scan::TrailerScan;
 
 /// So many at once, and so many more each second.
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +72,8 @@ const ALLOWED: [(Flood, Allowance); 8] = [
 ];
 
 const HEAD_BYTES: usize = 9;
+/// The bit before a stream's number.
+const RESERVED: u32 = 1 << 31;
 const ACK: u8 = 0x1;
 const END_STREAM: u8 = 0x1;
 /// DATA of fewer bytes costs h2 more than these: what it calls small.
@@ -89,6 +92,12 @@ pub struct Meter {
     /// Heads since one of them last was worth a reset.
     heads: u32,
     refilled: Tick,
+    /// The last stream that a head has opened: a head on this or an earlier one is trailers.
+    stream: u32,
+    /// Of the trailers whose front is being read.
+    scan: Option<(u32, TrailerScan)>,
+    /// Streams whose trailers begin with a pseudo-field.
+    malformed: Vec<u32>,
 }
 
 impl Meter {
@@ -102,7 +111,15 @@ impl Meter {
             left: ALLOWED.map(|(_, allowance)| allowance.burst),
             heads: 0,
             refilled: now,
+            stream: 0,
+            scan: None,
+            malformed: Vec::new(),
         }
+    }
+
+    /// Streams whose trailers were found to be malformed since the last call.
+    pub fn take_malformed(&mut self) -> impl Iterator<Item = u32> {
+        self.malformed.drain(..)
     }
 
     /// Takes the next bytes that came; or says how many of them came before the frame that is a breach.
@@ -111,6 +128,14 @@ impl Meter {
         let all = bytes.len();
         loop {
             let skipped = self.skip.min(bytes.len());
+            if let Some((stream, scan)) = &mut self.scan {
+                if scan.finds_pseudo(&bytes[..skipped]) {
+                    self.malformed.push(*stream);
+                }
+                if skipped == self.skip {
+                    self.scan = None;
+                }
+            }
             self.skip -= skipped;
             bytes = &bytes[skipped..];
             if bytes.is_empty() {
@@ -146,7 +171,7 @@ impl Meter {
     }
 
     fn frame(&mut self) -> Result<(), Breach> {
-        let [high, middle, low, kind, flags, ..] = self.head;
+        let [high, middle, low, kind, flags, stream @ ..] = self.head;
         self.skip = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         if !is_length(kind, flags, self.skip) {
             return Err(Breach::FrameSize);
@@ -157,6 +182,11 @@ impl Meter {
             0x0 if self.skip < SMALL_BYTES => Flood::SmallData,
             0x1 => {
                 self.head_began();
+                let stream = u32::from_be_bytes(stream) & !RESERVED;
+                match stream > self.stream {
+                    true => self.stream = stream,
+                    false => self.scan = Some((stream, TrailerScan::new(flags))),
+                }
                 return Ok(());
             }
             0x3 => Flood::Resets,

@@ -13,4 +13,5 @@ pub mod io;
 pub mod limits;
 pub mod meter;
 pub mod server;
+mod trailer_scan;
 pub mod trailers;

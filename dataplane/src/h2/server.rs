@@ -72,22 +72,24 @@ pub async fn serve<F>(
     counters.http2_connections.fetch_add(1, Relaxed);
     let peer = stream.peer_addr().ok();
     let meter = Meter::new(PREFACE.len(), ring.now());
-    let io = Io::new(&ring, stream, held, limits.stall_max).metered(meter, &facts);
+    let io = Io::new(&ring, stream, held, limits.stall_max).patient().metered(meter, &facts);
     let due = ring.now() + limits.head_max;
-    if let Ok(Ok(connection)) = by(&ring, Some(due), builder(tunnels).handshake::<_, Bytes>(io)).await {
+    if let Ok(Ok(connection)) =
+        by(&ring, Some(due), builder(tunnels, &limits).handshake::<_, Bytes>(io)).await
+    {
         let idle_since = Cell::new(ring.now());
         let host = Host { ring, limits, counters, peer, seat, open: Cell::new(0), idle_since };
         Rc::new(host).attend(connection, &facts, exchange).await;
     }
 }
 
-fn builder(tunnels: bool) -> Builder {
+fn builder(tunnels: bool, http: &HttpLimits) -> Builder {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(limits::STREAMS_MAX)
         .initial_window_size(limits::STREAM_WINDOW_BYTES)
         .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
-        .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
+        .max_header_list_size(limits::header_list_bytes_max(http.head))
         .max_pending_accept_reset_streams(limits::RESET_BEFORE_ACCEPT_MAX)
         .max_local_error_reset_streams(Some(limits::RESET_BY_US_MAX))
         .max_concurrent_reset_streams(limits::RESET_KNOWN_MAX)
@@ -108,7 +110,7 @@ impl Host {
     ) where
         F: Future<Output = ()> + 'static,
     {
-        let mut leaving = false;
+        let (mut leaving, mut stuck) = (false, Stuck::default());
         loop {
             let event =
                 by(&self.ring, Some(self.next_look(leaving)), self.event(&mut connection, facts, leaving));
@@ -122,7 +124,11 @@ impl Host {
                     });
                 }
                 Event::Breach(breach) => return self.cut(connection, breach).await,
-                Event::Quiet if self.open.get() > 0 => {}
+                // Its last stream may have ended since the wait began.
+                Event::Quiet if self.ring.now() < self.next_look(leaving) => {}
+                Event::Quiet if stuck.is_patient(facts, &self.limits, self.ring.now()) => {
+                    self.idle_since.set(self.ring.now());
+                }
                 Event::Quiet if leaving => return, // the client does not care
                 Event::Quiet | Event::Drain => {
                     leaving = true;
@@ -188,6 +194,24 @@ impl Host {
     fn next_look(&self, leaving: bool) -> Tick {
         let wait = if leaving { self.limits.linger_max } else { self.limits.idle_max };
         if self.open.get() == 0 { self.idle_since.get() + wait } else { self.ring.now() + wait }
+    }
+}
+
+/// Whether a connection without streams still has something to send: the end of an answer that its client reads slowly.
+#[derive(Default)]
+struct Stuck {
+    /// Bytes sent when it was last looked at, and since when there are no more.
+    seen: Option<(u64, Tick)>,
+}
+
+impl Stuck {
+    /// A client may be as slow with the rest of an answer as with the answer.
+    fn is_patient(&mut self, facts: &Facts, limits: &HttpLimits, now: Tick) -> bool {
+        let sent = facts.sent.get();
+        let since = self.seen.filter(|(seen, _)| *seen == sent).map_or(now, |(_, since)| since);
+        self.seen = Some((sent, since));
+        let timeout = limits.stream_idle_timeout;
+        facts.sending.get() && (timeout.is_zero() || now - since < timeout)
     }
 }
 

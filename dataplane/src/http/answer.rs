@@ -46,8 +46,9 @@ impl Answer {
             .map(|(_, value)| value.as_ref())
     }
 
-    /// Writes it whole; an answer to HEAD keeps the length and leaves out the body.
-    pub fn put(&self, out: &mut BytesMut, to_head: bool, close: bool, date: &Date) {
+    /// Writes it whole; an answer to HEAD keeps the length and leaves out the body. `connection` is what the client is told of
+    /// that.
+    pub fn put(&self, out: &mut BytesMut, to_head: bool, connection: Option<&str>, date: &Date) {
         out.put_slice(b"HTTP/1.1 ");
         put_status(out, self.status);
         let reason = http::StatusCode::from_u16(self.status).ok().and_then(|s| s.canonical_reason());
@@ -66,8 +67,10 @@ impl Answer {
         if self.status >= 200 && self.status != 204 {
             let _ = write!(out, "Content-Length: {}\r\n", self.body.len()); // a BytesMut takes all
         }
-        if close {
-            out.put_slice(b"Connection: close\r\n");
+        if let Some(connection) = connection {
+            out.put_slice(b"Connection: ");
+            out.put_slice(connection.as_bytes());
+            out.put_slice(b"\r\n");
         }
         out.put_slice(b"\r\n");
         if !to_head && self.status != 204 && self.status != 304 {
@@ -84,17 +87,17 @@ mod tests {
     fn an_answer_has_a_length_and_says_when_the_connection_ends() {
         let mut out = BytesMut::new();
         let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
-        Answer::text(503, "full").with("Retry-After", "1").put(&mut out, false, true, date);
+        Answer::text(503, "full").with("Retry-After", "1").put(&mut out, false, Some("close"), date);
         assert_eq!(
             out,
             "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 1\r\n\
              Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 5\r\nConnection: close\r\n\r\nfull\n"
         );
         out.clear();
-        Answer::text(404, "no").put(&mut out, true, false, date);
+        Answer::text(404, "no").put(&mut out, true, None, date);
         assert!(out.ends_with(b"Content-Length: 3\r\n\r\n"));
         out.clear();
-        Answer::empty(202).put(&mut out, false, false, date);
+        Answer::empty(202).put(&mut out, false, None, date);
         assert_eq!(
             out,
             "HTTP/1.1 202 Accepted\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 0\r\n\r\n"

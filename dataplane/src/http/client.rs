@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use ring::{Chunk, Ring, Tick};
@@ -12,6 +13,7 @@ use super::codec::{BodyReader, Malformed, Method, Piece, parse_response};
 use super::limits::{HttpLimits, INTERIM_MAX};
 use super::pool::{Pool, PoolKey, Upstream};
 use super::wire::{HeadFault, Outflow, by, earlier};
+use crate::target_policy::{TargetPolicy, TargetRefused};
 use crate::tls::{Trust, Wire};
 
 /// Opens and keeps connections for one core.
@@ -20,6 +22,7 @@ pub struct Client {
     ring: Ring,
     pool: Rc<Pool>,
     limits: HttpLimits,
+    targets: Arc<TargetPolicy>,
 }
 
 /// Whom a request goes to.
@@ -29,6 +32,8 @@ pub struct To<'a> {
     pub key: PoolKey,
     /// It speaks TLS, and has to be believed by this.
     pub trust: Option<&'a Trust>,
+    /// The target policy is not asked: see [`crate::table::Endpoint::unrestricted`].
+    pub unrestricted: bool,
 }
 
 impl<'a> To<'a> {
@@ -39,7 +44,7 @@ impl<'a> To<'a> {
             None => PoolKey::Address(address),
             Some(trust) => PoolKey::Trusted(address, trust.id()),
         };
-        Self { address, key, trust }
+        Self { address, key, trust, unrestricted: false }
     }
 }
 
@@ -66,6 +71,8 @@ pub struct Outgoing {
 pub enum ExchangeError {
     #[error("no connection to {to}: {why}")]
     Unreachable { to: SocketAddr, why: io::Error },
+    #[error(transparent)]
+    Refused(#[from] TargetRefused),
     #[error("{to} is not believed: {why}")]
     Untrusted { to: SocketAddr, why: io::Error },
     #[error("no answer within the time given")]
@@ -81,8 +88,8 @@ pub enum ExchangeError {
 
 impl Client {
     #[must_use]
-    pub fn new(ring: &Ring, limits: &HttpLimits) -> Self {
-        Self { ring: ring.clone(), pool: Rc::new(Pool::new(limits)), limits: *limits }
+    pub fn new(ring: &Ring, limits: &HttpLimits, targets: Arc<TargetPolicy>) -> Self {
+        Self { ring: ring.clone(), pool: Rc::new(Pool::new(limits)), limits: *limits, targets }
     }
 
     #[must_use]
@@ -97,16 +104,20 @@ impl Client {
     }
 
     /// A new connection, handshake and all, within `connect_max` and before `due`. `InvalidData`: the instance is
-    /// not to be trusted.
-    pub async fn open(
-        &self,
-        to: SocketAddr,
-        trust: Option<&Trust>,
-        due: Option<Tick>,
-    ) -> io::Result<Box<Upstream>> {
+    /// not to be trusted. The target policy is asked here, with the address that is connected to; kept connections were
+    /// opened so.
+    pub async fn open(&self, to: To<'_>, due: Option<Tick>) -> io::Result<Box<Upstream>> {
+        let To { address: to, trust, unrestricted, .. } = to;
+        if !unrestricted {
+            self.targets.admit_connect(to)?;
+        }
         let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
         match by(&self.ring, at, Wire::connect(&self.ring, to, trust)).await {
-            Ok(wire) => Ok(Upstream::new(wire?)),
+            Ok(wire) => {
+                let mut upstream = Upstream::new(wire?);
+                upstream.head.limits = self.limits.head;
+                Ok(upstream)
+            }
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
@@ -130,10 +141,11 @@ impl Client {
         body_bytes_max: usize,
         due: Option<Tick>,
     ) -> Result<Answer, ExchangeError> {
-        let To { address: to, key, trust } = to.into();
+        let to = to.into();
+        let key = to.key;
         let mut upstream = match self.kept(key) {
             Some(kept) => kept,
-            None => self.reach(to, trust, due).await?,
+            None => self.reach(to, due).await?,
         };
         let answer = by(&self.ring, due, converse(&mut upstream, request, body_bytes_max)).await;
         let answer = answer.map_err(|_| ExchangeError::TimedOut)??;
@@ -143,13 +155,14 @@ impl Client {
         Ok(answer)
     }
 
-    async fn reach(
-        &self,
-        to: SocketAddr,
-        trust: Option<&Trust>,
-        due: Option<Tick>,
-    ) -> Result<Box<Upstream>, ExchangeError> {
-        match self.open(to, trust, due).await {
+    async fn reach(&self, to: To<'_>, due: Option<Tick>) -> Result<Box<Upstream>, ExchangeError> {
+        let opened = self.open(to, due).await;
+        let refused = opened.as_ref().err().and_then(TargetRefused::of).copied();
+        if let Some(refused) = refused {
+            return Err(refused.into());
+        }
+        let To { address: to, trust, .. } = to;
+        match opened {
             Ok(upstream) => Ok(upstream),
             Err(_) if due.is_some_and(|due| self.ring.now() >= due) => Err(ExchangeError::TimedOut),
             Err(why) if trust.is_some() && why.kind() == io::ErrorKind::InvalidData => {
@@ -190,7 +203,7 @@ async fn converse(
     let mut answer = Answer { status: head.status, headers, body: Bytes::new() };
     drop(bytes);
 
-    let mut reader = BodyReader::new(head.framing);
+    let mut reader = BodyReader::of_response(head.framing);
     let mut body = BytesMut::new();
     loop {
         match reader.next(&inflow.held).map_err(ExchangeError::Malformed)? {

@@ -371,6 +371,8 @@ pub struct ForClient {
     pub chunked: bool,
     /// The connection ends after this answer.
     pub close: bool,
+    /// The client speaks HTTP/1.0 and is told that the connection does not end.
+    pub keep_alive: bool,
     /// The connection becomes a WebSocket.
     pub websocket: bool,
     /// For one that came without; an interim answer needs none.
@@ -379,11 +381,15 @@ pub struct ForClient {
 
 impl ForClient {
     /// An interim answer.
-    pub const INTERIM: Self = Self { chunked: false, close: false, websocket: false, date: None };
+    pub const INTERIM: Self =
+        Self { chunked: false, close: false, keep_alive: false, websocket: false, date: None };
 }
 
 /// What makes a request, or its answer, the beginning of a WebSocket.
 const WEBSOCKET: &[u8] = b"Connection: Upgrade\r\nUpgrade: websocket\r\n";
+
+/// The client has to come again by another protocol, which `Upgrade` names.
+const UPGRADE_REQUIRED: u16 = 426;
 
 /// Puts one field more behind the others of a head that was written last, with its empty line.
 pub fn add_field(out: &mut BytesMut, name: &str, value: &[u8]) {
@@ -402,11 +408,13 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ForC
     put_all(out, &[b" ", response.reason(), b"\r\n"]);
 
     let no_length = head.status < 200 || head.status == 204;
-    let mut has_date = false;
+    let (mut has_date, mut upgrades) = (false, false);
     let mut lines = Lines::of(response.bytes);
     for field in &head.fields {
         match field.kind {
             Name::Date => has_date = true,
+            // RFC 9110 7.8: which protocols the instance wants instead.
+            Name::Upgrade if head.status == UPGRADE_REQUIRED => upgrades = true,
             Name::Connection | Name::Upgrade | Name::HopByHop | Name::TransferEncoding => continue,
             Name::ContentLength if no_length || client.chunked => continue,
             Name::Other
@@ -434,6 +442,11 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ForC
         out.put_slice(WEBSOCKET);
     } else if client.close && head.status >= 200 {
         out.put_slice(b"Connection: close\r\n");
+    } else if client.keep_alive && head.status >= 200 {
+        out.put_slice(b"Connection: keep-alive\r\n");
+    }
+    if upgrades {
+        out.put_slice(b"Connection: Upgrade\r\n");
     }
     out.put_slice(b"\r\n");
 }

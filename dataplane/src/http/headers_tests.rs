@@ -279,3 +279,20 @@ fn an_answer_without_a_date_gets_one_behind_its_fields() {
         assert_eq!(out, format!("HTTP/1.1 304 Same\r\n{told}\r\n"));
     }
 }
+
+/// RFC 9110 7.8: a 426 without it says that another protocol is wanted, and not which.
+#[test]
+fn response_426_keeps_its_upgrade() {
+    for (status, kept) in [(426, true), (200, false), (101, false)] {
+        let text =
+            format!("HTTP/1.1 {status} So\r\nUpgrade: TLS/1.3\r\nConnection: Upgrade\r\nX-A: b\r\n\r\n");
+        let mut head = ResponseHead::default();
+        let parsed = parse_response(text.as_bytes(), Method::Get, &mut head);
+        assert_eq!(parsed, Parsed::Head { bytes: text.len() });
+        let mut out = BytesMut::new();
+        put_response(&mut out, head.view(text.as_bytes()), ForClient::INTERIM);
+        let out = String::from_utf8(out.to_vec()).unwrap();
+        assert_eq!(out.contains("\r\nUpgrade: TLS/1.3\r\n"), kept, "{out}");
+        assert_eq!(out.contains("\r\nConnection: Upgrade\r\n"), kept, "{out}");
+    }
+}

@@ -2,12 +2,47 @@
 
 use std::time::Duration;
 
-/// Fields one head may have. Real requests have 10 to 40; each costs a comparison per hop.
-pub const FIELDS_MAX: usize = 100;
+/// Fields that one head may have unless the operator says otherwise. Real requests have 10 to 40, and an answer that sets many
+/// cookies or policies some 150; Envoy takes 100, HAProxy 101, nginx any number within its buffers. Each costs a comparison per
+/// hop.
+pub const FIELDS_MAX: usize = 256;
 
-/// Largest head, in bytes: what nginx (4 x 8 KiB), Envoy (60 KiB) and Go (1 MiB) bound too. 32 KiB holds
-/// several full cookies, and a core with 10,000 slow heads holds at most 320 MiB.
-pub const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// ... and at most, whatever the operator says: the parser has a place on the stack for each.
+pub const FIELDS_CEILING: usize = 1024;
+
+/// Fields that nearly all heads have at most. The parser tries with places for so many first.
+pub const FIELDS_USUAL: usize = 100;
+
+/// Largest head, in bytes, unless the operator says otherwise: what nginx (4 x 8 KiB), Envoy (60 KiB) and Go (1 MiB) bound too.
+/// 64 KiB holds a dozen full cookies, and a core with 10,000 slow heads holds at most 640 MiB.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// ... and at most, whatever the operator says.
+pub const HEAD_BYTES_CEILING: usize = 1024 * 1024;
+
+/// A head that comes in many pieces is looked at again each time that it has grown by so much, for it may be too large.
+pub const HEAD_LOOK_BYTES: usize = 16 * 1024;
+
+/// How large one head may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadLimits {
+    /// At most [`FIELDS_CEILING`].
+    pub fields_max: usize,
+    /// At most [`HEAD_BYTES_CEILING`].
+    pub bytes_max: usize,
+}
+
+impl HeadLimits {
+    /// Of a head that was within its limits before something was added to it.
+    pub const REWRITTEN: Self =
+        Self { fields_max: FIELDS_CEILING + 64, bytes_max: HEAD_BYTES_CEILING + 64 * 1024 };
+}
+
+impl Default for HeadLimits {
+    fn default() -> Self {
+        Self { fields_max: FIELDS_MAX, bytes_max: HEAD_BYTES_MAX }
+    }
+}
 
 /// Longest request target, in bytes: RFC 9112 asks for at least 8,000.
 pub const TARGET_BYTES_MAX: usize = 16 * 1024;
@@ -43,19 +78,27 @@ pub const SENDS_MAX: usize = 4;
 /// Limits on one connection that an operator may want to turn.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpLimits {
+    /// How large the head of a request or a response may be.
+    pub head: HeadLimits,
     /// From a request's first byte to the end of its head: slow heads must not hold connections.
     pub head_max: Duration,
     /// A connection without a request is closed after this.
     pub idle_max: Duration,
-    /// Longest silence inside a request's body, and the longest time one send to a peer may take.
+    /// Longest silence inside a request's body while there is no response, and the longest time that an answer of our own
+    /// may take to leave: as nginx (`client_body_timeout`).
     pub stall_max: Duration,
+    /// A request whose response has begun ends when neither direction has carried a byte for this long while its client has
+    /// more to send, and any request when a peer has not taken what it was sent for this long. Zero: never. As long as Envoy's
+    /// `stream_idle_timeout`: a video that is paused over a telephone call goes on, and what a reader that never comes back
+    /// holds (a receive buffer, or 128 KiB in HTTP/2) is held for minutes and not for hours.
+    pub stream_idle_timeout: Duration,
     /// A WebSocket on which nothing passes either way is closed after this: an hour, because many send
     /// nothing but news and leave it to the network to notice who is gone.
     pub tunnel_idle_max: Duration,
-    /// A client that has sent its request and ended its side is taken for gone when its answer has brought it nothing
-    /// for this long: few wait for an answer like that, and a connection that was closed looks the same until something
-    /// is sent on it. Longer than most answers take, and an instance that serves one request at a time is not held for
-    /// much longer by somebody who left.
+    /// A client that has sent its request and ended its side is taken for gone when its response has brought it nothing for this
+    /// long. A connection that was closed looks the same until something is sent on it, so nginx, Envoy and Go take such a client
+    /// for gone at once; a tenth of a second serves scripts that end their side (`nc -N`) where the answer is quick, and costs an
+    /// instance no more than that for a client that left.
     pub half_closed_silence_max: Duration,
     /// Opening a connection to an instance: they are near (loopback or one hop).
     pub connect_max: Duration,
@@ -83,11 +126,13 @@ pub struct HttpLimits {
 impl Default for HttpLimits {
     fn default() -> Self {
         Self {
+            head: HeadLimits::default(),
             head_max: Duration::from_secs(15),
             idle_max: Duration::from_secs(180),
             stall_max: Duration::from_secs(60),
+            stream_idle_timeout: Duration::from_secs(300),
             tunnel_idle_max: Duration::from_secs(3600),
-            half_closed_silence_max: Duration::from_secs(10),
+            half_closed_silence_max: Duration::from_millis(100),
             connect_max: Duration::from_secs(5),
             continue_after: Duration::from_millis(300),
             linger_bytes_max: 256 * 1024,

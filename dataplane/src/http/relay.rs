@@ -57,9 +57,6 @@ pub fn after_send(chunked: bool, out: &mut BytesMut) {
     }
 }
 
-/// What ends a body in chunks that has no trailers.
-pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
-
 /// Ends a body whose own end was the connection's.
 pub fn put_end(body: &BodyReader, out: &mut BytesMut) {
     out.put_slice(b"0\r\n");

@@ -64,7 +64,7 @@ impl Downstream {
             stream: stream.into(),
             inflow: Inflow::default(),
             outflow: Outflow::default(),
-            head: RequestHead::default(),
+            head: RequestHead::within(limits.head),
             seat,
             limits: Rc::clone(limits),
         }
@@ -143,14 +143,21 @@ impl Downstream {
     /// Sends a whole answer of ours.
     pub async fn answer(&mut self, answer: &Answer, close: bool) -> io::Result<()> {
         let (to_head, date) = (self.head.method == Method::Head, date::at(self.ring.now()));
-        answer.put(&mut self.outflow.buffer, to_head, close, &date);
+        let connection = match (close, self.head.version) {
+            (true, _) => Some("close"),
+            (false, Version::Http10) => Some("keep-alive"),
+            (false, Version::Http11) => None,
+        };
+        answer.put(&mut self.outflow.buffer, to_head, connection, &date);
         self.flush().await
     }
 
-    /// Ends a connection on which all was said. What is merely dropped looks like a cut to a TLS client.
+    /// Ends a connection on which all was said. What is merely dropped looks like a cut to a TLS client. A client that reads
+    /// slowly may be as slow with the end of its answer as with the rest.
     pub async fn close(&self) {
-        let due = self.ring.now() + self.limits.linger_max;
-        let _ = by(&self.ring, Some(due), self.stream.finish()).await; // however it ends, the connection goes
+        let wait = self.limits.stream_idle_timeout;
+        let due = (!wait.is_zero()).then(|| self.ring.now() + wait);
+        let _ = by(&self.ring, due, self.stream.finish()).await; // however it ends, the connection goes
     }
 
     /// Ends a connection on which the client may still be sending: if we just closed, the kernel would

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use ring::{Chunk, Ring, Tick, Within};
 
 use super::codec::{Malformed, Parsed};
-use super::limits::{COPY_BYTES_MAX, HEAD_BYTES_MAX, REQUEST_LINE_BYTES_MAX};
+use super::limits::{COPY_BYTES_MAX, HEAD_LOOK_BYTES, REQUEST_LINE_BYTES_MAX};
 use crate::tls::Pipe;
 
 /// What has arrived.
@@ -64,7 +64,17 @@ impl Inflow {
     pub async fn head(
         &mut self,
         stream: &impl Pipe,
+        parse: impl FnMut(&[u8]) -> Parsed,
+    ) -> Result<Chunk, HeadFault> {
+        self.head_noting(stream, parse, || ()).await
+    }
+
+    /// The same; `incomplete` is called for bytes that came and were not the head's last.
+    pub async fn head_noting(
+        &mut self,
+        stream: &impl Pipe,
         mut parse: impl FnMut(&[u8]) -> Parsed,
+        incomplete: impl Fn(),
     ) -> Result<Chunk, HeadFault> {
         loop {
             if !self.fill(stream).await.map_err(HeadFault::Broken)? {
@@ -90,6 +100,7 @@ impl Inflow {
             if self.pieces.is_empty() {
                 self.pieces.extend_from_slice(&std::mem::take(&mut self.held));
             }
+            incomplete();
         }
     }
 
@@ -98,7 +109,8 @@ impl Inflow {
     fn is_worth_a_look(&self) -> bool {
         let (before, after) = (self.pieces.len(), self.pieces.len() + self.held.len());
         before == 0
-            || [REQUEST_LINE_BYTES_MAX + 1, HEAD_BYTES_MAX].iter().any(|max| before < *max && after >= *max)
+            || (before..after).contains(&REQUEST_LINE_BYTES_MAX)
+            || before / HEAD_LOOK_BYTES != after / HEAD_LOOK_BYTES
             || memchr::memchr(b'\n', &self.held).is_some()
     }
 

@@ -53,7 +53,7 @@ impl Proxy {
     ) -> Result<(Place, Link), Refusal> {
         let backend = Arc::clone(refused.backend());
         let unreachable = || Refusal::Unreachable(backend.key.clone());
-        let mut head = RequestHead::default();
+        let mut head = RequestHead::rewritten();
         let (Some(peer), Parsed::Head { bytes }) = (again.peer, parse_request(again.written, &mut head))
         else {
             return Err(unreachable());

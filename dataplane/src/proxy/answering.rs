@@ -1,8 +1,9 @@
 //! The answer's way: from the instance to the client.
 
+use std::cell::Cell;
 use std::io;
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 use ring::{Chunk, Ring};
 
 use super::bond::put_cookie;
@@ -54,17 +55,24 @@ impl Answering<'_> {
             self.put_cookie();
             self.tell_timing();
             drop(head);
-            self.progress.answer_begins(self.ring.now());
+            self.progress.activity.answer_begins(self.ring.now());
             return if self.flush().await.is_ok() { Attempt::Switched } else { Attempt::Cut };
         }
-        self.progress.answer_begins(self.ring.now());
+        self.progress.activity.answer_begins(self.ring.now());
 
         let sent_before = self.out.bytes;
         let modern = self.request.version == Version::Http11;
         let chunked = modern && matches!(self.head.framing, Framing::Chunked | Framing::UntilClose);
-        let close = !self.request.keep_alive || self.seat.is_draining() || !self.progress.is_request_read();
+        let unbounded = !chunked && matches!(self.head.framing, Framing::Chunked | Framing::UntilClose);
+        let close = unbounded
+            || !self.request.keep_alive
+            || self.seat.is_draining()
+            || !self.progress.is_request_read();
+        if unbounded && self.client.set_reset_on_close(true).is_err() {
+            return Attempt::Cut; // the client is gone
+        }
         let date = Some(date::at(self.ring.now()));
-        let client = ForClient { chunked, close, websocket: false, date };
+        let client = ForClient { chunked, close, keep_alive: !modern && !close, websocket: false, date };
         put_response(&mut self.out.buffer, self.head.view(&head), client);
         self.put_cookie();
         self.tell_timing();
@@ -72,19 +80,25 @@ impl Answering<'_> {
 
         match self.body(chunked).await {
             Ok(()) => {}
-            // X-QP-02: a body whose length nobody was told ends here; another is seen to be cut.
-            Err(Stop::Late) if chunked => return self.end_late().await,
             // Nothing has left yet, so a whole answer still can.
-            Err(Stop::Instance) if self.out.bytes == sent_before => return self.failed(),
+            Err(Stop::Instance) if self.out.bytes == sent_before => {
+                if unbounded {
+                    let _ = self.client.set_reset_on_close(false); // an error: the client is gone
+                }
+                return self.failed();
+            }
             Err(Stop::Instance | Stop::Client | Stop::Late) => return Attempt::Cut,
         }
         if self.progress.is_sent() {
             *self.place = None;
         }
-        match self.end(close).await {
-            Ok(()) => Attempt::Done { status: self.head.status, close },
-            Err(_) => Attempt::Cut,
+        if self.end(close).await.is_err() {
+            return Attempt::Cut;
         }
+        if unbounded && self.client.set_reset_on_close(false).is_err() {
+            return Attempt::Cut;
+        }
+        Attempt::Done { status: self.head.status, close }
     }
 
     /// Sends the last bytes; few of them leave while the connection goes on to its next request. That shows as well if the client
@@ -111,14 +125,17 @@ impl Answering<'_> {
     /// The final answer's head; interim ones are passed on.
     async fn final_head(&mut self) -> Result<Chunk, Attempt> {
         let received_before = self.inflow.bytes;
+        // Interim responses and the beginning of a head are traffic of the instance.
+        let received = Cell::new(None);
         let mut interim = 0;
         let mut told_to_continue = !self.request.expects_continue;
         let continue_at = self.ring.now() + self.limits.continue_after;
         loop {
             let waits_for_us = !told_to_continue && !self.progress.is_body_begun();
-            let at = earlier(self.due.first_byte, waits_for_us.then_some(continue_at));
+            let at = earlier(self.due.head(received.get()), waits_for_us.then_some(continue_at));
             let (asked, head) = (self.request.method, &mut *self.head);
-            let parsed = self.inflow.head(self.up, |bytes| parse_response(bytes, asked, head));
+            let parse = |bytes: &[u8]| parse_response(bytes, asked, head);
+            let parsed = self.inflow.head_noting(self.up, parse, || received.set(Some(self.ring.now())));
             let bytes = match by(self.ring, at, parsed).await {
                 Ok(Ok(bytes)) => bytes,
                 Ok(Err(HeadFault::Malformed(why))) => {
@@ -132,9 +149,10 @@ impl Answering<'_> {
                     return Err(Attempt::Unread);
                 }
                 Ok(Err(_)) => return Err(self.failed()),
-                Err(_) if self.due.first_byte.is_some_and(|due| self.ring.now() >= due) => {
+                Err(_) if self.due.head(received.get()).is_some_and(|due| self.ring.now() >= due) => {
                     return Err(Attempt::Refused(Refusal::TimedOut));
                 }
+                Err(_) if !waits_for_us || self.ring.now() < continue_at => continue, // a part of the head came
                 Err(_) => {
                     // The instance is silent; many do not know the expectation. See `continue_after`.
                     told_to_continue = true;
@@ -149,6 +167,7 @@ impl Answering<'_> {
                 let foreign = self.head.status == 101 && !self.is_websocket(&bytes);
                 return if foreign { Err(self.failed()) } else { Ok(bytes) };
             }
+            received.set(Some(self.ring.now()));
             interim += 1;
             if interim > INTERIM_MAX {
                 return Err(self.failed());
@@ -164,7 +183,7 @@ impl Answering<'_> {
     }
 
     async fn body(&mut self, chunked: bool) -> Result<(), Stop> {
-        let mut reader = BodyReader::new(self.head.framing);
+        let mut reader = BodyReader::of_response(self.head.framing);
         loop {
             let step = relay::step(self.inflow, &mut reader, chunked, &mut self.out.buffer);
             match step.map_err(|_| Stop::Instance)? {
@@ -177,7 +196,9 @@ impl Answering<'_> {
                 Step::NeedBytes => {
                     self.flush().await.map_err(|_| Stop::Client)?;
                     let due = self.due.next_byte(self.ring);
-                    match by(self.ring, due, self.inflow.fill(self.up)).await {
+                    let filled = by(self.ring, due, self.inflow.fill(self.up)).await;
+                    self.progress.activity.received(self.ring.now());
+                    match filled {
                         Ok(Ok(_)) if self.due.is_over(self.ring) => return Err(Stop::Late),
                         Ok(Ok(true)) => {}
                         Ok(Ok(false)) if reader.may_close() => {
@@ -191,19 +212,6 @@ impl Answering<'_> {
                     }
                 }
             }
-        }
-    }
-
-    /// Ends a body in chunks whose time is up. What the instance may still say is for nobody.
-    async fn end_late(&mut self) -> Attempt {
-        self.inflow.ended = true;
-        let end = Chunk::from(Bytes::from_static(relay::LAST_CHUNK));
-        self.out.bytes += end.len() as u64;
-        // Not `self.send`: that holds to the request's total time, which is up.
-        let due = self.ring.now() + self.limits.stall_max;
-        match by(self.ring, Some(due), self.client.send(end)).await {
-            Ok(Ok(())) => Attempt::Done { status: self.head.status, close: true },
-            Ok(Err(_)) | Err(_) => Attempt::Cut,
         }
     }
 
@@ -222,9 +230,9 @@ impl Answering<'_> {
 
     async fn send(&mut self, bytes: Chunk) -> io::Result<()> {
         self.out.bytes += bytes.len() as u64;
-        let due = earlier(self.due.total, Some(self.ring.now() + self.limits.stall_max));
         self.progress.silence.end();
-        let sent = by(self.ring, due, self.client.send(bytes)).await;
+        let (activity, send) = (&self.progress.activity, self.client.send(bytes));
+        let sent = activity.send(self.ring, self.due.total, send).await;
         self.progress.silence.begin(self.ring.now());
         sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }

@@ -9,7 +9,11 @@ use crate::table::{Ask, Bond, Cookie, Mirror, Route, Split};
 /// Copies are of what the route divides itself: what was sent to a branch was meant for there.
 pub(super) fn bond(route: &Route, splits: &[Split], ask: &Ask<'_>, rng: &mut Rng) -> Bond {
     let (Some(manners), Some(request)) = (&route.manners, ask.request) else { return Bond::default() };
-    let bond = manners.sticky.as_ref().map(|sticky| sticky.bind(request, || rng.u64(..))).unwrap_or_default();
+    let bond = manners
+        .sticky
+        .as_ref()
+        .map(|sticky| sticky.bind(request, !ask.plain, || rng.u64(..)))
+        .unwrap_or_default();
     let mut drawn = |mirror: &Mirror| {
         route.divides_by(splits) && !request.head.wants_websocket && rng.u8(..100) < mirror.percent
     };

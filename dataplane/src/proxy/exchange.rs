@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ring::{Chunk, Ring, Tick};
 
+use super::activity::{Activity, IdleTimeouts};
 use super::afresh::Again;
 use super::answering::Answering;
 use super::beside::beside;
@@ -90,6 +91,11 @@ impl Due {
         self.total.is_some_and(|total| ring.now() >= total)
     }
 
+    /// For the rest of a response's head, of which bytes came `last` then, be they of an interim response.
+    pub(super) fn head(&self, last: Option<Tick>) -> Option<Tick> {
+        last.map_or(self.first_byte, |last| self.after(last))
+    }
+
     /// For the next byte of an answer that has begun.
     pub(super) fn next_byte(&self, ring: &Ring) -> Option<Tick> {
         self.after(ring.now())
@@ -141,7 +147,7 @@ pub(super) async fn exchange(connection: &mut Connection, mut head: Chunk) -> En
     let mut sends = 0;
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
-        connection.note.answered = request.progress.answered();
+        connection.note.answered = request.progress.activity.answered();
         match ended {
             Attempt::Done { status, close } => {
                 let request_read = request.progress.is_request_read();
@@ -202,9 +208,10 @@ impl Request {
         body: BodyReader,
         started: Tick,
     ) -> Self {
+        let activity = Activity::new(IdleTimeouts::of(&proxy.limits, &place.backend().timeouts));
         Self {
             tape: Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &wire, head_bytes),
-            progress: Progress::new(&body, wire.len() > head_bytes),
+            progress: Progress::new(&body, wire.len() > head_bytes, activity),
             due: Due::new(started, &place.backend().timeouts),
             timing: None,
             meant: None,

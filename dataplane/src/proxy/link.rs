@@ -11,8 +11,10 @@ use ring::Tick;
 use super::exchange::Due;
 use super::{Choice, Place, Proxy, Refusal, Wish};
 use crate::h2::client::Turn;
+use crate::http::client::To;
 use crate::http::pool::{PoolKey, Upstream};
 use crate::table::{Backend, Endpoint, Protocol};
+use crate::target_policy::TargetRefused;
 
 /// Between two lines of the log about instances that are not trusted: each request meets them.
 const DISTRUST_TOLD_EVERY: Duration = Duration::from_secs(10);
@@ -44,6 +46,8 @@ impl Link {
 #[derive(Default)]
 pub(super) struct Distrust {
     why: Option<Box<str>>,
+    /// The target policy refused the last address, which was not connected to at all.
+    refused: Option<TargetRefused>,
 }
 
 impl Distrust {
@@ -51,11 +55,20 @@ impl Distrust {
         if why.kind() == io::ErrorKind::InvalidData {
             self.why = Some(why.to_string().into());
         }
+        self.refused = TargetRefused::of(why).copied().or(self.refused);
     }
 
     /// Puts the reason where it only says that nobody was reached.
     pub(super) fn explain(&self, proxy: &Proxy, refusal: Refusal) -> Refusal {
         match (refusal, &self.why) {
+            (Refusal::Unreachable(key), _) if let Some(refused) = self.refused => {
+                let now = proxy.ring.now();
+                if proxy.refusal_told.get().is_none_or(|told| now - told >= DISTRUST_TOLD_EVERY) {
+                    proxy.refusal_told.set(Some(now));
+                    tracing::warn!(backend = %key, "request not sent: {refused}");
+                }
+                Refusal::TargetRefused(key)
+            }
             (Refusal::Unreachable(key), Some(why)) => {
                 let now = proxy.ring.now();
                 if proxy.distrust_told.get().is_none_or(|told| now - told >= DISTRUST_TOLD_EVERY) {
@@ -92,13 +105,16 @@ impl Proxy {
         protocol: Protocol,
         due: Option<Tick>,
     ) -> io::Result<Link> {
-        let (to, trust) = (endpoint.address, backend.trust.as_ref());
+        let trust = backend.trust.as_ref();
+        let Endpoint { id, address, unrestricted, .. } = *endpoint;
+        let key = PoolKey::Endpoint(id);
         let link = match protocol {
             // Boxed: few requests open a connection, and every one would have room for a handshake by TLS.
             Protocol::Http1 => {
-                Link::Http1(Box::pin(self.client.open(to, trust.map(Arc::as_ref), due)).await?)
+                let to = To { address, key, trust: trust.map(Arc::as_ref), unrestricted };
+                Link::Http1(Box::pin(self.client.open(to, due)).await?)
             }
-            Protocol::H2c => Link::Http2(Box::pin(self.h2_client.open(endpoint.id, to, trust, due)).await?),
+            Protocol::H2c => Link::Http2(Box::pin(self.h2_client.open(endpoint, trust, due)).await?),
         };
         Ok(self.counted(endpoint, link))
     }

@@ -112,7 +112,7 @@ struct Copy {
 
 impl Copy {
     async fn send(self, proxy: &Rc<Proxy>) {
-        let mut head = RequestHead::default();
+        let mut head = RequestHead::rewritten();
         let Parsed::Head { .. } = parse_request(&self.head, &mut head) else { return }; // we wrote it ourselves
         let mut backend = None;
         let answer = replay::replay(proxy, &self.mirror.host, (&head, &self.head), self.body, &mut backend);

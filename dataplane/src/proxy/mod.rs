@@ -4,6 +4,7 @@
 //! [`pick`] a backend and an instance, or wait for one ([`waiting`], `place`), send, answer, streaming
 //! both ways. Reasons for an answer of our own are in [`refusal`](Refusal).
 
+mod activity;
 mod afresh;
 mod answering;
 mod beside;
@@ -50,6 +51,7 @@ use crate::publish::{Reader, Tables};
 use crate::signal::Signals;
 use crate::spans;
 use crate::table::{Ask, Backend, HTTPS_PORT, Route, Table, WhenEmpty, host_name};
+use crate::target_policy::TargetPolicy;
 use note::Note;
 use outliers::Outliers;
 use sheet::Sheets;
@@ -61,6 +63,8 @@ pub struct Proxy {
     pub client: Client,
     /// ... to instances that speak HTTP/2.
     pub h2_client: crate::h2::client::Client,
+    /// Which addresses users may have requests sent to.
+    pub targets: Arc<TargetPolicy>,
     pub limits: Rc<HttpLimits>,
     pub roster: Rc<Roster>,
     pub counters: Arc<CoreCounters>,
@@ -88,6 +92,8 @@ pub struct Proxy {
     pub(crate) spare: Spare,
     /// When the log last had it that an instance is not trusted.
     distrust_told: Cell<Option<Tick>>,
+    /// ... and that the target policy refused one.
+    refusal_told: Cell<Option<Tick>>,
 }
 
 /// What a proxy is made from.
@@ -97,6 +103,7 @@ pub struct Parts {
     pub signals: Signals,
     pub counters: Arc<CoreCounters>,
     pub limits: HttpLimits,
+    pub targets: Arc<TargetPolicy>,
     pub room: RoomLimits,
     /// Where this core's chance comes from: the same seed picks the same way.
     pub seed: u64,
@@ -107,8 +114,9 @@ impl Proxy {
     pub fn new(parts: Parts) -> Rc<Self> {
         let number = parts.tables.add_bell(parts.ring.remote());
         Rc::new(Self {
-            client: Client::new(&parts.ring, &parts.limits),
-            h2_client: crate::h2::client::Client::new(&parts.ring, &parts.limits),
+            client: Client::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),
+            h2_client: crate::h2::client::Client::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),
+            targets: parts.targets,
             ring: parts.ring,
             limits: Rc::new(parts.limits),
             roster: Rc::default(),
@@ -123,6 +131,7 @@ impl Proxy {
             room: RefCell::new(WaitingRoom::new(parts.room)),
             outliers: RefCell::default(),
             distrust_told: Cell::default(),
+            refusal_told: Cell::default(),
             spans: OnceCell::new(),
             spare: Spare::default(),
             version_seen: Cell::new(0),

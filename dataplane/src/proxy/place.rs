@@ -378,6 +378,7 @@ mod tests {
             signals: Signals::new(|| {}),
             counters: Arc::default(),
             limits: HttpLimits::default(),
+            targets: Arc::default(),
             room: RoomLimits::default(),
             seed: 1,
         })

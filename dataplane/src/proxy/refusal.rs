@@ -53,6 +53,8 @@ pub enum Refusal {
     Patience(Box<str>),
     /// No instance took the connection.
     Unreachable(Box<str>),
+    /// The target policy refuses all addresses of this backend.
+    TargetRefused(Box<str>),
     /// The instances did not prove to be whom they should be, or broke the rules of TLS.
     Untrusted(Box<str>, Box<str>),
     /// The instance took the request and gave no answer.
@@ -71,7 +73,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The reasons' names in metrics, in the order of [`Refusal::index`].
-    pub const REASONS: [&'static str; 24] = [
+    pub const REASONS: [&'static str; 25] = [
         "malformed",
         "head_stalled",
         "body_stalled",
@@ -96,6 +98,7 @@ impl Refusal {
         "untrusted",
         "probed_for_health",
         "last_hop",
+        "target_refused",
     ];
 
     /// What we do not do, whatever the route says.
@@ -137,6 +140,7 @@ impl Refusal {
             Self::Untrusted(..) => 21,
             Self::Well => 22,
             Self::LastHop(_) => 23,
+            Self::TargetRefused(_) => 24,
         }
     }
 
@@ -160,6 +164,7 @@ impl Refusal {
             | Self::Patience(_)
             | Self::Draining => 503,
             Self::Unreachable(_)
+            | Self::TargetRefused(_)
             | Self::Untrusted(..)
             | Self::InstanceFailed(_)
             | Self::InstanceReset(..)
@@ -221,6 +226,12 @@ impl fmt::Display for Refusal {
             Self::RoomFull => f.write_str("too many requests wait for an instance"),
             Self::Patience(backend) => write!(f, "no instance of {backend} became ready in time"),
             Self::Unreachable(backend) => write!(f, "no instance of {backend} accepts connections"),
+            Self::TargetRefused(backend) => {
+                write!(
+                    f,
+                    "the target policy refuses the address of {backend}; the log of the appliance names it"
+                )
+            }
             Self::Untrusted(backend, why) => write!(f, "no instance of {backend} is to be trusted: {why}"),
             Self::InstanceFailed(backend) => {
                 write!(f, "the instance of {backend} closed the connection without an answer")

@@ -4,16 +4,17 @@ use std::cell::Cell;
 use std::future::pending;
 
 use bytes::Bytes;
-use ring::{Chunk, Ring, Tick};
+use ring::{Chunk, Ring};
 
 use super::Refusal;
+use super::activity::Activity;
 use super::exchange::Attempt;
 use super::mirror::Recording;
 use super::watch::{Silence, watch};
 use crate::http::codec::BodyReader;
 use crate::http::limits::HttpLimits;
 use crate::http::relay::{self, Step};
-use crate::http::wire::{Inflow, Outflow, by};
+use crate::http::wire::{Inflow, Outflow};
 use crate::tls::{Pipe, Wire};
 
 /// What the two directions of an exchange know of each other.
@@ -24,20 +25,19 @@ pub(super) struct Progress {
     sent: Cell<bool>,
     /// The first byte of the body has come, so the client does not wait for `100 Continue`.
     body_begun: Cell<bool>,
-    /// When the head of the final answer came.
-    answered: Cell<Option<Tick>>,
+    pub(super) activity: Activity,
     /// Towards the client.
     pub(super) silence: Silence,
 }
 
 impl Progress {
-    pub(super) fn new(body: &BodyReader, body_begun: bool) -> Self {
+    pub(super) fn new(body: &BodyReader, body_begun: bool, activity: Activity) -> Self {
         let done = body.is_done();
         Self {
             request_read: done.into(),
             sent: false.into(),
             body_begun: body_begun.into(),
-            answered: None.into(),
+            activity,
             silence: Silence::default(),
         }
     }
@@ -52,14 +52,6 @@ impl Progress {
 
     pub(super) fn is_body_begun(&self) -> bool {
         self.body_begun.get()
-    }
-
-    pub(super) fn answer_begins(&self, now: Tick) {
-        self.answered.set(Some(now));
-    }
-
-    pub(super) fn answered(&self) -> Option<Tick> {
-        self.answered.get()
     }
 }
 
@@ -99,7 +91,7 @@ impl Sending<'_> {
             }
             Err(Stop::Instance) => pending().await,
             Err(Stop::ClientGone) => Attempt::Cut,
-            Err(Stop::With(_)) if self.progress.answered.get().is_some() => Attempt::Cut,
+            Err(Stop::With(_)) if self.progress.activity.answered().is_some() => Attempt::Cut,
             Err(Stop::With(refusal)) => Attempt::Refused(refusal),
         }
     }
@@ -129,8 +121,7 @@ impl Sending<'_> {
 
     /// The next bytes of the body.
     async fn more(&mut self) -> Result<(), Stop> {
-        let due = self.ring.now() + self.limits.stall_max;
-        match by(self.ring, Some(due), self.inflow.fill(self.client)).await {
+        match self.progress.activity.body(self.ring, self.inflow.fill(self.client)).await {
             Ok(Ok(true)) => {
                 self.progress.body_begun.set(true);
                 Ok(())
@@ -156,8 +147,7 @@ impl Sending<'_> {
     }
 
     async fn put(&self, bytes: Chunk) -> Result<(), Stop> {
-        let due = self.ring.now() + self.limits.stall_max;
-        match by(self.ring, Some(due), self.up.send(bytes)).await {
+        match self.progress.activity.send(self.ring, None, self.up.send(bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Stop::Instance),
             Err(_) => Err(Stop::With(Refusal::TimedOut)),

@@ -30,7 +30,7 @@ pub(super) struct Course<'a> {
     pub(super) seat: &'a Seat,
     /// Masks the goodbye to the instance.
     pub(super) key: [u8; 4],
-    /// The route's limits; 101 and its head are no word of the instance.
+    /// The route's limits; the 101 is the first word of the instance.
     pub(super) due: Due,
 }
 
@@ -52,12 +52,13 @@ pub(super) async fn between(
     let Course { ring, limits, seat, key, due } = *course;
     let Upstream { stream: instance, inflow: from_instance, .. } = &mut *upstream;
     let (leaving, last) = (Cell::new(false), Cell::new(ring.now()));
-    let state = State { ring, limits, due, leaving, last, heard: Cell::new(None) };
+    let heard = Cell::new(ring.now());
+    let state = State { ring, limits, due, leaving, last, heard };
     let to_client = Cell::new(0);
     let up = one_way(&state, inflow, client, instance, Chunk::from(going_away_masked(key)), None);
     let down = one_way(&state, from_instance, instance, client, Chunk::from(GOING_AWAY), Some(&to_client));
 
-    let mut both = pin!(both(up, down));
+    let mut both = pin!(both(up, down, &state.leaving));
     loop {
         let due = state.due();
         let event = poll_fn(|cx| {
@@ -91,8 +92,8 @@ struct State<'a> {
     leaving: Cell<bool>,
     /// When something passed, or when the leaving began.
     last: Cell<Tick>,
-    /// When the instance said something.
-    heard: Cell<Option<Tick>>,
+    /// When the instance said something: its 101 at first.
+    heard: Cell<Tick>,
 }
 
 impl State<'_> {
@@ -107,11 +108,7 @@ impl State<'_> {
             return self.last.get() + self.limits.linger_max;
         }
         let silent = self.last.get() + self.limits.tunnel_idle_max;
-        let late = match self.heard.get() {
-            Some(heard) => self.due.after(heard),
-            None => self.due.first_byte,
-        };
-        earlier(Some(silent), late).unwrap_or(silent)
+        earlier(Some(silent), self.due.after(self.heard.get())).unwrap_or(silent)
     }
 }
 
@@ -145,7 +142,7 @@ async fn one_way(
                 frames.pass(&inflow.held);
                 state.last.set(state.ring.now());
                 if passed.is_some() {
-                    state.heard.set(Some(state.ring.now()));
+                    state.heard.set(state.ring.now());
                 }
                 std::mem::take(&mut inflow.held)
             }
@@ -167,12 +164,21 @@ async fn send(state: &State<'_>, to: &impl Pipe, bytes: Chunk, passed: Option<&C
     if let Some(passed) = passed {
         passed.set(passed.get() + bytes.len() as u64);
     }
-    let due = state.ring.now() + state.limits.stall_max;
-    by(state.ring, Some(due), to.send(bytes)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    // A reader may pause for as long as the tunnel may be silent; the tunnel's own timer ends both.
+    to.send(bytes).await?;
+    if !state.leaving.get() {
+        state.last.set(state.ring.now());
+    }
+    Ok(())
 }
 
-/// Runs both to their ends; a broken one ends the other.
-async fn both(one: impl Future<Output = io::Result<()>>, other: impl Future<Output = io::Result<()>>) {
+/// Runs both to their ends; a broken one ends the other. Once goodbyes are said it does not: a client whose connection is
+/// closed while it still sends is reset, and may lose the goodbye that it has not read.
+async fn both(
+    one: impl Future<Output = io::Result<()>>,
+    other: impl Future<Output = io::Result<()>>,
+    leaving: &Cell<bool>,
+) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let (mut one_done, mut other_done) = (false, false);
     poll_fn(|cx| {
@@ -182,7 +188,7 @@ async fn both(one: impl Future<Output = io::Result<()>>, other: impl Future<Outp
         ] {
             if !*done && let Poll::Ready(ended) = polled.poll(cx) {
                 *done = true;
-                if ended.is_err() {
+                if ended.is_err() && !leaving.get() {
                     return Poll::Ready(());
                 }
             }

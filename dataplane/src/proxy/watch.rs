@@ -52,6 +52,8 @@ pub(super) async fn gone(client: &Wire, inflow: &mut Inflow) {
             Ok(false) | Err(_) => return,
         }
     }
+    // A client that goes on sending would fill buffers that are for those who are served.
+    client.suspend();
     if client.hung_up().await.is_err() {
         pending().await // nobody can tell
     }

@@ -17,6 +17,8 @@ pub struct Endpoint {
     pub load: Arc<EndpointLoad>,
     /// Where it comes from, if it is somebody's. Boxed: addresses, of which there are many, are nobody's.
     pub born: Option<Box<Born>>,
+    /// The operator named the address (`--route`), or it is a listener of ours by its name: the target policy is not asked.
+    pub unrestricted: bool,
 }
 
 /// What is known of an instance that was started for us.
@@ -44,7 +46,13 @@ impl Endpoint {
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), born: None }
+        Self {
+            id: NEXT.fetch_add(1, Relaxed),
+            address,
+            load: Arc::default(),
+            born: None,
+            unrestricted: false,
+        }
     }
 
     /// What is spoken to it, where its backend says `usual`; `upgrades`: for a WebSocket. An instance that was found to

@@ -47,12 +47,16 @@ pub struct Bond {
 
 /// A cookie to be issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cookie(u64);
+pub struct Cookie {
+    number: u64,
+    /// The request came by TLS, so the browser is to send it by TLS only.
+    secure: bool,
+}
 
 impl Sticky {
-    /// The request's key; `chance` becomes a new client's cookie.
+    /// The request's key; `chance` becomes a new client's cookie. `secure`: the request came by TLS.
     #[must_use]
-    pub fn bind(&self, request: RequestView<'_>, chance: impl FnOnce() -> u64) -> Bond {
+    pub fn bind(&self, request: RequestView<'_>, secure: bool, chance: impl FnOnce() -> u64) -> Bond {
         let found = match self {
             Self::Header(name) => request.field(name),
             Self::Cookie(name) => cookie(request, name),
@@ -61,7 +65,7 @@ impl Sticky {
         match (found.filter(|value| !value.is_empty()), self) {
             (Some(value), _) => Bond { key: Some(hash(value)), ..Bond::default() },
             (None, Self::Issued) => {
-                let cookie = Cookie(chance());
+                let cookie = Cookie { number: chance(), secure };
                 Bond { key: Some(hash(&cookie.digits())), cookie: Some(cookie), mirror: None }
             }
             (None, _) => Bond::default(),
@@ -72,7 +76,7 @@ impl Sticky {
 impl Cookie {
     fn digits(self) -> [u8; 16] {
         let mut digits = [0; 16];
-        hex::put(&mut digits, self.0.into());
+        hex::put(&mut digits, self.number.into());
         digits
     }
 
@@ -80,7 +84,8 @@ impl Cookie {
     /// leads to the same version as before.
     #[must_use]
     pub fn value(self) -> Vec<u8> {
-        [STICKY_COOKIE.as_bytes(), b"=", &self.digits(), b"; Path=/; HttpOnly; SameSite=Lax"].concat()
+        let secure: &[u8] = if self.secure { b"; Secure" } else { b"" };
+        [STICKY_COOKIE.as_bytes(), b"=", &self.digits(), b"; Path=/; HttpOnly; SameSite=Lax", secure].concat()
     }
 }
 
@@ -122,7 +127,15 @@ mod tests {
         let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut head = RequestHead::default();
         assert!(matches!(parse_request(text.as_bytes(), &mut head), Parsed::Head { .. }), "{text}");
-        sticky.bind(head.view(text.as_bytes()), || 0x0123_4567_89ab_cdef)
+        sticky.bind(head.view(text.as_bytes()), false, || 0x0123_4567_89ab_cdef)
+    }
+
+    #[test]
+    fn cookie_issued_by_tls_is_secure() {
+        for (secure, ends) in [(false, "; SameSite=Lax"), (true, "; SameSite=Lax; Secure")] {
+            let value = Cookie { number: 7, secure }.value();
+            assert!(value.ends_with(ends.as_bytes()), "{value:?}");
+        }
     }
 
     #[test]

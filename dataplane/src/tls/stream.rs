@@ -157,6 +157,11 @@ impl TlsStream {
         self.stream.hung_up().await
     }
 
+    /// As [`Stream::suspend`].
+    pub fn suspend(&self) {
+        self.stream.suspend();
+    }
+
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }

@@ -55,6 +55,14 @@ impl Wire {
         }
     }
 
+    /// Receives nothing more before the next `recv`, and holds none of the receive buffers.
+    pub fn suspend(&self) {
+        match self {
+            Self::Plain(stream) => stream.suspend(),
+            Self::Tls(stream) => stream.suspend(),
+        }
+    }
+
     /// Resolves once the peer has finished, or the connection is broken, whatever of it has still to be received.
     pub async fn hung_up(&self) -> io::Result<()> {
         match self {
@@ -68,6 +76,15 @@ impl Wire {
         match self {
             Self::Plain(stream) => stream.post(bytes),
             Self::Tls(_) => Err(bytes),
+        }
+    }
+
+    /// Whether dropping the connection resets it: for a message whose end is the connection's. With TLS a connection that
+    /// ends without `close_notify` shows that already.
+    pub fn set_reset_on_close(&self, resets: bool) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.set_reset_on_close(resets),
+            Self::Tls(_) => Ok(()),
         }
     }
 

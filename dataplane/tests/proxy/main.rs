@@ -4,7 +4,9 @@
 mod afresh;
 mod answers;
 mod bodies;
+mod cut;
 mod house;
+mod idle;
 mod judged;
 mod life;
 mod manners;

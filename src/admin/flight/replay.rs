@@ -14,6 +14,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use dataplane::events::filter::steps::Steps;
 use dataplane::events::filter::wants;
 use dataplane::events::record::{Place, Record, addressed};
 use dataplane::table::{Subscriber, Table};
@@ -183,8 +184,9 @@ impl Copier<'_> {
                 record if self.arrives => record.arrived_at(at_ms),
                 record => record,
             };
-            let is_wanted =
-                |record: &Record| !record.is_addressed && wants(&self.reader.filter, &seen(record));
+            let is_wanted = |record: &Record| {
+                !record.is_addressed && wants(&self.reader.filter, &seen(record), &Steps::default())
+            };
             self.copy(place, payload, is_wanted)
         })?;
         Ok(())

@@ -33,6 +33,9 @@ pub(super) fn named<'t>(table: &'t Table, name: &str) -> Result<Whom<'t>> {
         Some((kind @ ("trigger" | "subscription"), label)) if label.contains('/') => (Some(kind), label),
         _ => (None, name),
     };
+    if !label.contains('/') {
+        bail!("{name:?} has no namespace: write NAMESPACE/NAME, as in default/{name}");
+    }
     let mut found = all(table)
         .filter(|whom| *whom.subscriber.label == *label && kind.is_none_or(|kind| kind == whom.kind()));
     match (found.next(), found.next()) {
@@ -40,6 +43,8 @@ pub(super) fn named<'t>(table: &'t Table, name: &str) -> Result<Whom<'t>> {
         (Some(_), Some(_)) => {
             bail!("{label} is a Trigger and a Subscription: write trigger/{label} or subscription/{label}")
         }
-        (None, _) => bail!("there is no subscriber {name}: is it Ready?"),
+        (None, _) => bail!(
+            "there is no Trigger or Subscription {name} that is Ready: `kubectl get triggers,subscriptions -A` lists them"
+        ),
     }
 }

@@ -74,7 +74,7 @@ pub(super) fn tell(client: &Client) -> Result<Report> {
 
 /// Progress goes to stderr, so that stdout holds the report alone.
 fn step(what: &str) {
-    eprintln!("demo: {what} …");
+    complain!("demo: {what} …");
 }
 
 fn split(client: &Client) -> Result<(usize, usize, Duration)> {

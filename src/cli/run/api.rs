@@ -14,11 +14,15 @@ use control::access::tokens::Tokens;
 use control::api::door::{self, Door, Papers};
 use control::api::serve::serve;
 use control::api::{Audit, Believed, Signer, Surroundings};
+use control::cross_origin::{CrossOriginProtection, Listener, OwnHosts, Rejections};
+use control::expiry::Expiries;
 use futures_util::future;
+use jiff::Timestamp;
 
-use super::outward;
+use super::control::Parts;
+use super::{hosts, outward};
 use crate::cli::kubeconfig::{self, Authority};
-use crate::config::Config;
+use crate::config::{Config, HostRule};
 
 /// Below the data folder: what only the API may read.
 const FOLDER: &str = "api";
@@ -29,6 +33,9 @@ const OWN_TOKEN: &str = "own.token";
 pub(super) fn signer(config: &Config) -> Result<Arc<Signer>> {
     let folder = config.data.join(FOLDER);
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    // Whatever lies in it says who somebody is.
+    std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+        .with_context(|| folder.display().to_string())?;
     let key = folder.join(KEY);
     Ok(Arc::new(Signer::open(&key).with_context(|| key.display().to_string())?))
 }
@@ -36,7 +43,7 @@ pub(super) fn signer(config: &Config) -> Result<Arc<Signer>> {
 /// What `DATA/api/kubeconfig` says who uses it, where coming from this host says nothing. Like that file it is a
 /// convenience: a disk that is full keeps nobody from starting.
 fn own_token(config: &Config) -> Option<String> {
-    if config.api.ip().is_loopback() {
+    if config.api.ip().is_loopback() && !config.api_authenticate {
         return None;
     }
     let path = config.data.join(FOLDER).join(OWN_TOKEN);
@@ -61,7 +68,7 @@ impl Given {
             None => Tokens::default(),
         };
         if config.api_tls && config.kubeconfig.is_none() {
-            door::check(&papers(config, config.api)).map_err(|why| without_tls(&why))?;
+            door::check(&papers(config, config.api, Arc::default())).map_err(|why| without_tls(&why))?;
         }
         let audit = match &config.api_audit_log {
             Some(path) => {
@@ -80,14 +87,29 @@ impl Given {
     }
 }
 
+/// Whether what the API makes itself in the data folder is there and good, or can be made.
+pub(super) fn check_made(config: &Config) -> Result<()> {
+    if config.kubeconfig.is_some() {
+        return Ok(());
+    }
+    signer(config)?;
+    let mut papers = papers(config, config.api, Arc::default());
+    if let Some(maker) = papers.made_by.take().filter(|_| config.api_tls) {
+        maker.renew(Timestamp::now()).map_err(|why| without_tls(&why))?;
+        door::check(&papers).map_err(|why| without_tls(&why))?;
+    }
+    Ok(())
+}
+
 fn without_tls(why: &str) -> anyhow::Error {
     anyhow!("the API cannot speak TLS: {why}")
 }
 
 /// What the API is given of the appliance around it.
-pub(super) fn surroundings(config: &Config, signer: Arc<Signer>, given: Given) -> Surroundings {
-    let Given { tokens, audit } = given;
+pub(super) fn surroundings(parts: &Parts, signer: Arc<Signer>) -> Surroundings {
+    let (config, Given { tokens, audit }) = (&parts.config, parts.given.clone());
     Surroundings {
+        readiness: Some(parts.health.readiness()),
         instances: Some(config.data.join("instances")),
         believed: Believed { tokens, own: own_token(config), signer: Some(signer) },
         audit,
@@ -96,14 +118,24 @@ pub(super) fn surroundings(config: &Config, signer: Arc<Signer>, given: Given) -
 
 /// A bound listener that knows how to speak.
 enum Entrance {
-    Plain(tokio::net::TcpListener),
+    /// `is_trusted`: its callers are on this host, and count as the operator.
+    Plain {
+        listener: tokio::net::TcpListener,
+        is_trusted: bool,
+    },
     Tls(Box<Door>),
     Socket(tokio::net::UnixListener),
 }
 
+/// What is told of the API's listeners.
+pub(super) struct Reports<'a> {
+    pub(super) rejections: &'a Arc<Rejections>,
+    pub(super) expiries: &'a Arc<Expiries>,
+}
+
 /// All ways in.
 pub(super) struct Entrances {
-    all: Vec<Entrance>,
+    all: Vec<(Entrance, CrossOriginProtection)>,
     /// The certificate (PEM) of the authority that the API made itself; empty where it has none.
     authority: String,
 }
@@ -113,29 +145,39 @@ impl Entrances {
         tcp: Option<TcpListener>,
         socket: Option<UnixListener>,
         config: &Config,
+        reports: &Reports<'_>,
     ) -> Result<Self> {
         let mut all = Vec::new();
         let mut made_by = String::new();
         if let Some(listener) = tcp {
             let at = listener.local_addr().context("api")?;
             let listener = tokio::net::TcpListener::from_std(listener).context("api")?;
+            let mut hosts = hosts::own(config, at.ip());
             let (entrance, authority) = if config.api_tls {
-                let papers = papers(config, at);
+                let papers = papers(config, at, Arc::clone(reports.expiries));
                 let maker = papers.made_by.clone();
                 let door = Door::open(listener, papers).map_err(|why| without_tls(&why))?;
+                hosts.extend(door.names());
                 let made = maker.map(|maker| std::fs::read_to_string(maker.ca())).transpose()?;
                 (Entrance::Tls(Box::new(door)), made.map_or(Authority::Known, Authority::Made))
             } else {
-                (Entrance::Plain(listener), Authority::Plain)
+                (Entrance::Plain { listener, is_trusted: !config.api_authenticate }, Authority::Plain)
             };
-            all.push(entrance);
+            let (hosts, rejections) = (OwnHosts::new(at.ip(), hosts), Arc::clone(reports.rejections));
+            all.push((
+                entrance,
+                CrossOriginProtection::new(Listener::Api, config.api_tls, hosts, rejections),
+            ));
             leave_kubeconfig(config, at, &authority);
             if let Authority::Made(pem) = authority {
                 made_by = pem;
             }
         }
         if let Some(listener) = socket {
-            all.push(Entrance::Socket(tokio::net::UnixListener::from_std(listener).context("api-socket")?));
+            let listener = tokio::net::UnixListener::from_std(listener).context("api-socket")?;
+            let rejections = Arc::clone(reports.rejections);
+            let protection = CrossOriginProtection::of_socket(Listener::ApiSocket, rejections);
+            all.push((Entrance::Socket(listener), protection));
         }
         Ok(Self { all, authority: made_by })
     }
@@ -150,32 +192,39 @@ impl Entrances {
     where
         U: Future<Output = ()>,
     {
-        future::join_all(self.all.into_iter().map(|one| one.serve(router.clone(), until()))).await;
+        let serve = |(one, protection): (Entrance, _)| one.serve(router.clone(), protection, until());
+        future::join_all(self.all.into_iter().map(serve)).await;
     }
 }
 
 impl Entrance {
-    async fn serve(self, router: Router, until: impl Future<Output = ()>) {
+    async fn serve(self, router: Router, protection: CrossOriginProtection, until: impl Future<Output = ()>) {
         match self {
-            Self::Plain(listener) => serve(listener, router, door::by_address, until).await,
-            Self::Tls(door) => serve(*door, router, |_, peer| peer.clone(), until).await,
-            Self::Socket(listener) => serve(listener, router, door::by_user, until).await,
+            Self::Plain { listener, is_trusted: true } => {
+                serve(listener, router, protection, door::by_address, until).await;
+            }
+            Self::Plain { listener, is_trusted: false } => {
+                serve(listener, router, protection, door::by_token, until).await;
+            }
+            Self::Tls(door) => serve(*door, router, protection, |_, peer| peer.clone(), until).await,
+            Self::Socket(listener) => serve(listener, router, protection, door::by_user, until).await,
         }
     }
 }
 
 /// The certificate that was given, or one of our own making.
-fn papers(config: &Config, at: SocketAddr) -> Papers {
-    let clients = config.api_client_ca.clone();
-    match &config.api_tls_cert {
-        Some(pair) => {
-            Papers { certificate: pair.certificate.clone(), key: pair.key.clone(), clients, made_by: None }
-        }
+fn papers(config: &Config, at: SocketAddr, expiries: Arc<Expiries>) -> Papers {
+    let (certificate, key, made_by) = match &config.api_tls_cert {
+        Some(pair) => (pair.certificate.clone(), pair.key.clone(), None),
         None => {
-            let maker = SelfMade::new(&config.data.join(FOLDER), &names(at.ip()));
-            Papers { certificate: maker.server(), key: maker.server(), clients, made_by: Some(maker) }
+            let mut names = names(at.ip());
+            names.extend(config.allowed_hosts.iter().map(|HostRule(host)| host.clone()));
+            let maker = SelfMade::new(&config.data.join(FOLDER), &names);
+            (maker.server(), maker.server(), Some(maker))
         }
-    }
+    };
+    let (clients, authenticates) = (config.api_client_ca.clone(), config.api_authenticate);
+    Papers { certificate, key, clients, made_by, authenticates, expiries }
 }
 
 /// Where clients may meet us, as far as this host knows.

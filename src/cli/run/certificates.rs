@@ -6,17 +6,21 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use control::bounded;
+use control::expiry::{Expiries, Source};
+use control::publish::Publisher;
 use dataplane::table::Protocol;
 use dataplane::tls::{Certificates, Identity, Trust};
+use jiff::Timestamp;
 
-use crate::config::{CertificateRule, RouteRule};
+use crate::config::{CertificateRule, Config, RouteRule};
 
 /// A chain of ten certificates is 20 KiB; a wrong path (a disk image, a log) must not be read whole.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// All of them, or the first reason why not.
-pub(super) fn load(rules: &[CertificateRule]) -> Result<Certificates> {
+pub(super) fn load(rules: &[CertificateRule], expiries: &Expiries) -> Result<Certificates> {
     let mut certificates = Certificates::default();
+    let mut chains = Vec::new();
     for rule in rules {
         let named = || format!("tls-cert: {}", rule.host);
         let (chain, key) =
@@ -25,17 +29,35 @@ pub(super) fn load(rules: &[CertificateRule]) -> Result<Certificates> {
             format!("tls-cert: {}: {} and {}", rule.host, rule.certificate.display(), rule.key.display())
         })?;
         certificates.insert(&rule.host, identity);
+        chains.push((&rule.host, chain));
+    }
+    for (host, chain) in chains {
+        expiries.record(Source::TlsCert, host, &chain, Timestamp::now());
     }
     Ok(certificates)
 }
 
+/// Reads the certificates again. If one of them is no good all stay as they are: half a reload is worse
+/// than none.
+pub(super) fn reload(config: &Config, publisher: &Publisher, expiries: &Expiries) {
+    match load(&config.certificates, expiries) {
+        Ok(certificates) => {
+            let count = certificates.len();
+            publisher.set_certificates(certificates);
+            tracing::info!(count, "certificates read again");
+        }
+        Err(why) => tracing::error!(why = format!("{why:#}"), "the certificates stay as they were"),
+    }
+}
+
 /// Whom the addresses of a route have to prove to be, if they speak TLS.
-pub(super) fn trust(rule: &RouteRule) -> Result<Option<Arc<Trust>>> {
+pub(super) fn trust(rule: &RouteRule, expiries: &Expiries) -> Result<Option<Arc<Trust>>> {
     let Some(tls) = &rule.tls else { return Ok(None) };
     let named = || format!("route: {}", rule.host);
     let authorities = read(&tls.authorities).with_context(named)?;
     let trust = Trust::new(&authorities, &tls.name, rule.protocol == Protocol::H2c)
         .with_context(|| format!("route: {}: {}", rule.host, tls.authorities.display()))?;
+    expiries.record(Source::RouteCa, &rule.host, &authorities, Timestamp::now());
     Ok(Some(Arc::new(trust)))
 }
 
@@ -62,6 +84,8 @@ mod tests {
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
         std::fs::write(&bad, "no pem").unwrap();
 
+        let expiries = Expiries::default();
+        let load = |rules: &[CertificateRule]| super::load(rules, &expiries);
         assert_eq!(load(&[rule("a", &chain, &key), rule("*", &chain, &key)]).unwrap().len(), 2);
         let [nowhere, endless] = ["/no", "/dev/zero"].map(Path::new);
         for (broken, name) in [

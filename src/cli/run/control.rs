@@ -2,9 +2,8 @@
 //!
 //! Never load-bearing for requests: should it end, the cores go on with the last table.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -14,6 +13,8 @@ use anyhow::{Context, Result, anyhow};
 use axum::Router;
 use control::api::Definition;
 use control::controllers::{self, ControlConfig};
+use control::cross_origin::{CrossOriginProtection, Listener, OwnHosts};
+use control::expiry::{self, Expiries};
 use control::fleet::Fleet;
 use control::kind::Registry;
 use control::manifests::Manifests;
@@ -26,10 +27,14 @@ use dataplane::signal::{Signal, Signals};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task;
 
-use super::api::{self as entrance, Entrances, Given};
+use super::api::{self as entrance, Entrances, Given, Reports};
+use super::cluster;
+use super::descriptors::Guarded;
 use super::events_tls::EventsTls;
+use super::hosts;
+use super::instances;
+use super::log_names::LogNames;
 use crate::admin::{self, Admin, Health, Scaler};
-use crate::cli::reach;
 use crate::config::Config;
 
 /// Requests to the API under way may take this long when another process takes it over; watches are cut.
@@ -68,12 +73,11 @@ pub(super) struct Parts {
     pub(super) steered: Steered,
     /// Its certificate is renewed here.
     pub(super) events_tls: Option<EventsTls>,
-    /// The first number for instances. Those below may still run in another process.
-    pub(super) first_instance: u64,
     /// Where names of Services lead instances to, or why nowhere.
     pub(super) gateway: Result<Gateway, String>,
     /// Another process still runs instances here.
     pub(super) beside: bool,
+    pub(super) log_names: LogNames,
 }
 
 /// By what the main thread steers the control thread.
@@ -84,8 +88,8 @@ pub(super) struct Reins {
     pub(super) hand_over: watch::Sender<bool>,
     /// Told when they have ended.
     pub(super) handed: mpsc::Receiver<()>,
-    /// While this is so, a successor is asked at the admin port, and not this process.
-    pub(super) give_admin: watch::Sender<bool>,
+    /// What this process does with its admin listener.
+    pub(super) admin_port: watch::Sender<AdminPort>,
 }
 
 /// Their other ends.
@@ -93,16 +97,27 @@ pub(super) struct Steered {
     stop: watch::Receiver<bool>,
     hand_over: watch::Receiver<bool>,
     handed: mpsc::Sender<()>,
-    admin_given: watch::Receiver<bool>,
+    admin_port: watch::Receiver<AdminPort>,
+}
+
+/// What a process does with its admin listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AdminPort {
+    Served,
+    /// A successor answers there, or is about to; should it fail, this process serves again.
+    Lent,
+    /// A successor has it for good: a process that drains must not keep others from listening there.
+    Closed,
 }
 
 pub(super) fn reins() -> (Reins, Steered) {
     let (say_stop, stop) = watch::channel(false);
     let (say_hand_over, hand_over) = watch::channel(false);
-    let (give_admin, admin_given) = watch::channel(false);
+    let (lend_admin, admin_port) = watch::channel(AdminPort::Served);
     let (handed, hear_handed) = mpsc::channel();
-    let reins = Reins { stop: say_stop, hand_over: say_hand_over, handed: hear_handed, give_admin };
-    (reins, Steered { stop, hand_over, handed, admin_given })
+    let reins =
+        Reins { stop: say_stop, hand_over: say_hand_over, handed: hear_handed, admin_port: lend_admin };
+    (reins, Steered { stop, hand_over, handed, admin_port })
 }
 
 /// The control thread as the main thread sees it.
@@ -129,9 +144,11 @@ async fn live(
     say_synced: oneshot::Sender<Result<()>>,
     hear_admin: oneshot::Receiver<Arc<Admin>>,
 ) -> Result<()> {
-    let house = furnish(&parts).await;
-    let opened =
-        house.and_then(|house| Ok((house, Entrances::open(parts.api, parts.api_socket, &parts.config)?)));
+    let (house, protection) = (furnish(&parts).await, protection(&parts));
+    let reports = Reports { rejections: &parts.health.rejections, expiries: &parts.health.expiries };
+    let opened = house.and_then(|house| {
+        Ok((house, Entrances::open(parts.api, parts.api_socket, &parts.config, &reports)?))
+    });
     let (house, entrances) = match opened {
         Ok(opened) => opened,
         Err(why) => {
@@ -141,9 +158,10 @@ async fn live(
     };
     house.keep(entrances.authority());
     let leaving = || either(stopped(parts.steered.stop.clone()), stopped(parts.steered.hand_over.clone()));
-    let (publisher, admin_given) = (Arc::clone(&parts.publisher), parts.steered.admin_given);
+    let (publisher, admin_port) = (Arc::clone(&parts.publisher), parts.steered.admin_port);
     let scaler = Scaler { fleet: house.fleet.clone(), signals: parts.signals.clone() };
-    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler), publisher, admin_given));
+    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler, protection), publisher, admin_port));
+    task::spawn_local(check_certificates(Arc::clone(&parts.health.expiries)));
     let tally = Arc::clone(&parts.health.manifests);
     let mut manifests = Manifests::new(house.outside.clone(), &parts.config.manifests, tally);
     task::spawn_local(hear_cores(parts.signals, parts.bell, house.fleet.clone(), parts.health));
@@ -151,6 +169,7 @@ async fn live(
     if let Some(events_tls) = parts.events_tls {
         task::spawn_local(either(events_tls.keep_fresh(), leaving()));
     }
+    task::spawn_local(either(parts.log_names.keep(), leaving()));
     let (first_table, have_table) = oneshot::channel();
     let objects = house.store.as_ref().map(Arc::downgrade).unwrap_or_default();
     let controllers = task::spawn_local(controllers::run(
@@ -268,6 +287,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
     let (store, signer, client, router) = match &parts.config.kubeconfig {
         None => {
             let store = Arc::new(Store::open(&parts.config.data)?);
+            let _ = parts.health.store.set(Arc::downgrade(&store)); // it is set once
             defined_before = seed(&store, &registry).await?;
             task::spawn_local(api::aggregate(Arc::clone(&store)));
             task::spawn_local(api::accept_names(Arc::clone(&store)));
@@ -277,8 +297,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
             let signer = entrance::signer(&parts.config)?;
             let client =
                 api::client_with(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
-            let surroundings =
-                entrance::surroundings(&parts.config, Arc::clone(&signer), parts.given.clone());
+            let surroundings = entrance::surroundings(parts, Arc::clone(&signer));
             (
                 Some(Arc::clone(&store)),
                 Some(signer),
@@ -286,7 +305,7 @@ async fn furnish(parts: &Parts) -> Result<House> {
                 api::router_in(store, Arc::clone(&registry), surroundings),
             )
         }
-        Some(file) => (None, None, cluster(file).await?, Router::new()),
+        Some(file) => (None, None, cluster::client(file).await?, Router::new()),
     };
 
     let data = &parts.config.data;
@@ -296,11 +315,15 @@ async fn furnish(parts: &Parts) -> Result<House> {
         gateway: parts.gateway.clone(),
         seats: runtime::limits::SEATS_MAX,
         host_devices: parts.config.host_devices,
+        targets: Arc::clone(&parts.health.targets),
+        output: Arc::clone(&parts.health.output),
+        masked: instances::masked(&parts.config),
     };
     let processes = open(data, Init::this_program(), around)
         .context("instances of an earlier run cannot be cleared away")?;
     let sink = Arc::clone(&parts.publisher) as _;
-    let (fleet, work) = Fleet::new(Arc::new(processes), sink, parts.first_instance);
+    let first_id = processes.first_id();
+    let (fleet, work) = Fleet::new(Arc::new(processes), sink, first_id);
     task::spawn_local(work);
     let outside = match store {
         Some(_) => kube::Client::new(router.clone(), "default"),
@@ -372,16 +395,25 @@ fn control_ports(parts: &Parts) -> Vec<u16> {
     addresses.filter(trusting).map(|address| address.port()).collect()
 }
 
-/// A client for somebody else's API.
-async fn cluster(file: &Path) -> Result<kube::Client> {
-    let config = reach::config(file).await?;
-    kube::Client::try_from(config).with_context(|| format!("--kubeconfig {}", file.display()))
+/// What the admin listener accepts.
+fn protection(parts: &Parts) -> CrossOriginProtection {
+    let bound = parts.admin.local_addr().map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
+    let hosts = OwnHosts::new(bound, hosts::own(&parts.config, bound));
+    CrossOriginProtection::new(Listener::Admin, false, hosts, Arc::clone(&parts.health.rejections))
+}
+
+/// Tells of certificates that expire while they are in use.
+async fn check_certificates(expiries: Arc<Expiries>) {
+    loop {
+        tokio::time::sleep(expiry::CHECK_INTERVAL).await;
+        expiries.check(jiff::Timestamp::now());
+    }
 }
 
 /// Serves `until` then; requests under way still end.
 async fn serve(listener: TcpListener, router: Router, until: impl Future<Output = ()> + Send + 'static) {
     let served = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => axum::serve(listener, router).with_graceful_shutdown(until).await,
+        Ok(listener) => axum::serve(Guarded::new(listener), router).with_graceful_shutdown(until).await,
         Err(why) => Err(why),
     };
     if let Err(why) = served {
@@ -392,21 +424,26 @@ async fn serve(listener: TcpListener, router: Router, until: impl Future<Output 
 /// Answers at the admin port, but for the time in which a successor does, or is about to.
 async fn serve_admin(
     listener: TcpListener,
-    (admin, scaler): (oneshot::Receiver<Arc<Admin>>, Scaler),
+    (admin, scaler, protection): (oneshot::Receiver<Arc<Admin>>, Scaler, CrossOriginProtection),
     publisher: Arc<Publisher>,
-    mut given: watch::Receiver<bool>,
+    mut port: watch::Receiver<AdminPort>,
 ) {
     // An error: the start failed, and the process is about to end.
     let Ok(admin) = admin.await else { return };
     publisher.cores_run();
-    let router = admin::router(admin, scaler);
+    let router = admin::router(admin, scaler, protection);
     // An error of these: the main thread is gone.
-    while given.wait_for(|given| !given).await.is_ok() {
+    while let Ok(told) = port.wait_for(|port| *port != AdminPort::Lent).await.map(|told| *told) {
+        if told == AdminPort::Closed {
+            return;
+        }
+        let mut leaves = port.clone();
+        let until = async move { drop(leaves.wait_for(|port| *port != AdminPort::Served).await) };
         match listener.try_clone() {
-            Ok(ours) => drop(task::spawn_local(serve(ours, router.clone(), stopped(given.clone())))),
+            Ok(ours) => drop(task::spawn_local(serve(ours, router.clone(), until))),
             Err(why) => tracing::error!(%why, "the admin port is not answered"),
         }
-        stopped(given.clone()).await;
+        drop(port.wait_for(|port| *port != AdminPort::Served).await);
     }
 }
 

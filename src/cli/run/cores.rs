@@ -55,6 +55,8 @@ pub(super) struct Cores {
     questions: inquiry::Cores,
     /// Where the logs are, each at its number.
     logs: Vec<PathBuf>,
+    /// The same of each core, its own first.
+    pub(super) logs_of: Vec<Vec<PathBuf>>,
     threads: Vec<JoinHandle<Result<(), CoreError>>>,
 }
 
@@ -69,7 +71,7 @@ impl Cores {
         ended: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self> {
         let cpus = allowed_cpus();
-        let (mut counters, mut logs, mut threads) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut counters, mut logs_of, mut threads) = (Vec::new(), Vec::new(), Vec::new());
         let (say_up, hear_up) = mpsc::channel();
         let mut questions = inquiry::Cores::default();
         let relays = Relay::among(places.len());
@@ -77,7 +79,7 @@ impl Cores {
         for (index, (place, relay)) in places.zip(relays).enumerate() {
             let Place { http, https, private, private_https, inside, events, events_tls, logs: open } = place;
             let counted = Arc::new(CoreCounters::default());
-            logs.extend(open.folders.iter().cloned());
+            logs_of.push(open.folders.clone());
             let config = CoreConfig {
                 index,
                 http,
@@ -113,8 +115,8 @@ impl Cores {
             threads.push(thread);
         }
         drop(say_up);
-        let logs = logs::by_number(logs);
-        let cores = Self { counters, ways, questions, logs, threads };
+        let logs = logs::by_number(logs_of.concat());
+        let cores = Self { counters, ways, questions, logs, logs_of, threads };
         // A core that fails before it serves drops its end without a word.
         let serving = hear_up.iter().take(cores.threads.len()).count();
         if serving == cores.threads.len() {

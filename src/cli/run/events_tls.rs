@@ -1,9 +1,11 @@
 //! The events listener that speaks TLS: a certificate of our own making, who vouches for it, and its renewal.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use control::access::selfmade::SelfMade;
+use control::clock::{Deadline, STEP_LOOK_EVERY, WallClock};
 use control::controllers;
 use dataplane::tls::{Identity, Own};
 use jiff::Timestamp;
@@ -28,10 +30,18 @@ pub(super) struct EventsTls {
 }
 
 impl EventsTls {
+    /// Whether what [`EventsTls::open`] needs is there or can be made; `--events-https` names no port yet.
+    pub(super) fn check(config: &Config) -> Result<()> {
+        config.events_https.map_or(Ok(()), |at| Self::make(config, at).map(drop))
+    }
+
     /// Makes what is missing, if something listens for events by TLS at all.
     pub(super) fn open(config: &Config, sockets: &Sockets) -> Result<Option<Self>> {
         let Some(listener) = sockets.events_https.first() else { return Ok(None) };
-        let at = listener.local_addr().context("events-https")?;
+        Self::make(config, listener.local_addr().context("events-https")?).map(Some)
+    }
+
+    fn make(config: &Config, at: SocketAddr) -> Result<Self> {
         let folder = config.data.join(FOLDER);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let maker = SelfMade::new(&folder, &api::names(at.ip())).signed_by(AUTHORITY);
@@ -41,7 +51,7 @@ impl EventsTls {
         let url_base = format!("https://{}", outward::met_at(at));
         let made = Self { maker, own: Own::default(), url_base, ca_certs };
         made.show()?;
-        Ok(Some(made))
+        Ok(made)
     }
 
     /// The certificate as the cores show it.
@@ -56,8 +66,12 @@ impl EventsTls {
 
     /// Shows a new certificate before the old one ends.
     pub(super) async fn keep_fresh(self) {
+        let clock = WallClock::default();
         loop {
-            tokio::time::sleep(RENEWAL_EVERY).await;
+            let look_again = Deadline::new(clock.both(), RENEWAL_EVERY);
+            while !look_again.has_passed(clock.both()) {
+                tokio::time::sleep(STEP_LOOK_EVERY).await;
+            }
             let renewed = self.maker.renew(Timestamp::now()).map_err(|why| anyhow!(why));
             match renewed.and_then(|renewed| if renewed { self.show().map(|()| true) } else { Ok(false) }) {
                 Ok(false) => {}

@@ -1,17 +1,41 @@
 //! The data folder: one process owns it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fmt;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use rustix::fs::{FlockOperation, flock};
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+/// Others may pass through: instances of other users find their volumes below it.
+const FOLDER_MODE: u32 = 0o755;
+/// Who can open the file, even to read it, can lock it and keep an appliance from starting.
+const LOCK_MODE: u32 = 0o600;
+
+/// A dying process lets go of its files within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(5);
 
 /// Held as long as the process lives; the kernel lets go of it however the process ends.
 #[derive(Debug)]
 pub(in crate::cli) struct Folder {
     lock: File,
 }
+
+/// Another process has the folder.
+#[derive(Debug)]
+pub(in crate::cli) struct InUse(String);
+
+impl fmt::Display for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InUse {}
 
 impl Drop for Folder {
     /// Closing would not do: a child that is just being started has the descriptor as well, until its exec.
@@ -28,32 +52,104 @@ impl Drop for Folder {
 /// It cannot be made, or another process has it.
 pub(in crate::cli) fn take(folder: &Path) -> Result<Folder> {
     let name = folder.display();
-    fs::create_dir_all(folder).with_context(|| format!("data folder {name} cannot be made"))?;
+    let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
+    made.with_context(|| format!("data folder {name} cannot be made"))?;
+    warn_if_shared(folder);
     let path = folder.join("lock");
-    let mut lock = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .open(&path)
-        .with_context(|| format!("{} cannot be opened", path.display()))?;
+    let mut lock = open(&path).with_context(|| format!("{} cannot be opened", path.display()))?;
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         let mut owner = String::new();
         drop(lock.read_to_string(&mut owner)); // only for the message
         let owner = owner.trim();
-        bail!(
+        let told = format!(
             "data folder {name} is in use by another sluicegate (process {owner}); \
-             stop it, or give this one a folder of its own with --data"
+             stop it, replace it with --hot-restart, or give this one a folder of its own with --data"
         );
+        return Err(InUse(told).into());
     }
     // Only for the message above: a disk without room for it keeps nobody from starting.
     drop(lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())));
     Ok(Folder { lock })
 }
 
+/// Opens the lock's file for this user alone, also one that an earlier version left open to others.
+fn open(path: &Path) -> Result<File> {
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .mode(LOCK_MODE)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)?;
+    let there = lock.metadata()?;
+    // Its number is written into it: not through a link into somebody's file.
+    ensure!(there.is_file() && there.nlink() == 1, "it is not a file of its own; move it away");
+    if there.mode() & 0o777 & !LOCK_MODE != 0 {
+        lock.set_permissions(Permissions::from_mode(LOCK_MODE)).context("other users may lock it")?;
+    }
+    Ok(lock)
+}
+
+/// What others may write, they may replace: the objects, with them the programs that are run.
+fn warn_if_shared(folder: &Path) {
+    let mode = std::fs::metadata(folder).map_or(0, |there| there.mode());
+    if mode & 0o002 != 0 {
+        let (folder, mode) = (folder.display(), format!("{:04o}", mode & 0o7777));
+        tracing::warn!(%folder, mode, "every user of this host may write to the data folder: chmod o-w");
+    }
+}
+
+/// The same, for a start that follows another process: a killed one holds the lock until the kernel is done with it.
+///
+/// # Errors
+/// As [`take`].
+pub(in crate::cli) fn take_patiently(folder: &Path) -> Result<Folder> {
+    let begin = Instant::now();
+    loop {
+        match take(folder) {
+            Err(_) if begin.elapsed() < PATIENCE => {
+                #[allow(clippy::disallowed_methods, reason = "nothing runs yet but this thread")]
+                std::thread::sleep(STEP);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().mode() & 0o777
+    }
+
+    #[test]
+    fn lock_is_for_its_owner_alone_also_an_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, path) = (folder.path().join("data"), folder.path().join("data/lock"));
+        drop(take(&data).unwrap());
+        assert_eq!((mode(&path), mode(&data) & 0o022), (0o600, 0));
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        drop(take(&data).unwrap());
+        assert_eq!(mode(&path), 0o600);
+    }
+
+    #[test]
+    fn lock_that_leads_elsewhere_is_refused_and_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (victim, path) = (folder.path().join("victim"), folder.path().join("lock"));
+        std::fs::write(&victim, "mine").unwrap();
+        for link in [std::os::unix::fs::symlink::<&Path, &Path>, std::fs::hard_link::<&Path, &Path>] {
+            link(&victim, &path).unwrap();
+            assert!(take(folder.path()).is_err());
+            std::fs::remove_file(&path).unwrap();
+        }
+        std::fs::create_dir(&path).unwrap();
+        assert!(take(folder.path()).is_err());
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "mine");
+    }
 
     /// Between fork and exec the child of any thread has every descriptor, and a successor cannot wait for its exec.
     #[test]

@@ -1,6 +1,6 @@
 //! All listeners, bound before anything runs, so that a taken port stops the start.
 
-mod unix;
+pub(super) mod unix;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -14,6 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::takeover::Name;
 use crate::config::Config;
+use unix::Prepared;
 
 /// Descriptors of the listening sockets, for a successor.
 pub(super) struct Kept(Vec<(Name, TcpListener)>);
@@ -55,7 +56,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    pub(super) fn bind(config: &Config) -> Result<Self> {
+    pub(super) fn bind(config: &Config, api_socket: &mut Option<Prepared>) -> Result<Self> {
         let one = |name: &str, address: SocketAddr| {
             let listener = patiently(|| listen(address, false)).with_context(|| taken(name, address))?;
             anyhow::Ok(listener)
@@ -72,13 +73,17 @@ impl Sockets {
             events: for_cores("events", config.events, config.workers)?,
             events_https: wanted("events-https", config.events_https)?,
             api: if config.kubeconfig.is_none() { Some(one("api", config.api)?) } else { None },
-            api_socket: unix::listen(config, false)?,
             admin: one("admin", config.admin)?,
+            // Last, because it cannot be put back when one of the others fails.
+            api_socket: api_socket.take().map(|prepared| prepared.publish(false)).transpose()?,
         })
     }
 
     /// Those that another process listened on.
-    pub(super) fn inherit(inherited: Vec<(Name, OwnedFd)>, config: &Config) -> Result<Self> {
+    pub(super) fn inherit(
+        inherited: Vec<(Name, OwnedFd)>,
+        api_socket: &mut Option<Prepared>,
+    ) -> Result<Self> {
         let mut by_name = BTreeMap::<Name, Vec<TcpListener>>::new();
         for (name, socket) in inherited {
             by_name.entry(name).or_default().push(socket.into());
@@ -92,7 +97,7 @@ impl Sockets {
             events: all(Name::Events),
             events_https: all(Name::EventsHttps),
             api: all(Name::Api).pop(),
-            api_socket: unix::listen(config, true)?,
+            api_socket: api_socket.take().map(|prepared| prepared.publish(true)).transpose()?,
             admin: all(Name::Admin).pop().context("the other process has no admin listener")?,
         })
     }
@@ -166,7 +171,7 @@ fn patiently(bind: impl Fn() -> Result<TcpListener>) -> Result<TcpListener> {
     }
 }
 
-fn is_taken(why: &anyhow::Error) -> bool {
+pub(super) fn is_taken(why: &anyhow::Error) -> bool {
     why.downcast_ref::<std::io::Error>().is_some_and(|why| why.kind() == ErrorKind::AddrInUse)
 }
 

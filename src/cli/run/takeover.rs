@@ -15,7 +15,9 @@
 //! its last request is answered, and the new one starts others.
 
 mod estate;
+mod fits;
 mod give;
+mod pending;
 mod take;
 mod wire;
 
@@ -78,6 +80,22 @@ pub(super) enum Name {
     EventsHttps,
     Api,
     Admin,
+}
+
+impl Name {
+    /// The flag that says where it listens.
+    const fn flag(self) -> &'static str {
+        match self {
+            Self::Http => "--http",
+            Self::Https => "--https",
+            Self::Private => "--private",
+            Self::PrivateHttps => "--private-https",
+            Self::Events => "--events",
+            Self::EventsHttps => "--events-https",
+            Self::Api => "--api",
+            Self::Admin => "--admin",
+        }
+    }
 }
 
 /// A path of any length, where a socket's address has 108 bytes: through the folder's descriptor.

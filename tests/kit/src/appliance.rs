@@ -314,7 +314,7 @@ impl Appliance {
 
     /// Another process takes over from this one, which goes on until its last request is answered.
     pub fn successor(&self) -> Self {
-        self.setup.clone().ports(self.ports).switch("takeover").start()
+        self.setup.clone().ports(self.ports).switch("hot-restart").start()
     }
 
     /// As [`Appliance::restart`], on the ports it had.

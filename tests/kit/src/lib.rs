@@ -20,6 +20,7 @@ pub mod kingress;
 pub mod load;
 pub mod manifest;
 pub mod message;
+pub mod proxy;
 pub mod pulse;
 mod runtime;
 pub mod scene;

@@ -11,7 +11,10 @@ use super::lists::{At, elements, told};
 pub(super) fn merge(at: At<'_>, live: Option<&Value>, wanted: &Value) -> Value {
     match (live, wanted) {
         (Some(Value::Object(live)), Value::Object(wanted)) if !at.is_one_value() => {
-            let mut merged = live.clone();
+            // What is wanted is not cloned first: that would clone each level as often as it is deep.
+            let untouched = live.iter().filter(|(name, _)| !wanted.contains_key(*name));
+            let mut merged: Map<String, Value> =
+                untouched.map(|(name, value)| (name.clone(), value.clone())).collect();
             for (name, value) in wanted {
                 let element = format!("f:{name}");
                 merged.insert(name.clone(), merge(at.below(&element), live.get(name), value));
@@ -117,21 +120,30 @@ fn is_hollow(value: &Value) -> bool {
     value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Every field of a set as people write it (`.spec.template.spec.containers[name="a"].image`); those of one place
-/// before those inside them.
+/// Bytes of all paths that one set is told with: a key may be as long as the body, with thousands of fields inside.
+const PATH_BYTES_MAX: usize = 256 * 1024;
+
+/// The fields of a set as people write them (`.spec.template.spec.containers[name="a"].image`), as many as
+/// [`PATH_BYTES_MAX`] holds; those of one place before those inside them.
 pub(super) fn paths(fields: &Fields) -> Vec<String> {
     let mut found = Vec::new();
-    collect(fields, &mut String::new(), &mut found);
+    collect(fields, &mut String::new(), &mut found, &mut 0);
     found
 }
 
-fn collect(fields: &Fields, at: &mut String, found: &mut Vec<String>) {
-    let owned = fields.below.iter().filter(|(_, inner)| inner.owned);
-    found.extend(owned.map(|(element, _)| format!("{at}{}", told(element))));
+fn collect(fields: &Fields, at: &mut String, found: &mut Vec<String>, bytes: &mut usize) {
+    for (element, _) in fields.below.iter().filter(|(_, inner)| inner.owned) {
+        if *bytes >= PATH_BYTES_MAX {
+            return;
+        }
+        let path = format!("{at}{}", told(element));
+        *bytes += path.len();
+        found.push(path);
+    }
     for (element, inner) in fields.below.iter().filter(|(_, inner)| !inner.below.is_empty()) {
         let before = at.len();
         at.push_str(&told(element));
-        collect(inner, at, found);
+        collect(inner, at, found, bytes);
         at.truncate(before);
     }
 }

@@ -1,8 +1,7 @@
 //! Server-side apply: a client sends the fields it has an opinion on, and owns those.
 //!
 //! A field that another owner has a different opinion on is a conflict, unless the client takes it by
-//! force; a field that the client no longer sends goes, unless another owner wants it. Deciding is done
-//! against the newest state on the writer's thread, like every other write.
+//! force; a field that the client no longer sends goes, unless another owner wants it.
 
 mod blank;
 mod fields;
@@ -12,14 +11,18 @@ mod managers;
 mod merge;
 mod writer;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
-use crate::store::{Change, Key, Opened};
+use crate::kind::{Entry, Requester};
+use crate::kinds::custom;
+use crate::store::{Change, Key, Opened, View};
 
+use super::decide::Write;
 use super::errors::Refusal;
 use super::object::{self, Birth};
 use super::{Call, body, create, customs, fields as validation, get, naming, rehearse, rules};
@@ -55,7 +58,7 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     }
     let writer = call.writer();
     let validation = call.validation();
-    let (mut wanted, duplicates) = parse(bytes)?;
+    let (mut wanted, duplicates) = parse(bytes, writer.schema)?;
     rules::check_shape(entry.meta, &mut wanted)?;
     if !call.server.requester.internal {
         check_fields(call, &wanted, &writer)?;
@@ -69,48 +72,42 @@ pub(super) async fn apply(call: &Call, bytes: &[u8]) -> Result<Response, Refusal
     let namespace = call.target.namespace.clone();
     let requester = call.requester();
     let dry_run = call.parameters.dry_run;
-    let birth = Birth::here_and_now();
-    let created = Arc::new(OnceLock::new());
+    let created = Arc::new(AtomicBool::new(false));
     let tell = Arc::clone(&created);
-    let written = call.server.store.write(move |view| {
-        let change = match view.get(&key).map(|before| before.open()) {
-            Some(before) => intent.onto(&before, |merged| {
-                if intent.writer.status {
-                    object::prepare_status(&stored, &before, merged, &requester)
-                } else {
-                    object::prepare_update(&stored, &before, merged, &requester)
-                }
-            })?,
-            None if intent.writer.status => return Err(Refusal::not_found(entry.meta, &key.name)),
-            None if !entry.meta.developers_create && !requester.is_controller() => {
-                let why = format!("only controllers create {}", entry.meta.plural);
-                return Err(Refusal::forbidden(entry.meta, &key.name, &why));
-            }
-            None => {
-                if let Some(uid) = intent.wanted["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
-                    let why = format!(
-                        "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-                    );
-                    return Err(Refusal::conflict(entry.meta, &key.name, &why));
-                }
-                tell.get_or_init(|| ());
-                let mut new = intent.wanted.clone();
-                entry.complete(&mut new);
-                name_it(&mut new, &key)?;
-                let (key, object) =
-                    object::prepare_new(&stored, new, namespace.as_deref(), &requester, &birth)?;
+    let now = intent.writer.now.clone();
+    let settle = {
+        let (namespace, key) = (namespace.clone(), key.clone());
+        move |view: &View, change: Change, is_new: bool| {
+            if is_new {
                 if let Some(namespace) = &namespace {
                     create::check_home(view, entry.meta, &key.name, namespace)?;
                 }
                 customs::check_stays(view, &entry, &key)?;
-                intent.first(key, object)
             }
-        };
-        let change = naming::settle(view, change, &intent.writer.now);
-        Ok::<_, Refusal>(if dry_run { rehearse(change) } else { change })
-    });
-    let object = written.await?;
-    let code = if created.get().is_some() { StatusCode::CREATED } else { StatusCode::OK };
+            tell.store(is_new, Ordering::Relaxed);
+            let change = naming::settle(view, change, &now);
+            Ok(if dry_run { rehearse(change) } else { change })
+        }
+    };
+    let name = key.clone();
+    let customs = Arc::clone(&call.server.customs);
+    let decide = move |before: Option<&Opened>| match before {
+        Some(before) => intent.onto(before, |merged| {
+            if intent.writer.status {
+                object::prepare_status(&stored, before, merged, &requester)
+            } else {
+                object::prepare_update(&stored, before, merged, &requester)
+            }
+        }),
+        None => intent.anew(&entry, &name, namespace.as_deref(), &requester),
+    };
+    let judge = move |before: Option<&Opened>| {
+        let change = decide(before)?;
+        customs.check_room(entry.meta, &change)?;
+        Ok(change)
+    };
+    let object = Write { key, bytes: bytes.len(), dry_run, judge, settle }.run(&call.server.store).await?;
+    let code = if created.load(Ordering::Relaxed) { StatusCode::CREATED } else { StatusCode::OK };
     Ok(validation::warn(get::one(call, code, object.object()), &warnings))
 }
 
@@ -134,14 +131,14 @@ fn check_fields(call: &Call, wanted: &Value, writer: &Writer) -> Result<(), Refu
     )))
 }
 
-fn parse(bytes: &[u8]) -> Result<(Value, Vec<String>), Refusal> {
+fn parse(bytes: &[u8], schema: Option<&Value>) -> Result<(Value, Vec<String>), Refusal> {
     let mut wanted =
         body::yaml(bytes).map_err(|why| Refusal::bad_request(format!("error decoding YAML: {why}")))?;
-    let duplicates = validation::duplicates(serde_norway::Deserializer::from_slice(bytes));
+    let duplicates = body::duplicates(bytes);
     if !wanted.is_object() {
         return Err(Refusal::bad_request("the body has to be one object"));
     }
-    without_nulls(&mut wanted);
+    without_nulls(&mut wanted, schema);
     if wanted["metadata"].get("managedFields").is_some_and(|list| list != &Value::Array(Vec::new())) {
         return Err(Refusal::bad_request("metadata.managedFields must be nil"));
     }
@@ -153,14 +150,21 @@ fn parse(bytes: &[u8]) -> Result<(Value, Vec<String>), Refusal> {
     Ok((wanted, duplicates))
 }
 
-/// A field without a value is no opinion.
-fn without_nulls(value: &mut Value) {
+/// A field without a value is no opinion, unless the schema of a client's kind lets it be null: then null is its value.
+fn without_nulls(value: &mut Value, schema: Option<&Value>) {
     match value {
         Value::Object(fields) => {
-            fields.retain(|_, inner| !inner.is_null());
-            fields.values_mut().for_each(without_nulls);
+            fields.retain(|name, inner| {
+                !inner.is_null() || schema.is_some_and(|schema| custom::stays_null(schema, name))
+            });
+            for (name, inner) in fields {
+                without_nulls(inner, schema.map(|schema| custom::below(schema, name)));
+            }
         }
-        Value::Array(items) => items.iter_mut().for_each(without_nulls),
+        Value::Array(items) => {
+            let schema = schema.map(|schema| &schema["items"]);
+            items.iter_mut().for_each(|item| without_nulls(item, schema));
+        }
         _ => {}
     }
 }
@@ -184,6 +188,35 @@ fn name_it(object: &mut Value, key: &Key) -> Result<(), Refusal> {
 }
 
 impl Intent {
+    /// A new object by this name.
+    fn anew(
+        &self,
+        entry: &Entry,
+        key: &Key,
+        namespace: Option<&str>,
+        requester: &Requester,
+    ) -> Result<Change, Refusal> {
+        if self.writer.status {
+            return Err(Refusal::not_found(entry.meta, &key.name));
+        }
+        if !entry.meta.developers_create && !requester.is_controller() {
+            let why = format!("only controllers create {}", entry.meta.plural);
+            return Err(Refusal::forbidden(entry.meta, &key.name, &why));
+        }
+        if let Some(uid) = self.wanted["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(Refusal::conflict(entry.meta, &key.name, &why));
+        }
+        let mut new = self.wanted.clone();
+        entry.complete(&mut new);
+        name_it(&mut new, key)?;
+        let birth = Birth::here_and_now();
+        let (key, object) = object::prepare_new(&entry.as_stored(), new, namespace, requester, &birth)?;
+        Ok(self.first(key, object))
+    }
+
     fn first(&self, key: Key, mut object: Value) -> Change {
         let said = self.writer.said(&self.wanted);
         managers::note_applied(&mut object, None, Vec::new(), (&self.writer, said, true));
@@ -215,7 +248,7 @@ impl Intent {
         let (key, mut object) = match admit(merged)? {
             Change::Put(key, object) => (key, object),
             Change::Keep(same) => (same.key.clone(), same.value()),
-            leaves @ Change::Delete(..) => return Ok(leaves),
+            other @ (Change::Delete(..) | Change::PutPrepared(..)) => return Ok(other),
         };
         managers::note_applied(&mut object, last.as_ref(), others, (&self.writer, said, moved));
         let same = managers::same_but_for_times(&object, &before.value);

@@ -84,7 +84,7 @@ pub async fn restore(world: &World) {
         let ns = crate::kinds::shared::namespace(&broker.metadata);
         let item = Item::new(Kind::Broker, ns, name(&broker.metadata));
         let read = config(world, &item, broker).await;
-        let read = read.inspect_err(|why| tracing::warn!(?item, %why, "its config cannot be read"));
+        let read = read.inspect_err(|why| tracing::warn!(%item, %why, "its config cannot be read"));
         let said = read.ok().and_then(Result::ok).unwrap_or_default();
         serve(world, broker, &said, &rules(world, broker));
     }

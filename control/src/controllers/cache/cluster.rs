@@ -1,6 +1,7 @@
 //! A watch of a cluster's API, which keeps a cache current, and comes back when it broke.
 
 use std::fmt::Debug;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,11 +41,8 @@ pub(super) async fn follow<K>(source: Source<K>, cache: &Cache<K>, mut told: imp
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let config = source
-        .scope
-        .without
-        .iter()
-        .fold(watcher::Config::default(), |config, label| config.labels(&lacks(label)));
+    let config =
+        source.scope.without.iter().fold(watch_config(), |config, label| config.labels(&lacks(label)));
     let mut events = watcher::watcher(source.api, config).backoff(retries()).boxed();
     let mut listed = Vec::new();
     // Told once: a cluster without a kind may be without it for ever.
@@ -78,6 +76,15 @@ where
             Err(why) => tracing::debug!(kind = %K::kind(&()), %why, "watch is still broken"),
         }
     }
+}
+
+/// How long the server keeps a watch open, in seconds. The watcher gives one up that is silent for five seconds more, so a
+/// connection whose other end is gone is noticed within 30 s.
+pub const WATCH_SECONDS: RangeInclusive<u32> = 20..=25;
+
+/// What every watch asks for. They do not all end at the same moment.
+pub(in crate::controllers) fn watch_config() -> watcher::Config {
+    watcher::Config::default().timeout(fastrand::u32(WATCH_SECONDS))
 }
 
 /// How often a server is asked for a kind that it does not have.

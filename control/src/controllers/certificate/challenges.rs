@@ -41,7 +41,8 @@ fn shares(world: &World, challenge: &Http01Challenge) -> Option<Vec<Share>> {
         ..Split::default()
     };
     match backing(&split, false, world).ok()? {
-        Backing::Addresses { protocol, addresses } => {
+        Backing::Addresses { protocol, mut addresses } => {
+            addresses.retain(|address| world.config.targets.check(*address).is_ok());
             let key = backends::key(&split, false);
             world.publisher.set_addresses(&key, protocol, None, &addresses);
             Some(vec![Share::new(key, 1)])

@@ -211,7 +211,8 @@ fn held(world: &World, owner: &ObjectMeta, wanted: &Certificate) -> Held {
 fn standing(world: &World, certificate: &Certificate) -> Standing {
     match certificate.ready() {
         Some(ready) if ready.status == Verdict::True => {
-            match world.ingress.identity(namespace(&certificate.metadata), &certificate.spec.secret_name) {
+            let (ns, secret) = (namespace(&certificate.metadata), &certificate.spec.secret_name);
+            match world.ingress.identity(ns, secret, &world.config.expiries) {
                 Ok(identity) => Standing::Ready(Some(identity)),
                 Err(why) => Standing::Coming(why.reason.to_owned()),
             }

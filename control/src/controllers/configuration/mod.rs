@@ -11,12 +11,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 
+use super::cache::Change;
 use super::queue::{Item, Kind};
 use super::revision;
 use super::world::{Error, World, now};
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{controller, name, namespace};
+use crate::kinds::shared::{HasConditions as _, controller, name, namespace};
 use children::{make_revision, revision_name};
 use collect::collect;
 use reconcile::{Latest, adopt, status};
@@ -24,6 +25,39 @@ use reconcile::{Latest, adopt, status};
 pub fn owner_of(meta: &ObjectMeta) -> Option<Item> {
     let owner = controller(meta).filter(|owner| owner.kind == "Configuration")?;
     Some(Item::new(Kind::Configuration, namespace(meta), &owner.name))
+}
+
+/// The Revisions that are routed otherwise since a change of their Configuration: what it stood for and what it stands for, and
+/// what was overtaken before it was ready.
+pub fn routed_anew(world: &World, (before, after): Change<'_, Configuration>) -> Vec<Item> {
+    let either = [before, after].into_iter().flatten();
+    let standing =
+        |one: &Arc<Configuration>| (one.metadata.generation, newest(one).map(|n| n.map(str::to_owned)));
+    if before.map(standing) == after.map(standing) {
+        return Vec::new();
+    }
+    let mut items = Vec::new();
+    for one in either {
+        let ns = namespace(&one.metadata);
+        let named = newest(one).into_iter().flatten().map(str::to_owned);
+        let owned =
+            one.metadata.uid.as_deref().map(|uid| world.revisions.having(ns, uid)).unwrap_or_default();
+        let unready =
+            owned.iter().filter(|revision| !revision.is_ready()).map(|one| name(&one.metadata).to_owned());
+        items.extend(named.chain(unready).map(|name| Item::new(Kind::Revision, ns, &name)));
+    }
+    items.sort_unstable();
+    items.dedup();
+    items
+}
+
+/// The newest Revision of a Configuration, and the newest that is ready.
+pub fn newest(configuration: &Configuration) -> [Option<&str>; 2] {
+    let status = configuration.status.as_ref();
+    [
+        status.and_then(|status| status.latest_created_revision_name.as_deref()),
+        status.and_then(|status| status.latest_ready_revision_name.as_deref()),
+    ]
 }
 
 /// Who may have waited for the name of a Revision that is gone: names that authors give begin with the Configuration's.
@@ -79,11 +113,7 @@ async fn sweep(
     if !world.duty.is_ours() {
         return Ok(());
     }
-    let status = configuration.status.as_ref();
-    let newest = [
-        status.and_then(|s| s.latest_created_revision_name.as_deref()),
-        status.and_then(|s| s.latest_ready_revision_name.as_deref()),
-    ];
+    let newest = newest(configuration);
     owned.retain(|revision| {
         !newest.contains(&revision.metadata.name.as_deref()) && !revision::is_routed(world, revision)
     });

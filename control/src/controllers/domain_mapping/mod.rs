@@ -86,7 +86,9 @@ fn tls(world: &World, mapping: &DomainMapping, claim: &Claim) -> Tls {
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
     let listens = world.config.listeners.https.is_some();
     match &mapping.spec.tls {
-        Some(tls) if listens => Tls::Given(domain.into(), world.ingress.identity(ns, &tls.secret_name)),
+        Some(tls) if listens => {
+            Tls::Given(domain.into(), world.ingress.identity(ns, &tls.secret_name, &world.config.expiries))
+        }
         Some(_) => Tls::Given(domain.into(), Err(Tls::unheard())),
         None if !certificate::is_on(world, &mapping.metadata) => Tls::Off(NOT_ENABLED),
         None if !listens => Tls::NoListener,

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dataplane::tls::Identity;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Endpoints, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
@@ -20,6 +21,7 @@ use super::cache::Cache;
 use super::queue::{Item, Kind};
 use super::route;
 use super::world::{Error, World, now};
+use crate::expiry::{Expiries, Source};
 use crate::hand;
 use crate::kinds::networking::ingress::{HttpPath, Ingress, Split};
 use crate::kinds::serving::revision::Revision;
@@ -99,13 +101,23 @@ async fn publish(world: &World, ingress: &Ingress) -> Result<Outcome, Unresolved
         let trust = |protocol| by_tls.then(|| inner_tls::trust(world, ns, protocol)).transpose();
         let shares = match backing(split, by_tls, world)? {
             Backing::Addresses { protocol, addresses } => {
-                world.publisher.set_addresses(&key, protocol, trust(protocol)?, &addresses);
+                let admitted = admitted(world, split, addresses);
+                let addresses = admitted.as_deref().unwrap_or_default();
+                world.publisher.set_addresses(&key, protocol, trust(protocol)?, addresses);
+                admitted?;
                 vec![(key.clone(), 1)]
             }
             Backing::Name { protocol, host, port } => {
                 loose = true;
-                let (trust, addresses) = (trust(protocol)?, named(world, &host, port).await?);
-                world.publisher.set_addresses(&key, protocol, trust, &addresses);
+                let trust = trust(protocol)?;
+                if let Some(listener) = gateway(world, &host)? {
+                    world.publisher.set_gateway(&key, protocol, trust, listener);
+                } else {
+                    let admitted = admitted(world, split, look_up(&host, port).await?);
+                    let addresses = admitted.as_deref().unwrap_or_default();
+                    world.publisher.set_addresses(&key, protocol, trust, addresses);
+                    admitted?;
+                }
                 vec![(key.clone(), 1)]
             }
             Backing::Revisions(shares) => {
@@ -153,15 +165,34 @@ fn owner(ns: &str, name: &str) -> String {
     format!("Ingress {ns}/{name}")
 }
 
-/// The addresses of a name: our own listeners' if a status of ours gave it, else what the system finds.
-async fn named(world: &World, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
+/// The addresses that the target policy lets a split have. It is asked again where a connection is opened.
+fn admitted(world: &World, split: &Split, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Unresolved> {
+    let (mut targets, mut refused) = (Vec::with_capacity(addresses.len()), None);
+    for address in addresses {
+        match world.config.targets.check(address) {
+            Ok(()) => targets.push(address),
+            Err(why) => refused = Some(why),
+        }
+    }
+    let Some(refused) = refused else { return Ok(targets) };
+    let (ns, name) = (&split.service_namespace, &split.service_name);
+    tracing::warn!(service = format!("{ns}/{name}"), "address is not routed to: {refused}");
+    if targets.is_empty() {
+        let message = format!("Service \"{ns}/{name}\": {refused}.");
+        return Err(Unresolved { reason: "TargetRefused", message });
+    }
+    Ok(targets)
+}
+
+/// The listener of ours that a status of ours called `host`, if any.
+fn gateway(world: &World, host: &str) -> Result<Option<SocketAddr>, Unresolved> {
     match world.config.listeners.named(host) {
-        Some(Some(address)) => Ok(vec![address]),
+        Some(Some(address)) => Ok(Some(address)),
         Some(None) => Err(Unresolved {
             reason: "ListenerOff",
             message: format!("{host} is a listener that is off; start with --private ADDRESS."),
         }),
-        None => look_up(host, port).await,
+        None => Ok(None),
     }
 }
 
@@ -186,7 +217,8 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
 fn certificates(world: &World, ingress: &Ingress) -> Result<Shown, Unresolved> {
     let (mut shown, inside) = (Shown::default(), rules::inside_hosts(ingress));
     for tls in &ingress.spec.tls {
-        let identity = world.ingress.identity(&tls.secret_namespace, &tls.secret_name)?;
+        let expiries = &world.config.expiries;
+        let identity = world.ingress.identity(&tls.secret_namespace, &tls.secret_name, expiries)?;
         for host in tls.hosts.iter().map(|host| host.to_ascii_lowercase()) {
             let to = if inside.contains(&host) { &mut shown.inside } else { &mut shown.everybody };
             to.push((host, identity.clone()));
@@ -197,7 +229,7 @@ fn certificates(world: &World, ingress: &Ingress) -> Result<Shown, Unresolved> {
 
 impl Room {
     /// The certificate in a Secret.
-    pub(super) fn identity(&self, ns: &str, name: &str) -> Result<Identity, Unresolved> {
+    pub(super) fn identity(&self, ns: &str, name: &str, expiries: &Expiries) -> Result<Identity, Unresolved> {
         let secret = self.secrets.get(ns, name).ok_or_else(|| Unresolved {
             reason: "SecretNotFound",
             message: format!("Secret \"{ns}/{name}\" not found."),
@@ -215,12 +247,15 @@ impl Room {
             reason: "SecretInvalid",
             message: format!("Secret \"{ns}/{name}\": tls.crt and tls.key: {why}."),
         })?;
+        let chain = part("tls.crt").unwrap_or_default();
+        expiries.record(Source::Secret, &format!("{ns}/{name}"), chain, Timestamp::now());
         known.insert(key, (version, identity.clone()));
         Ok(identity)
     }
 
     /// The Secret is gone, and what was read from it.
-    fn forget_identity(&self, ns: &str, name: &str) {
+    fn forget_identity(&self, ns: &str, name: &str, expiries: &Expiries) {
+        expiries.forget(Source::Secret, &format!("{ns}/{name}"));
         let mut known = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
         known.remove(&(ns.to_owned(), name.to_owned()));
     }

@@ -53,7 +53,7 @@ pub fn watches(world: &World) -> Vec<Task<'_>> {
             let meta = either(change).map(|secret| &secret.metadata);
             let Some(meta) = meta else { return };
             if change.1.is_none() {
-                world.ingress.forget_identity(namespace(meta), name(meta));
+                world.ingress.forget_identity(namespace(meta), name(meta), &world.config.expiries);
             }
             look(of_secret(world, namespace(meta), name(meta)));
             if inner_tls::is_concerned(namespace(meta), name(meta)) {

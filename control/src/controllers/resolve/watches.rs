@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::interests::{Interests, Referent};
+use crate::controllers::cache::watch_config;
 use crate::controllers::queue::Queue;
 
 /// A cluster serves a kind some moments after it says so.
@@ -96,7 +97,7 @@ async fn objects(
     interests: Arc<Mutex<Interests>>,
     queue: Arc<Queue>,
 ) {
-    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut events = watcher::watcher(api, watch_config()).default_backoff().boxed();
     while let Some(event) = events.next().await {
         let concerned = match event {
             Ok(Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) => {
@@ -139,7 +140,7 @@ async fn definitions(
             queue.add(item);
         }
     };
-    let mut events = watcher::watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut events = watcher::watcher(api, watch_config()).default_backoff().boxed();
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => missing.extend(known.drain()),

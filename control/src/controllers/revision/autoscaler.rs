@@ -129,7 +129,13 @@ fn metadata(revision: &Revision, scale: &Scale) -> ObjectMeta {
 
 fn pod_autoscaler(revision: &Revision, scale: &Scale) -> PodAutoscaler {
     let meta = &revision.metadata;
+    // As upstream: what fails and has no instance ready is not reached, whatever sends to it.
+    let fails = [revision::RESOURCES_AVAILABLE, revision::CONTAINER_HEALTHY]
+        .iter()
+        .any(|kind| revision.condition(kind).is_some_and(|c| c.status == Verdict::False));
+    let has_ready = revision.status.as_ref().is_some_and(|status| status.actual_replicas > Some(0));
     let reachability = match label(meta, ROUTING_STATE) {
+        _ if fails && !has_ready => "Unreachable",
         Some("active") => "Reachable",
         Some("reserve") => "Unreachable",
         _ => "",
@@ -257,6 +263,17 @@ mod tests {
             expected.map(|(key, value)| (format!("autoscaling.knative.dev/{key}"), value.to_owned()))
         );
         assert_eq!(object.metadata.labels.unwrap()["serving.knative.dev/revision"], "a-1");
+    }
+
+    #[test]
+    fn failing_revision_without_replicas_is_unreachable() {
+        let mut failing = revision("False", "ExitCode3", "False");
+        let status = failing.status.as_mut().unwrap();
+        let healthy = json!({"type": "ContainerHealthy", "status": "False", "reason": "ExitCode3"});
+        status.base.conditions.push(serde_json::from_value(healthy).unwrap());
+        assert_eq!(made(&failing).spec.reachability, "Reachable", "one of its instances is ready");
+        failing.status.as_mut().unwrap().actual_replicas = Some(0);
+        assert_eq!(made(&failing).spec.reachability, "Unreachable");
     }
 
     /// A sleeping Revision is Ready and its scaler is not, as upstream shows both.

@@ -6,11 +6,18 @@ use super::plan::Unrunnable;
 use crate::runtime::Identity;
 use crate::runtime::capabilities::{self, Capabilities};
 
-/// RT-USER-01, RT-USER-02: who the manifest names, or else the `usual` user and group, or else whoever the appliance is.
-pub(super) fn identity(container: &Container, usual: Option<(u32, u32)>) -> Result<Identity, Unrunnable> {
+/// RT-USER-01, RT-USER-02: who the manifest names, or else the `usual` user and group, or else whoever the appliance is. Where
+/// others write manifests, `guarded`, a user without a group does not get the appliance's, which is root's.
+pub(super) fn identity(
+    container: &Container,
+    usual: Option<(u32, u32)>,
+    guarded: bool,
+) -> Result<Identity, Unrunnable> {
     let security = security(container);
     let id = |number: Option<i64>| number.and_then(|id| u32::try_from(id).ok());
-    let usual = usual.filter(|_| security.run_as_user.is_none());
+    let keeps_group = guarded && security.run_as_user != Some(0);
+    let usual_group = usual.filter(|_| security.run_as_user.is_none() || keeps_group).map(|(_, group)| group);
+    let usual_user = usual.map(|(user, _)| user);
     let asked = security.capabilities.unwrap_or_default();
     let (added, dropped) = (asked.add.unwrap_or_default(), asked.drop.unwrap_or_default());
     if let Some(unknown) = added.iter().find(|name| !capabilities::is_known(name)) {
@@ -22,8 +29,8 @@ pub(super) fn identity(container: &Container, usual: Option<(u32, u32)>) -> Resu
         });
     }
     Ok(Identity {
-        user: id(security.run_as_user).or(usual.map(|(user, _)| user)),
-        group: id(security.run_as_group).or(usual.map(|(_, group)| group)),
+        user: id(security.run_as_user).or(usual_user),
+        group: id(security.run_as_group).or(usual_group),
         never_root: security.run_as_non_root == Some(true),
         capabilities: Capabilities::of(&added, &dropped),
     })
@@ -41,20 +48,25 @@ mod tests {
 
     fn of(context: &Value) -> Result<Identity, Unrunnable> {
         let container = json!({ "name": "a", "securityContext": context });
-        identity(&serde_json::from_value(container).unwrap(), None)
+        identity(&serde_json::from_value(container).unwrap(), None, false)
     }
 
     /// RT-USER-02: whoever names no user is the operator's, whatever group he names.
     #[test]
     fn the_operators_user_is_for_those_who_name_none() {
-        let who = |context: Value| {
+        let of = |context: Value, guarded| {
             let container = json!({ "name": "a", "securityContext": context });
-            let identity = identity(&serde_json::from_value(container).unwrap(), Some((65_532, 7))).unwrap();
+            let container = serde_json::from_value(container).unwrap();
+            let identity = identity(&container, Some((65_532, 7)), guarded).unwrap();
             (identity.user, identity.group)
         };
+        let who = |context| of(context, false);
         assert_eq!(who(json!({})), (Some(65_532), Some(7)));
         assert_eq!(who(json!({ "runAsGroup": 3 })), (Some(65_532), Some(3)));
         assert_eq!(who(json!({ "runAsUser": 0 })), (Some(0), None));
+        assert_eq!(who(json!({ "runAsUser": 5 })), (Some(5), None));
+        assert_eq!(of(json!({ "runAsUser": 5 }), true), (Some(5), Some(7)), "not root's group");
+        assert_eq!(of(json!({ "runAsUser": 0 }), true), (Some(0), None));
     }
 
     /// RT-USER-01: what the manifest says reaches the process.

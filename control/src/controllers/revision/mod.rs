@@ -5,29 +5,33 @@ mod devices;
 mod fields;
 mod identity;
 pub mod plan;
+pub mod policy;
+mod ports;
 mod probes;
 pub mod reconcile;
+mod routing;
 pub mod scale;
 pub mod sources;
 pub mod tokens;
 
-use std::collections::BTreeSet;
+use std::time::Duration;
 
 use kube::Api;
 use kube::api::Patch;
-use serde_json::{Value, json};
 
 use super::queue::{Item, Kind};
 use super::world::{Error, World, now};
-use super::{managers, pods, route};
-use crate::kinds::serving::annotations::{
-    CONFIGURATION, CONFIGURATION_GENERATION, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED,
-};
+use super::{managers, pods};
+use crate::kinds::serving::annotations::CONFIGURATION;
 use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{HasConditions, annotation, label, name, namespace};
+use crate::kinds::shared::{HasConditions, label, name, namespace};
 use crate::runtime::may_mount;
 use plan::{Given, Unrunnable, backend, plan};
 use reconcile::status;
+pub(super) use routing::is_routed;
+
+/// A Revision whose service account lacks a policy is looked at again after this: nothing else tells that a role came.
+const GRANT_LOOKED_FOR_AFTER: Duration = Duration::from_secs(5);
 
 /// The name of a Revision's instances everywhere.
 #[must_use]
@@ -58,7 +62,7 @@ pub async fn reconcile(world: &World, item: &Item) -> Result<(), Error> {
     world.set_status_of(item, &*revision, &after).await?;
     // Apart, because four writes would stand between a new Revision's instance and its readiness.
     world.look_at(Item::new(Kind::Scaling, &item.namespace, &item.name));
-    if let Some(patch) = routing_patch(world, &revision).filter(|_| world.duty.is_ours()) {
+    if let Some(patch) = routing::patch(world, &revision).filter(|_| world.duty.is_ours()) {
         let api: Api<Revision> = world.api(&item.namespace);
         api.patch(&item.name, &managers::patches(), &Patch::Merge(patch)).await?;
     }
@@ -80,20 +84,25 @@ pub async fn show_scaling(world: &World, item: &Item) -> Result<(), Error> {
 pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Option<Unrunnable>, Error> {
     let key = key(namespace(&revision.metadata), name(&revision.metadata));
     let sources = sources::load(world, item, &revision.spec).await?;
-    let planned = plan(
-        revision,
-        &Given {
-            images: &world.config.images,
-            sources: &sources,
-            reachable: is_reachable(world, revision),
-            may_mount: may_mount(),
-            host_devices: world.config.host_devices,
-            detects_http2: world.settings().features.is_enabled("autodetect-http2"),
-            progress_deadline: world.settings().deployment.progress_deadline,
-            user: world.config.instance_user,
-            autoscaler: &world.settings().autoscaler,
-        },
-    );
+    let (rules, is_root) = (world.config.instances, may_mount());
+    let allowed = policy::check(world, revision, is_root).await?;
+    let planned = allowed.and_then(|()| {
+        plan(
+            revision,
+            &Given {
+                images: &world.config.images,
+                sources: &sources,
+                reachable: routing::is_reachable(world, revision),
+                may_mount: is_root,
+                host_devices: world.config.host_devices,
+                detects_http2: world.settings().features.is_enabled("autodetect-http2"),
+                progress_deadline: world.settings().deployment.progress_deadline,
+                user: rules.usual(namespace(&revision.metadata), is_root),
+                guarded: rules.guarded,
+                autoscaler: &world.settings().autoscaler,
+            },
+        )
+    });
     match planned {
         Ok(mut plan) => {
             world.publisher.set_backend(&key, backend(revision, true));
@@ -111,6 +120,9 @@ pub async fn run(world: &World, item: &Item, revision: &Revision) -> Result<Opti
         Err(why) => {
             world.publisher.set_backend(&key, backend(revision, false));
             world.fleet.retire(&key);
+            if policy::may_be_granted(&why) {
+                world.queue.add_within(item, GRANT_LOOKED_FOR_AFTER);
+            }
             Ok(Some(why))
         }
     }
@@ -128,59 +140,4 @@ fn predecessors_strength(world: &World, revision: &Revision) -> u32 {
         Some(serving) if serving != own => world.fleet.observe(&key(ns, serving)).actual,
         _ => 0,
     }
-}
-
-/// Whether requests can come, or may come soon: a version that was never ready has yet to be tried.
-fn is_reachable(world: &World, revision: &Revision) -> bool {
-    !revision.is_ready() || is_routed(world, revision)
-}
-
-/// Whether a Route sends to the Revision.
-pub(super) fn is_routed(world: &World, revision: &Revision) -> bool {
-    !routes(world, revision).is_empty()
-}
-
-/// The Routes that send to the Revision: by its name, or because it is what the named Configuration
-/// stands for, now or as soon as the Route has seen it.
-fn routes(world: &World, revision: &Revision) -> BTreeSet<String> {
-    let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
-    // Mostly so, and a Configuration need not be opened for it.
-    let by_name = route::senders(world, ns, own, None);
-    if !by_name.is_empty() {
-        return by_name;
-    }
-    let parent =
-        label(&revision.metadata, CONFIGURATION).and_then(|parent| world.configurations.get(ns, parent));
-    let followed = parent.filter(|parent| {
-        let generation =
-            label(&revision.metadata, CONFIGURATION_GENERATION).and_then(|text| text.parse().ok());
-        let ready = parent.status.as_ref().and_then(|status| status.latest_ready_revision_name.as_deref());
-        generation == parent.metadata.generation || ready == Some(own)
-    });
-    let followed = followed.as_ref().map(|parent| name(&parent.metadata));
-    route::senders(world, ns, own, followed)
-}
-
-/// Keeps what tells whether requests reach the Revision, and by which Routes (X-RTE-12); `None` when it is right.
-fn routing_patch(world: &World, revision: &Revision) -> Option<Value> {
-    let (state, listed) = (
-        label(&revision.metadata, ROUTING_STATE),
-        annotation(&revision.metadata, ROUTES).unwrap_or_default(),
-    );
-    let routes: Vec<String> = routes(world, revision).into_iter().collect();
-    let routes = routes.join(",");
-    let wanted = match (routes.is_empty(), state) {
-        (false, _) => Some("active"),
-        (true, Some("active")) if revision.is_ready() => Some("reserve"),
-        (true, state) => state,
-    };
-    let mut patch = json!({});
-    if wanted != state {
-        patch["labels"] = json!({ROUTING_STATE: wanted});
-        patch["annotations"] = json!({ROUTING_STATE_MODIFIED: now().to_string()});
-    }
-    if routes != listed {
-        patch["annotations"][ROUTES] = if routes.is_empty() { Value::Null } else { routes.into() };
-    }
-    (patch != json!({})).then(|| json!({"metadata": patch}))
 }

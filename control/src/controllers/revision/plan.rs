@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Container, VolumeMount};
 use super::identity::{identity, security};
 use super::scale::scale;
 use super::sources::Sources;
-use super::{devices, fields, probes};
+use super::{devices, fields, ports, probes};
 use crate::fleet::{Plan, Spare};
 use crate::kinds::duration;
 use crate::kinds::serving::annotations::{
@@ -18,15 +18,13 @@ use crate::kinds::serving::annotations::{
 };
 use crate::kinds::serving::autoscaler::Autoscaler;
 use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::spares::spares;
 use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
+use crate::kinds::serving::{spares::spares, stream_timeouts::stream_timeouts};
 use crate::kinds::shared::{annotation, label, name, namespace};
 use crate::publish::BackendSpec;
 use crate::runtime::volumes::{Mount, is_inside};
 use crate::runtime::{InstanceSpec, Resources, Sidecar};
 
-/// What programs listen on unless they say otherwise (RT-PORT-03).
-const PORT_DEFAULT: u16 = 8080;
 /// Why a Revision cannot run on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unrunnable {
@@ -51,6 +49,8 @@ pub struct Given<'a> {
     pub progress_deadline: Duration,
     /// User and group of whoever names no user.
     pub user: Option<(u32, u32)>,
+    /// Manifests come from others than those who own this host.
+    pub guarded: bool,
     pub autoscaler: &'a Autoscaler,
 }
 
@@ -74,7 +74,7 @@ pub fn plan(revision: &Revision, given: &Given<'_>) -> Result<Plan, Unrunnable> 
     if devices::are_own(revision, given) {
         devices::share_memory(&mut serving, &mut sidecars);
     }
-    let detects_http2 = given.detects_http2 && says_no_protocol(container);
+    let detects_http2 = given.detects_http2 && ports::says_no_protocol(container);
     let each = |others: &[Sidecar]| others.iter().map(|one| one.spec.resources).collect::<Vec<_>>();
     let resources = each(&sidecars).into_iter().fold(serving.resources, Resources::beside);
     let resources = each(&init_containers).into_iter().fold(resources, Resources::covering);
@@ -120,11 +120,11 @@ fn instance(
         configuration: label(meta, CONFIGURATION).unwrap_or_default().to_owned(),
         command: command(revision, container, given.images)?,
         env: given.sources.environment(container, meta)?,
-        port: port(container),
+        port: ports::port(container),
         working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
         mounts: mounts(revision, container, given.may_mount)?,
-        identity: identity(container, given.user)?,
+        identity: identity(container, given.user, given.guarded)?,
         read_only_root: security(container).read_only_root_filesystem == Some(true),
         resources: fields::resources(container)?,
         last_words: devices::last_words(revision, container, given),
@@ -140,20 +140,6 @@ fn instance(
         init_containers: Vec::new(),
         sidecars: Vec::new(),
     })
-}
-
-/// RT-PORT-03: the developer's port, or the platform's default.
-fn port(container: &Container) -> u16 {
-    let named = container.ports.iter().flatten().find_map(|port| u16::try_from(port.container_port).ok());
-    let probes = [&container.readiness_probe, &container.liveness_probe, &container.startup_probe];
-    // Of a sidecar, which has none, the one that its probes name.
-    let asked = || probes.into_iter().flatten().find_map(probes::port);
-    named.filter(|port| *port > 0).or_else(asked).unwrap_or(PORT_DEFAULT)
-}
-
-/// RT-PORT-02: its port has no name.
-fn says_no_protocol(container: &Container) -> bool {
-    container.ports.iter().flatten().all(|port| port.name.as_deref().is_none_or(str::is_empty))
 }
 
 /// Its author wants nothing to be mounted.
@@ -180,8 +166,7 @@ fn timeout(revision: &Revision) -> Duration {
 pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
     let seconds =
         |value: Option<i64>| Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(0));
-    let spec = &revision.spec;
-    let total = timeout(revision);
+    let (spec, total) = (&revision.spec, timeout(revision));
     BackendSpec {
         protocol: if spec.speaks_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
@@ -191,6 +176,7 @@ pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
             total,
             response_start: seconds(spec.response_start_timeout_seconds),
             idle: seconds(spec.idle_timeout_seconds),
+            ..stream_timeouts(&revision.metadata)
         },
     }
 }
@@ -313,6 +299,7 @@ pub(super) mod tests {
             detects_http2: false,
             progress_deadline: Deployment::default().progress_deadline,
             user: None,
+            guarded: false,
             autoscaler: &AUTOSCALER,
         }
     }

@@ -15,6 +15,11 @@ use crate::kinds::shared::{Status, Verdict};
 const TOO_LATE: &str = "ProgressDeadlineExceeded";
 /// ... and upstream's words for what that means to requests.
 const TIMED_OUT: (&str, &str) = ("TimedOut", "The target could not be activated.");
+/// What `TOO_LATE` says of a program that ended each time.
+const GIVEN_UP: &str = "It was not ready within its progress deadline, and is not restarted.";
+/// Of a Revision that is not started.
+const UNREACHABLE: (&str, &str) =
+    ("Unreachable", "No Route sends to the Revision, and it was never ready: it is not started.");
 const COMING: (&str, &str) = ("Deploying", "Instances are being started.");
 
 #[must_use]
@@ -67,6 +72,14 @@ fn mark_observed(conditions: &mut Conditions<'_>, observed: &Observed) {
             asleep(conditions);
         }
         State::Pending | State::Starting => coming(conditions, observed),
+        State::Unreachable => {
+            for kind in [RESOURCES_AVAILABLE, CONTAINER_HEALTHY] {
+                if conditions.verdict(kind) != Verdict::True {
+                    conditions.mark_unknown(kind, UNREACHABLE.0, UNREACHABLE.1);
+                }
+            }
+            asleep(conditions);
+        }
         State::Failed { reason, message } if reason == TOO_LATE => {
             conditions.mark_false(RESOURCES_AVAILABLE, reason, message);
             conditions.mark_false(ACTIVE, TIMED_OUT.0, TIMED_OUT.1);
@@ -76,7 +89,10 @@ fn mark_observed(conditions: &mut Conditions<'_>, observed: &Observed) {
             let message = format!("Container failed with: {message}");
             conditions.mark_false(CONTAINER_HEALTHY, reason, &message);
             conditions.mark_false(ACTIVE, reason, &message);
-            if conditions.verdict(RESOURCES_AVAILABLE) == Verdict::Unknown {
+            if observed.deadline_exceeded {
+                conditions.mark_false(RESOURCES_AVAILABLE, TOO_LATE, &format!("{GIVEN_UP} {message}"));
+                conditions.mark_false(ACTIVE, TIMED_OUT.0, TIMED_OUT.1);
+            } else if conditions.verdict(RESOURCES_AVAILABLE) != Verdict::True {
                 conditions.mark_unknown(RESOURCES_AVAILABLE, COMING.0, COMING.1);
             }
         }
@@ -123,7 +139,7 @@ mod tests {
     use crate::kinds::shared::HasConditions;
 
     fn observed(state: State) -> Observed {
-        Observed { actual: 0, desired: 0, roomy: false, hindrance: None, state }
+        Observed { actual: 0, desired: 0, roomy: false, hindrance: None, deadline_exceeded: false, state }
     }
 
     fn after(revision: &Revision, unrunnable: Option<&Unrunnable>, state: State) -> Revision {
@@ -220,6 +236,39 @@ mod tests {
         let reasons =
             ["Ready", RESOURCES_AVAILABLE, ACTIVE].map(|kind| late.condition(kind).unwrap().reason.clone());
         assert_eq!(reasons, [TOO_LATE, TOO_LATE, "TimedOut"]);
+    }
+
+    /// RT-PROBE-08, COND-10: a crash loop that is over says why and that nothing is tried any more.
+    #[test]
+    fn crash_loop_over_its_deadline_says_both() {
+        let fresh = Revision::new("ns", "a", RevisionSpec::default());
+        let failed = |deadline_exceeded| Observed {
+            deadline_exceeded,
+            ..observed(State::Failed { reason: "ExitCode3".into(), message: "no such flag".into() })
+        };
+        let mut revision = fresh.clone();
+        let mut told = |deadline_exceeded| {
+            let now = Timestamp::from_second(1).unwrap();
+            revision.status = Some(status(&revision, None, &failed(deadline_exceeded), now));
+            let reason = |kind: &str| revision.condition(kind).unwrap().reason.clone();
+            ([RESOURCES_AVAILABLE, CONTAINER_HEALTHY, ACTIVE].map(reason), verdicts(&revision))
+        };
+        assert_eq!(
+            told(false),
+            ([COMING.0, "ExitCode3", "ExitCode3"].map(Into::into), [False, Unknown, False, False])
+        );
+        assert_eq!(told(true), ([TOO_LATE, "ExitCode3", "TimedOut"].map(Into::into), [False; 4]));
+        assert_eq!(told(false).0[0], COMING.0, "it is tried again");
+    }
+
+    #[test]
+    fn revision_that_is_not_started_says_so() {
+        let fresh = Revision::new("ns", "a", RevisionSpec::default());
+        let revision = after(&fresh, None, State::Unreachable);
+        assert_eq!(verdicts(&revision), [Unknown, Unknown, Unknown, False]);
+        assert_eq!(revision.condition("Ready").unwrap().reason, "Unreachable");
+        let ready = after(&fresh, None, State::Ready);
+        assert_eq!(verdicts(&after(&ready, None, State::Unreachable))[..3], [True; 3]);
     }
 
     /// AMB-06: without a runner the resources are what is missing.

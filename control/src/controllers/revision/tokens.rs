@@ -9,6 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ServiceAccountTokenProjection;
 use tokio::time::Instant;
 
+use crate::clock::Deadline;
 use crate::controllers::passes::{RENEW_AFTER, ask};
 use crate::controllers::queue::Item;
 use crate::controllers::world::World;
@@ -59,7 +60,7 @@ fn named(spec: &RevisionSpec) -> BTreeSet<Wanted> {
 #[derive(Debug)]
 struct Given {
     token: String,
-    renew_at: Instant,
+    renewal: Deadline,
 }
 
 /// A Revision's.
@@ -81,10 +82,15 @@ impl Tokens {
         self.lock().remove(revision);
     }
 
-    fn known(&self, revision: &Item, wanted: &Wanted) -> Option<(String, Instant)> {
+    /// The Revisions that have some.
+    pub(in crate::controllers) fn revisions(&self) -> Vec<Item> {
+        self.lock().keys().cloned().collect()
+    }
+
+    fn known(&self, revision: &Item, wanted: &Wanted) -> Option<(String, Deadline)> {
         let all = self.lock();
         let given = all.get(revision)?.given.get(wanted)?;
-        Some((given.token.clone(), given.renew_at))
+        Some((given.token.clone(), given.renewal))
     }
 
     fn note(&self, revision: &Item, wanted: &Wanted, given: Given) {
@@ -135,14 +141,15 @@ fn too_many(count: usize) -> Option<String> {
 async fn token(world: &World, revision: &Item, wanted: &Wanted) -> Result<String, String> {
     let known = world.tokens.known(revision, wanted);
     match known {
-        Some((token, renew_at)) if Instant::now() < renew_at => return Ok(token),
+        Some((token, renewal)) if !renewal.has_passed(world.config.clock.both()) => return Ok(token),
         _ => {}
     }
     let Wanted { account, audience, seconds } = wanted;
     match ask(world, &revision.namespace, account, audience, *seconds).await {
         Ok((token, good_for)) => {
             let wait = good_for.mul_f64(RENEW_AFTER).max(RETRY);
-            let given = Given { token: token.clone(), renew_at: Instant::now() + wait };
+            let renewal = Deadline::new(world.config.clock.both(), wait);
+            let given = Given { token: token.clone(), renewal };
             world.tokens.note(revision, wanted, given);
             world.queue.add_later(revision.clone(), wait);
             Ok(token)
@@ -170,6 +177,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::clock::WallClock;
     use crate::controllers::queue::Kind;
 
     #[test]
@@ -204,7 +212,11 @@ mod tests {
     fn a_revisions_tokens_are_forgotten_with_it() {
         let (tokens, item) = (Tokens::default(), Item::new(Kind::Revision, "ns", "a-1"));
         let wanted = Wanted { account: "default".into(), audience: String::new(), seconds: 600 };
-        tokens.note(&item, &wanted, Given { token: "t".into(), renew_at: Instant::now() });
+        tokens.note(
+            &item,
+            &wanted,
+            Given { token: "t".into(), renewal: Deadline::new(WallClock::default().both(), RETRY) },
+        );
         assert_eq!(tokens.known(&item, &wanted).unwrap().0, "t");
         let now = Instant::now();
         let looks =

@@ -23,7 +23,6 @@ use super::send::{self, Outgoing};
 use crate::controllers::resolve::Address;
 use crate::controllers::world::World;
 use crate::kinds::shared::{HasConditions as _, name, namespace};
-use crate::kinds::sources::cron::Schedule;
 use crate::kinds::sources::ping::{PingSource, TYPE, is_header_value};
 
 /// Events that are on their way at once; one that comes due beyond is dropped, and told.
@@ -50,8 +49,7 @@ struct Due {
 impl Due {
     fn after(ping: &PingSource, now: Timestamp) -> Self {
         let spec = &ping.spec;
-        let at = spec.zone().zip(Schedule::parse(&spec.schedule).ok());
-        let at = at.and_then(|(zone, schedule)| schedule.next(now, &zone));
+        let at = spec.clock().ok().and_then(|(schedule, zone)| schedule.next(now, &zone));
         Self { schedule: spec.schedule.clone(), timezone: spec.timezone.clone(), at }
     }
 

@@ -1,5 +1,6 @@
 //! What the rules of one version of a definition cost together: each, and all of them, have a limit.
 
+use super::work::At;
 use crate::cel::Sizes;
 use crate::kind::Problems;
 
@@ -20,14 +21,14 @@ pub(super) struct Costs {
 
 impl Costs {
     /// Counts a rule, and says if it costs too much alone.
-    pub(super) fn note(&mut self, at: &str, what: &str, cost: u64, problems: &mut Problems) {
+    pub(super) fn note(&mut self, at: At<'_>, what: &str, cost: u64, problems: &mut Problems) {
         if cost > RULE_COST_MAX {
             problems.add(at, told(&format!("estimated {what} cost"), cost, RULE_COST_MAX));
         }
         self.total = self.total.saturating_add(cost);
         // Less than a hundredth of the limit explains nothing.
         if cost >= VERSION_COST_MAX / 100 {
-            self.dearest.push((cost, at.to_owned()));
+            self.dearest.push((cost, at.into()));
             self.dearest.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
             self.dearest.truncate(TOLD_MAX);
         }
@@ -71,7 +72,7 @@ mod tests {
     fn rules_have_a_limit_each_and_one_together() {
         let (mut costs, mut problems) = (Costs::default(), Problems::default());
         for (at, cost) in [("a", 1), ("b", RULE_COST_MAX), ("c", 12_000_000), ("d", 30_000_000)] {
-            costs.note(at, "rule", cost, &mut problems);
+            costs.note(At::Root(at), "rule", cost, &mut problems);
         }
         costs.judge("s", &mut problems);
         let found: Vec<&str> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
@@ -79,7 +80,7 @@ mod tests {
         assert!(problems.list[0].message.contains("by factor of 1.200000x"), "{:?}", problems.list[0]);
         assert!(problems.list[1].message.contains("by factor of 3.0x"), "{:?}", problems.list[1]);
 
-        costs.note("e", "messageExpression", u64::MAX, &mut problems);
+        costs.note(At::Root("e"), "messageExpression", u64::MAX, &mut problems);
         problems.list.clear();
         costs.judge("s", &mut problems);
         let found: Vec<&str> = problems.list.iter().map(|problem| problem.field.as_str()).collect();

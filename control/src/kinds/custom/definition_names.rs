@@ -1,5 +1,7 @@
 //! What a definition calls its kind and its versions, and how it wants to convert between them.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::kind::Problems;
@@ -76,7 +78,7 @@ fn check_versions(spec: &Value, problems: &mut Problems) {
         let why = format!("Invalid value: {name:?}: {}", wrong_with_label(name));
         problems.add(format!("spec.versions[{index}].name"), why);
     }
-    if (1..names.len()).any(|index| names[..index].contains(&names[index])) {
+    if names.iter().collect::<HashSet<_>>().len() < names.len() {
         problems.add("spec.versions", "Invalid value: must contain unique version names");
     }
     for (index, version) in versions.into_iter().enumerate() {

@@ -1,12 +1,16 @@
 //! What a definition's schema has to be, so that what it says can be done: structural, with patterns that compile and
 //! lists whose keys exist.
 
-use serde_json::Value;
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
 
 use super::costs::Costs;
 use super::junctors;
+use super::patterns::Patterns;
 use super::rules::{self, Place};
-use super::structural::{self, Held, INT_OR_STRING, LIST_KEYS, LIST_TYPE, MAP_TYPE, PRESERVE, Patterns};
+use super::structural::{self, EMBEDDED, Held, INT_OR_STRING, LIST_KEYS, LIST_TYPE, MAP_TYPE, PRESERVE};
+use super::work::{At, Work};
 use crate::cel::told_most;
 use crate::kind::Problems;
 
@@ -33,27 +37,30 @@ pub(super) fn validate(schema: &Value, at: &str, problems: &mut Problems) {
         problems.add(format!("{at}.properties[metadata]"), why);
     }
     let mut costs = Costs::default();
-    let place = Place { at, whole: true, times: Some(1), list: None };
-    check(schema, place, 0, (&mut costs, problems));
+    let patterns = Patterns::of(schema);
+    let root = At::Root(at);
+    let place = Place { at: root, whole: true, times: Some(1), list: None };
+    check(schema, place, (&patterns, &Work::default()), 0, (&mut costs, problems));
     costs.judge(at, problems);
 }
 
-fn check(schema: &Value, place: Place<'_>, depth: usize, (costs, problems): (&mut Costs, &mut Problems)) {
+fn check(
+    schema: &Value,
+    place: Place<'_>,
+    (patterns, work): (&Patterns, &Work),
+    depth: usize,
+    (costs, problems): (&mut Costs, &mut Problems),
+) {
     let at = place.at;
-    if depth > DEPTH_MAX || problems.list.len() >= structural::PROBLEMS_MAX {
+    if depth > DEPTH_MAX || problems.is_full() {
         return;
     }
     check_type(schema, at, depth, problems);
     if let Some(pattern) = schema["pattern"].as_str()
-        && let Err(why) = structural::read_pattern(pattern)
+        && let Some(why) = patterns.wrong(pattern)
     {
-        // The error draws a picture of several lines; the last one says it.
-        let why = why.to_string();
-        let why = why.lines().last().unwrap_or("").trim_start_matches("error: ");
-        problems.add(
-            format!("{at}.pattern"),
-            format!("Invalid value: {pattern:?}: must be a valid regular expression, but isn't: {why}"),
-        );
+        let why = format!("Invalid value: {pattern:?}: must be a valid regular expression, but isn't: {why}");
+        problems.add(At::Field(&at, "pattern"), why);
     }
     if schema["uniqueItems"] == true {
         let why =
@@ -75,9 +82,9 @@ fn check(schema: &Value, place: Place<'_>, depth: usize, (costs, problems): (&mu
     }
     if let Some(default) = schema.get("default").filter(|default| !default.is_null()) {
         let mut wrong = Problems::default();
-        let held = Held { schema, patterns: &Patterns::of(schema), before: None };
-        structural::validate(default, held, "", &mut wrong);
-        for problem in wrong.list {
+        let held = Held { schema, patterns, work, before: None };
+        structural::validate(default, held, At::Root(""), &mut wrong);
+        for problem in wrong.told() {
             problems.add(format!("{at}.default{}", dotted(&problem.field)), problem.message);
         }
     }
@@ -85,19 +92,19 @@ fn check(schema: &Value, place: Place<'_>, depth: usize, (costs, problems): (&mu
     junctors::check(schema, at, problems);
     rules::validate(schema, place, costs, problems);
     let times = place.times.zip(told_most(schema)).map(|(times, most)| times.saturating_mul(most));
-    let mut go_in = |inner: &Value, name: &str, list: Option<&str>| {
-        let whole = inner["x-kubernetes-embedded-resource"] == true;
-        let place = Place { at: &format!("{at}.{name}"), whole, times, list };
-        check(inner, place, depth + 1, (&mut *costs, &mut *problems));
+    let mut go_in = |inner: &Value, at: At<'_>, list: Option<At<'_>>| {
+        let whole = inner[EMBEDDED] == true;
+        let place = Place { at, whole, times, list };
+        check(inner, place, (patterns, work), depth + 1, (&mut *costs, &mut *problems));
     };
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
-        go_in(inner, &format!("properties[{name}]"), place.list);
+        go_in(inner, At::Entry(&at, "properties", name), place.list);
     }
     for name in ["items", "additionalProperties"] {
         if schema[name].is_object() {
             // Items without keys cannot be told from each other.
             let loose = name == "items" && schema[LIST_TYPE] != "map";
-            go_in(&schema[name], name, place.list.or(loose.then_some(at)));
+            go_in(&schema[name], At::Field(&at, name), place.list.or(loose.then_some(at)));
         }
     }
 }
@@ -106,7 +113,7 @@ fn dotted(field: &str) -> String {
     if field.is_empty() { String::new() } else { format!(".{field}") }
 }
 
-fn check_type(schema: &Value, at: &str, depth: usize, problems: &mut Problems) {
+fn check_type(schema: &Value, at: At<'_>, depth: usize, problems: &mut Problems) {
     match schema["type"].as_str().unwrap_or("") {
         "" if depth == 0 || schema[INT_OR_STRING] == true || schema[PRESERVE] == true => {}
         "" => {
@@ -120,12 +127,23 @@ fn check_type(schema: &Value, at: &str, depth: usize, problems: &mut Problems) {
                 .add(format!("{at}.type"), format!("Unsupported value: {other:?}: supported values: {all}"));
         }
     }
+    if schema[EMBEDDED] == true {
+        if schema["type"] != "object" {
+            let told = schema["type"].as_str().unwrap_or("");
+            let why = format!("Invalid value: {told:?}: must be object if {EMBEDDED} is true");
+            problems.add(At::Field(&at, "type"), why);
+        }
+        if schema["properties"].as_object().is_none_or(Map::is_empty) && schema[PRESERVE] != true {
+            let why = format!("Required value: must not be empty if {EMBEDDED} is true without {PRESERVE}");
+            problems.add(At::Field(&at, "properties"), why);
+        }
+    }
     if schema["type"] == "array" && !schema["items"].is_object() {
         problems.add(format!("{at}.items"), "Required value: must be specified");
     }
 }
 
-fn check_list(schema: &Value, at: &str, problems: &mut Problems) {
+fn check_list(schema: &Value, at: At<'_>, problems: &mut Problems) {
     let Some(kind) = schema[LIST_TYPE].as_str() else { return };
     if !matches!(kind, "atomic" | "map" | "set") {
         let why = format!("Unsupported value: {kind:?}: supported values: \"atomic\", \"map\", \"set\"");
@@ -145,14 +163,14 @@ fn check_list(schema: &Value, at: &str, problems: &mut Problems) {
         let why = format!("Required value: must not be empty if {LIST_TYPE} is map");
         problems.add(format!("{at}.{LIST_KEYS}"), why);
     }
-    let required =
-        |key: &str| item["required"].as_array().is_some_and(|all| all.iter().any(|one| one == key));
+    let required: HashSet<&str> =
+        item["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (index, key) in keys.into_iter().enumerate() {
         let known = &item["properties"][key];
         if !known.is_object() {
             let why = format!("Invalid value: {key:?}: entries must all be names of item properties");
             problems.add(format!("{at}.{LIST_KEYS}[{index}]"), why);
-        } else if known.get("default").is_none() && !required(key) {
+        } else if known.get("default").is_none() && !required.contains(key) {
             let why = format!(
                 "Required value: this property is in {LIST_KEYS}, so it must have a default or be a required property"
             );

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::structural::{INT_OR_STRING, LIST_KEYS, LIST_TYPE, MAP_TYPE, PRESERVE};
+use super::work::At;
 use crate::kind::Problems;
 
 /// What stays outside, with how it may be there all the same.
@@ -23,18 +24,18 @@ const OUTSIDE: [(&str, &str); 11] = [
 
 /// Says what the schema's junctors say that they may not, in the words of Kubernetes. Recursion is bounded by a body's
 /// nesting.
-pub(super) fn check(schema: &Value, at: &str, problems: &mut Problems) {
+pub(super) fn check(schema: &Value, at: At<'_>, problems: &mut Problems) {
     let either = schema[INT_OR_STRING] == true;
     for (name, one) in junctors(schema) {
         // The one way to say of which types a value is that may be of two.
         let is_told = either && (name == "anyOf[0]" || name == "anyOf[1]") && says_either(&schema["anyOf"]);
         if !is_told {
-            check_inside(one, &format!("{at}.{name}"), either && name == "allOf[0]", problems);
+            check_inside(one, At::Field(&at, &name), either && name == "allOf[0]", problems);
         }
     }
 }
 
-fn check_inside(inner: &Value, at: &str, may_say_either: bool, problems: &mut Problems) {
+fn check_inside(inner: &Value, at: At<'_>, may_say_either: bool, problems: &mut Problems) {
     let is_said = |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && value != "";
     for (field, how) in OUTSIDE.iter().filter(|(field, _)| is_said(&inner[*field])) {
         problems.add(format!("{at}.{field}"), format!("Forbidden: must be {how} to be structural"));
@@ -47,14 +48,14 @@ fn check_inside(inner: &Value, at: &str, may_say_either: bool, problems: &mut Pr
     }
     for (name, one) in junctors(inner) {
         if !(may_say_either && name.starts_with("anyOf") && says_either(&inner["anyOf"])) {
-            check_inside(one, &format!("{at}.{name}"), false, problems);
+            check_inside(one, At::Field(&at, &name), false, problems);
         }
     }
     for (name, one) in inner["properties"].as_object().into_iter().flatten() {
-        check_inside(one, &format!("{at}.properties[{name}]"), false, problems);
+        check_inside(one, At::Entry(&at, "properties", name), false, problems);
     }
     if inner["items"].is_object() {
-        check_inside(&inner["items"], &format!("{at}.items"), false, problems);
+        check_inside(&inner["items"], At::Field(&at, "items"), false, problems);
     }
 }
 
@@ -105,7 +106,7 @@ mod tests {
             ),
         ] {
             let mut problems = Problems::default();
-            check(&schema, "s", &mut problems);
+            check(&schema, At::Root("s"), &mut problems);
             let found: Vec<&str> =
                 problems.list.iter().map(|one| one.field.strip_prefix("s.").unwrap()).collect();
             assert_eq!(found, fields, "{schema}");

@@ -3,23 +3,28 @@
 mod costs;
 mod definition_names;
 mod definition_rules;
+mod embedded;
 mod formats;
 mod junctors;
+mod patterns;
 mod rules;
 mod structural;
 mod versions;
+mod work;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use crate::kind::{Denied, Problem, Problems, UNKNOWN_TOLD_MAX};
+use crate::kind::{self, Denied, Problem, Problems};
 
 use rules::Rules;
-pub(crate) use structural::mistyped;
+pub(crate) use structural::{below, mistyped, stays_null};
 pub use versions::entries;
 pub(crate) use versions::{by_rank, is_first, stored_versions};
 
-use structural::{Held, Patterns};
+use patterns::Patterns;
+use structural::{Dropped, Held};
+use work::{At, Work};
 
 /// Types and formats of a column, as Kubernetes lists them.
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
@@ -85,26 +90,31 @@ impl Custom {
             .map_err(|why| Denied::Malformed(format!("metadata: {why}")))?;
         object["metadata"] =
             serde_json::to_value(metadata).map_err(|why| Denied::Malformed(why.to_string()))?;
-        structural::prune(&mut object, &self.schema, "", &mut Vec::new());
-        structural::fill(&mut object, &self.schema);
-        let mut problems = Problems::default();
-        let held = Held { schema: &self.schema, patterns: &self.patterns, before };
-        structural::validate(&object, held, "", &mut problems);
-        if problems.list.is_empty() {
+        structural::prune(&mut object, &self.schema, At::Root(""), &mut Dropped::default());
+        let (work, mut problems) = (Work::default(), Problems::default());
+        structural::fill(&mut object, &self.schema, &work);
+        if work.exceeded().is_none() {
+            let held = Held { schema: &self.schema, patterns: &self.patterns, work: &work, before };
+            structural::validate(&object, held, At::Root(""), &mut problems);
+        }
+        if let Some(why) = work.exceeded() {
+            problems.add(rules::WHOLE, why);
+        } else if problems.list.is_empty() {
             self.rules.judge(&object, before, &self.schema, &mut problems);
         } else if !self.rules.is_empty() {
             let why = "Invalid value: null: some validation rules were not checked because the object was invalid; \
                 correct the existing errors to complete validation";
             problems.add(rules::WHOLE, why);
         }
-        if problems.list.is_empty() { Ok(object) } else { Err(Denied::Invalid(problems.list)) }
+        if problems.list.is_empty() { Ok(object) } else { Err(Denied::Invalid(problems.told())) }
     }
 
     /// Makes a stored object one of this version, which `is_stored` or not.
     pub(crate) fn show(&self, object: &mut Value, is_stored: bool) {
-        structural::prune(object, &self.schema, "", &mut Vec::new());
+        structural::prune(object, &self.schema, At::Root(""), &mut Dropped::default());
         if is_stored {
-            structural::fill(object, &self.schema);
+            // A definition may have got more defaults than its objects can hold: then the last ones are left out.
+            structural::fill(object, &self.schema, &Work::default());
         }
     }
 
@@ -129,14 +139,13 @@ impl Custom {
 
     /// The fields that the schema does not name.
     pub(crate) fn unknown(&self, object: &Value) -> Vec<String> {
-        let mut dropped = Vec::new();
-        structural::prune(&mut object.clone(), &self.schema, "", &mut dropped);
+        let mut dropped = Dropped::default();
+        structural::prune(&mut object.clone(), &self.schema, At::Root(""), &mut dropped);
+        let mut dropped = dropped.paths;
         let mut unknown = Vec::new();
-        let named = |path: serde_ignored::Path<'_>| unknown.push(format!("metadata.{path}"));
         // Metadata of the wrong shape is refused elsewhere.
-        let _: Result<ObjectMeta, _> = serde_ignored::deserialize(object["metadata"].clone(), named);
-        unknown.truncate(UNKNOWN_TOLD_MAX);
-        dropped.extend(unknown);
+        let _ = kind::read::<ObjectMeta>(&object["metadata"], &mut unknown);
+        dropped.extend(unknown.into_iter().map(|path| format!("metadata.{path}")));
         dropped
     }
 
@@ -149,9 +158,10 @@ impl Custom {
 pub(crate) fn wrong_status(status: &Value, before: &Value, schema: &Value) -> Vec<Problem> {
     let schema = &schema["properties"]["status"];
     let mut problems = Problems::default();
-    let held = Held { schema, patterns: &Patterns::of(schema), before: Some(before) };
-    structural::validate(status, held, "status", &mut problems);
-    problems.list
+    let work = Work::default();
+    let held = Held { schema, patterns: &Patterns::of(schema), work: &work, before: Some(before) };
+    structural::validate(status, held, At::Root("status"), &mut problems);
+    problems.told()
 }
 
 /// What is wrong with a column.

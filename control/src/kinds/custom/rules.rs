@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::costs::Costs;
-use super::structural::{LIST_KEYS, LIST_TYPE, PROBLEMS_MAX, join};
+use super::structural::{LIST_KEYS, LIST_TYPE, below};
+use super::work::At;
 use crate::cel::{Failure, Kind, Mistake, Program, Scope, Sizes, Steps, Val};
 use crate::kind::Problems;
 
@@ -35,20 +36,21 @@ struct Look<'a> {
 /// Where a schema stands in its definition.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
-    pub(super) at: &'a str,
+    pub(super) at: At<'a>,
     /// It is about whole objects.
     pub(super) whole: bool,
     /// How often a value of it can stand in an object; `None`: as often as a request can carry.
     pub(super) times: Option<u64>,
     /// The list around it of which nobody can say which item was which before.
-    pub(super) list: Option<&'a str>,
+    pub(super) list: Option<At<'a>>,
 }
 
 /// Says what is wrong with the rules that stand at a place of a definition.
 pub(super) fn validate(schema: &Value, place: Place<'_>, costs: &mut Costs, problems: &mut Problems) {
     let at = place.at;
     for (index, rule) in schema[RULES].as_array().into_iter().flatten().enumerate() {
-        let at = format!("{at}.{RULES}[{index}]");
+        let rules = At::Field(&at, RULES);
+        let at = At::Item(&rules, index);
         let written = Written { rule, schema, place };
         match rule["rule"].as_str() {
             Some(text) if !text.trim().is_empty() => {
@@ -57,8 +59,8 @@ pub(super) fn validate(schema: &Value, place: Place<'_>, costs: &mut Costs, prob
                         let times = place.times;
                         let times =
                             times.unwrap_or_else(|| costs.sizes.most_in_a_request(schema, place.whole));
-                        costs.note(&format!("{at}.rule"), "rule", cost.saturating_mul(times), problems);
-                        written.check_comparison(compares, &at, problems);
+                        costs.note(At::Field(&at, "rule"), "rule", cost.saturating_mul(times), problems);
+                        written.check_comparison(compares, at, problems);
                     }
                     Err(why) => {
                         let why = match why {
@@ -77,9 +79,9 @@ pub(super) fn validate(schema: &Value, place: Place<'_>, costs: &mut Costs, prob
             _ => problems.add(format!("{at}.rule"), "Required value: rule is not specified"),
         }
         if let Some(text) = rule["messageExpression"].as_str().filter(|text| !text.is_empty()) {
-            let at = format!("{at}.messageExpression");
+            let at = At::Field(&at, "messageExpression");
             match written.judge(text, &Kind::Text, &costs.sizes) {
-                Ok((cost, _)) => costs.note(&at, "messageExpression", cost, problems),
+                Ok((cost, _)) => costs.note(at, "messageExpression", cost, problems),
                 Err(why) => {
                     let why = match why {
                         Wrong::Text(why) => format!("messageExpression compilation failed: ERROR: {why}"),
@@ -129,7 +131,7 @@ impl Written<'_> {
     }
 
     /// A rule about a change needs to know what was there before.
-    fn check_comparison(&self, compares: bool, at: &str, problems: &mut Problems) {
+    fn check_comparison(&self, compares: bool, at: At<'_>, problems: &mut Problems) {
         let optional = &self.rule["optionalOldSelf"];
         if let Some(list) = self.place.list.filter(|_| compares) {
             let why = format!(
@@ -201,14 +203,14 @@ impl Rules {
     ) {
         if !self.is_empty() {
             let mut look = Look { rules: self, steps: Steps::default(), over: false, problems };
-            look.at(object, before, schema, "");
+            look.at(object, before, schema, At::Root(""));
         }
     }
 }
 
 impl Look<'_> {
-    fn at(&mut self, value: &Value, before: Option<&Value>, schema: &Value, at: &str) {
-        if self.over || value.is_null() || before == Some(value) || self.problems.list.len() >= PROBLEMS_MAX {
+    fn at(&mut self, value: &Value, before: Option<&Value>, schema: &Value, at: At<'_>) {
+        if self.over || value.is_null() || before == Some(value) || self.problems.is_full() {
             return;
         }
         for rule in schema[RULES].as_array().into_iter().flatten() {
@@ -217,35 +219,36 @@ impl Look<'_> {
         match value {
             Value::Object(fields) => {
                 for (name, inner) in fields {
-                    let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-                    self.at(inner, before.and_then(|before| before.get(name)), known, &join(at, name));
+                    let was = before.and_then(|before| before.get(name));
+                    self.at(inner, was, below(schema, name), At::Field(&at, name));
                 }
             }
             Value::Array(items) => {
                 let known = Earlier::of(before, schema);
                 for (index, item) in items.iter().enumerate() {
                     let was = known.as_ref().and_then(|known| known.same(item));
-                    self.at(item, was, &schema["items"], &format!("{at}[{index}]"));
+                    self.at(item, was, &schema["items"], At::Item(&at, index));
                 }
             }
             _ => {}
         }
     }
 
-    fn rule(&mut self, rule: &Value, value: &Value, before: Option<&Value>, schema: &Value, at: &str) {
+    fn rule(&mut self, rule: &Value, value: &Value, before: Option<&Value>, schema: &Value, at: At<'_>) {
         let text = rule["rule"].as_str().unwrap_or("");
         let kind = schema["type"].as_str().unwrap_or("object");
-        let field = match rule["fieldPath"].as_str() {
+        let is_root = matches!(at, At::Root(_));
+        let field = || match rule["fieldPath"].as_str() {
             Some(path) => format!("{at}{path}").trim_start_matches('.').to_owned(),
-            None if at.is_empty() => WHOLE.to_owned(),
-            None => at.to_owned(),
+            None if is_root => WHOLE.to_owned(),
+            None => String::from(at),
         };
         let rules = self.rules;
         let program = match rules.programs.get(text) {
             Some(Ok(program)) => program,
             Some(Err(why)) => {
                 let why = format!("Invalid value: {kind:?}: rule compile error: {why}");
-                return self.problems.add(field, why);
+                return self.problems.add(field(), why);
             }
             None => return,
         };
@@ -253,11 +256,11 @@ impl Look<'_> {
         if program.compares && before.is_none() && !optional {
             return; // it is about a change, and this is none
         }
-        let sides = [(value, at), (before.unwrap_or(&Value::Null), at)]
-            .map(|(side, at)| Val::of(side, schema, at.is_empty(), &mut self.steps));
+        let sides = [value, before.unwrap_or(&Value::Null)]
+            .map(|side| Val::of(side, schema, is_root, &mut self.steps));
         let [this, was] = match sides {
             [Ok(this), Ok(was)] => [this, was],
-            _ => return self.give_up(field, kind),
+            _ => return self.give_up(field(), kind),
         };
         let was = if optional { Val::Optional(before.map(|_| was.into())) } else { was };
         let old = Scope { name: "oldSelf", value: was, outer: None };
@@ -266,16 +269,16 @@ impl Look<'_> {
             Ok(Val::Bool(true)) => {}
             Ok(Val::Bool(false)) => {
                 let told = self.told(rule, &scope);
-                self.problems.add(field, as_reason(rule["reason"].as_str(), kind, &told));
+                self.problems.add(field(), as_reason(rule["reason"].as_str(), kind, &told));
             }
             Ok(_) => {
                 let why = format!("Invalid value: {kind:?}: neither true nor false evaluating rule: {text}");
-                self.problems.add(field, why);
+                self.problems.add(field(), why);
             }
-            Err(Failure::Over) => self.give_up(field, kind),
+            Err(Failure::Over) => self.give_up(field(), kind),
             Err(Failure::Wrong(why)) => {
                 let told = rule["message"].as_str().unwrap_or(text);
-                self.problems.add(field, format!("Invalid value: {kind:?}: {why} evaluating rule: {told}"));
+                self.problems.add(field(), format!("Invalid value: {kind:?}: {why} evaluating rule: {told}"));
             }
         }
     }
@@ -432,7 +435,7 @@ mod tests {
             (json!({ "rule": "true", "reason": "Because" }), "s.x-kubernetes-validations[0].reason"),
         ] {
             let mut problems = Problems::default();
-            let place = Place { at: "s", whole: false, times: Some(1), list: None };
+            let place = Place { at: At::Root("s"), whole: false, times: Some(1), list: None };
             validate(
                 &json!({ "type": "object", RULES: [rule] }),
                 place,

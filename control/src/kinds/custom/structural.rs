@@ -2,83 +2,68 @@
 
 use std::collections::{HashMap, HashSet};
 
-use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
+use super::embedded;
 use super::formats;
-use crate::kind::{Problem, Problems};
+use super::patterns::Patterns;
+use super::work::{At, Work};
+use crate::kind::{PROBLEMS_MAX, Problem, Problems, UNKNOWN_TOLD_MAX};
 
 pub(super) const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
-const EMBEDDED: &str = "x-kubernetes-embedded-resource";
+pub(super) const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 pub(super) const LIST_TYPE: &str = "x-kubernetes-list-type";
 pub(super) const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 pub(super) const MAP_TYPE: &str = "x-kubernetes-map-type";
 pub(super) const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
-/// Bytes that a pattern may take compiled; one that needs more matches nothing that people write.
-pub(super) const PATTERN_BYTES_MAX: usize = 1 << 20;
-/// Problems that are told; who has more has the wrong schema.
-pub(super) const PROBLEMS_MAX: usize = 100;
 
-/// A schema's patterns, read; by their text. A list's items share one, and reading it takes longer than a look.
+/// Bytes of the paths of all fields that are told to be unknown.
+const DROPPED_BYTES_MAX: usize = 64 * 1024;
+
+/// Fields that were dropped, the first of them with their paths.
 #[derive(Debug, Default)]
-pub(super) struct Patterns(HashMap<String, Option<Regex>>);
-
-impl Patterns {
-    pub(super) fn of(schema: &Value) -> Self {
-        let mut patterns = Self::default();
-        patterns.collect(schema);
-        patterns
-    }
-
-    fn collect(&mut self, schema: &Value) {
-        if let Some(pattern) = schema["pattern"].as_str() {
-            self.0.entry(pattern.to_owned()).or_insert_with(|| read_pattern(pattern).ok());
-        }
-        schema["properties"].as_object().into_iter().flatten().for_each(|(_, inner)| self.collect(inner));
-        for name in ["allOf", "anyOf", "oneOf"] {
-            schema[name].as_array().into_iter().flatten().for_each(|inner| self.collect(inner));
-        }
-        for name in ["items", "additionalProperties", "not"] {
-            if schema[name].is_object() {
-                self.collect(&schema[name]);
-            }
-        }
-    }
-
-    /// A pattern that cannot be read matches nothing.
-    fn matches(&self, pattern: &str, text: &str) -> bool {
-        self.0.get(pattern).is_some_and(|known| known.as_ref().is_some_and(|known| known.is_match(text)))
-    }
+pub(super) struct Dropped {
+    pub(super) paths: Vec<String>,
+    bytes: usize,
 }
 
-pub(super) fn read_pattern(pattern: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build()
+impl Dropped {
+    pub(super) fn note(&mut self, at: At<'_>) {
+        if self.paths.len() < UNKNOWN_TOLD_MAX && self.bytes < DROPPED_BYTES_MAX {
+            let path = String::from(at);
+            self.bytes += path.len();
+            self.paths.push(path);
+        }
+    }
 }
 
 /// Drops every field that the schema does not name, and notes where it was.
-pub(super) fn prune(value: &mut Value, schema: &Value, at: &str, dropped: &mut Vec<String>) {
+pub(super) fn prune(value: &mut Value, schema: &Value, at: At<'_>, dropped: &mut Dropped) {
     match value {
         Value::Object(fields) => prune_fields(fields, schema, at, dropped),
         Value::Array(items) => {
             for (index, item) in items.iter_mut().enumerate() {
-                prune(item, &schema["items"], &format!("{at}[{index}]"), dropped);
+                prune(item, &schema["items"], At::Item(&at, index), dropped);
             }
         }
         _ => {}
     }
 }
 
-fn prune_fields(fields: &mut Map<String, Value>, schema: &Value, at: &str, dropped: &mut Vec<String>) {
+fn prune_fields(fields: &mut Map<String, Value>, schema: &Value, at: At<'_>, dropped: &mut Dropped) {
     let keeps = schema[PRESERVE] == true || schema["additionalProperties"] == true;
-    let typed = |name: &str| schema[EMBEDDED] == true && ["apiVersion", "kind", "metadata"].contains(&name);
+    let is_embedded = schema[EMBEDDED] == true;
     fields.retain(|name, value| {
-        let here = join(at, name);
-        if let Some(known) = schema["properties"].get(name) {
-            prune(value, known, &here, dropped);
+        let here = At::Field(&at, name);
+        if is_embedded && embedded::IDENTITY.contains(&name.as_str()) {
+            // Whatever the schema says of them: every object has these, in the same shape.
+            embedded::prune(name, value, here, dropped);
+        } else if let Some(known) = schema["properties"].get(name) {
+            prune(value, known, here, dropped);
         } else if schema["additionalProperties"].is_object() {
-            prune(value, &schema["additionalProperties"], &here, dropped);
-        } else if !keeps && !typed(name) {
-            dropped.push(here);
+            prune(value, &schema["additionalProperties"], here, dropped);
+        } else if !keeps {
+            dropped.note(here);
             return false;
         }
         true
@@ -86,28 +71,40 @@ fn prune_fields(fields: &mut Map<String, Value>, schema: &Value, at: &str, dropp
 }
 
 /// Drops what is null and may not be, and fills in what is left out and has a default.
-pub(super) fn fill(value: &mut Value, schema: &Value) {
+pub(super) fn fill(value: &mut Value, schema: &Value, work: &Work) {
     match value {
         Value::Object(fields) => {
-            fields.retain(|name, value| {
-                let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-                !value.is_null() || !known.is_object() || known["nullable"] == true
-            });
-            for (name, known) in schema["properties"].as_object().into_iter().flatten() {
+            fields.retain(|name, value| !value.is_null() || stays_null(schema, name));
+            let properties = schema["properties"].as_object();
+            if !work.take(fields.len() + properties.map_or(0, Map::len)) {
+                return;
+            }
+            for (name, known) in properties.into_iter().flatten() {
                 if !fields.contains_key(name)
                     && let Some(default) = known.get("default")
+                    && work.fill(default)
                 {
                     fields.insert(name.clone(), default.clone());
                 }
             }
             for (name, value) in fields.iter_mut() {
-                let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-                fill(value, known);
+                fill(value, below(schema, name), work);
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| fill(item, &schema["items"])),
+        Value::Array(items) => items.iter_mut().for_each(|item| fill(item, &schema["items"], work)),
         _ => {}
     }
+}
+
+/// Whether a field that is null stays so: it may be null, or the schema says nothing of it.
+pub(crate) fn stays_null(schema: &Value, name: &str) -> bool {
+    let known = below(schema, name);
+    !known.is_object() || known["nullable"] == true
+}
+
+/// What a schema says of a field of its objects.
+pub(crate) fn below<'a>(schema: &'a Value, name: &str) -> &'a Value {
+    schema["properties"].get(name).unwrap_or(&schema["additionalProperties"])
 }
 
 /// What a value is held against.
@@ -115,6 +112,7 @@ pub(super) fn fill(value: &mut Value, schema: &Value) {
 pub(super) struct Held<'a> {
     pub(super) schema: &'a Value,
     pub(super) patterns: &'a Patterns,
+    pub(super) work: &'a Work,
     /// What the value was: what stays as it was is left in peace, whatever the schema says by now.
     pub(super) before: Option<&'a Value>,
 }
@@ -126,10 +124,11 @@ impl<'a> Held<'a> {
 }
 
 /// Says what the schema does not allow, in the words of Kubernetes.
-pub(super) fn validate(value: &Value, held: Held<'_>, at: &str, problems: &mut Problems) {
+pub(super) fn validate(value: &Value, held: Held<'_>, at: At<'_>, problems: &mut Problems) {
     let schema = held.schema;
     if !schema.is_object()
-        || problems.list.len() >= PROBLEMS_MAX
+        || problems.is_full()
+        || !held.work.take(1)
         || (value.is_null() && schema["nullable"] == true)
         || held.before == Some(value)
     {
@@ -139,6 +138,7 @@ pub(super) fn validate(value: &Value, held: Held<'_>, at: &str, problems: &mut P
         return problems.add(at, mistyping(value, schema, at).0);
     }
     if let Some(words) = schema["enum"].as_array()
+        && held.work.take(words.len())
         && !words.contains(value)
     {
         let known: Vec<String> = words.iter().map(Value::to_string).collect();
@@ -146,7 +146,7 @@ pub(super) fn validate(value: &Value, held: Held<'_>, at: &str, problems: &mut P
     }
     match value {
         Value::Number(number) => validate_number(number.as_f64().unwrap_or(0.0), schema, at, problems),
-        Value::String(text) => validate_text(text, schema, held.patterns, at, problems),
+        Value::String(text) => validate_text(text, held, at, problems),
         Value::Array(items) => validate_items(items, held, at, problems),
         Value::Object(fields) => validate_fields(fields, held, at, problems),
         _ => {}
@@ -165,11 +165,11 @@ pub(crate) struct Mistyped {
 /// Every value that has not the type that its schema wants.
 pub(crate) fn mistyped(value: &Value, schema: &Value) -> Vec<Mistyped> {
     let mut wrong = Vec::new();
-    collect_mistyped(value, schema, "", &mut wrong);
+    collect_mistyped(value, schema, At::Root(""), &mut wrong);
     wrong
 }
 
-fn collect_mistyped(value: &Value, schema: &Value, at: &str, wrong: &mut Vec<Mistyped>) {
+fn collect_mistyped(value: &Value, schema: &Value, at: At<'_>, wrong: &mut Vec<Mistyped>) {
     if wrong.len() >= PROBLEMS_MAX {
         return;
     }
@@ -180,13 +180,12 @@ fn collect_mistyped(value: &Value, schema: &Value, at: &str, wrong: &mut Vec<Mis
     match value {
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                collect_mistyped(item, &schema["items"], &format!("{at}[{index}]"), wrong);
+                collect_mistyped(item, &schema["items"], At::Item(&at, index), wrong);
             }
         }
         Value::Object(fields) => {
             for (name, value) in fields {
-                let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-                collect_mistyped(value, known, &join(at, name), wrong);
+                collect_mistyped(value, below(schema, name), At::Field(&at, name), wrong);
             }
         }
         _ => {}
@@ -194,7 +193,7 @@ fn collect_mistyped(value: &Value, schema: &Value, at: &str, wrong: &mut Vec<Mis
 }
 
 /// How Kubernetes says that a value has the wrong type; which it has, and which is wanted.
-fn mistyping(value: &Value, schema: &Value, at: &str) -> (String, &'static str, String) {
+fn mistyping(value: &Value, schema: &Value, at: At<'_>) -> (String, &'static str, String) {
     let (wanted, found) = (schema["type"].as_str().unwrap_or("integer or string"), type_of(value));
     let why = format!("Invalid value: {found:?}: {at} in body must be of type {wanted}: {found:?}");
     (why, found, wanted.into())
@@ -228,7 +227,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-fn validate_number(number: f64, schema: &Value, at: &str, problems: &mut Problems) {
+fn validate_number(number: f64, schema: &Value, at: At<'_>, problems: &mut Problems) {
     let bound = |name: &str| schema[name].as_f64();
     let strict = |name: &str| schema[name] == true;
     if let Some(least) = bound("minimum")
@@ -257,7 +256,8 @@ fn validate_number(number: f64, schema: &Value, at: &str, problems: &mut Problem
     }
 }
 
-fn validate_text(text: &str, schema: &Value, patterns: &Patterns, at: &str, problems: &mut Problems) {
+fn validate_text(text: &str, held: Held<'_>, at: At<'_>, problems: &mut Problems) {
+    let schema = held.schema;
     let count = text.chars().count();
     let bound = |name: &str| schema[name].as_u64().and_then(|bound| usize::try_from(bound).ok());
     if let Some(least) = bound("minLength").filter(|least| count < *least) {
@@ -271,13 +271,13 @@ fn validate_text(text: &str, schema: &Value, patterns: &Patterns, at: &str, prob
         problems.add(at, format!("Invalid value: {text:?}: {at} in body must be of type {format}: {text:?}"));
     }
     if let Some(pattern) = schema["pattern"].as_str()
-        && !patterns.matches(pattern, text)
+        && !held.patterns.matches(pattern, text, held.work)
     {
         problems.add(at, format!("Invalid value: {text:?}: {at} in body should match '{pattern}'"));
     }
 }
 
-fn validate_items(items: &[Value], held: Held<'_>, at: &str, problems: &mut Problems) {
+fn validate_items(items: &[Value], held: Held<'_>, at: At<'_>, problems: &mut Problems) {
     let schema = held.schema;
     check_count(items.len(), schema, ["minItems", "maxItems"], "items", at, problems);
     if schema["uniqueItems"] == true
@@ -297,7 +297,7 @@ fn validate_items(items: &[Value], held: Held<'_>, at: &str, problems: &mut Prob
     for (index, item) in items.iter().enumerate() {
         let before = if known.is_empty() { None } else { known.get(&identity(item, &keys).to_string()) };
         let held = held.inside(&schema["items"], before.copied());
-        validate(item, held, &format!("{at}[{index}]"), problems);
+        validate(item, held, At::Item(&at, index), problems);
     }
 }
 
@@ -315,7 +315,7 @@ fn keys(schema: &Value) -> Vec<&str> {
 }
 
 /// Items of a set, and keys of a list that is a map, stand once.
-fn check_repeated(items: &[Value], schema: &Value, at: &str, problems: &mut Problems) {
+fn check_repeated(items: &[Value], schema: &Value, at: At<'_>, problems: &mut Problems) {
     let keys: Vec<&str> = match schema[LIST_TYPE].as_str() {
         Some("map") => keys(schema),
         Some("set") => Vec::new(),
@@ -325,25 +325,31 @@ fn check_repeated(items: &[Value], schema: &Value, at: &str, problems: &mut Prob
     for (index, item) in items.iter().enumerate() {
         let identity = identity(item, &keys);
         if !seen.insert(identity.to_string()) {
-            problems.add(format!("{at}[{index}]"), format!("Duplicate value: {identity}"));
+            problems.add(At::Item(&at, index), format!("Duplicate value: {identity}"));
         }
     }
 }
 
-fn validate_fields(fields: &Map<String, Value>, held: Held<'_>, at: &str, problems: &mut Problems) {
+fn validate_fields(fields: &Map<String, Value>, held: Held<'_>, at: At<'_>, problems: &mut Problems) {
     let schema = held.schema;
     check_count(fields.len(), schema, ["minProperties", "maxProperties"], "properties", at, problems);
-    let embedded: &[&str] = if schema[EMBEDDED] == true { &["apiVersion", "kind"] } else { &[] };
-    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    for name in required.chain(embedded.iter().copied()) {
+    let required = schema["required"].as_array().map_or(&[][..], Vec::as_slice);
+    if !held.work.take(required.len()) {
+        return;
+    }
+    for name in required.iter().filter_map(Value::as_str) {
         if !fields.contains_key(name) {
-            problems.add(join(at, name), "Required value");
+            problems.add(At::Field(&at, name), "Required value");
         }
     }
+    let is_embedded = schema[EMBEDDED] == true;
+    if is_embedded {
+        embedded::validate(fields, at, problems);
+    }
     for (name, value) in fields {
-        let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-        let held = held.inside(known, held.before.and_then(|before| before.get(name)));
-        validate(value, held, &join(at, name), problems);
+        // Its shape is that of all metadata; what the schema says of it narrows names alone.
+        let held = held.inside(below(schema, name), held.before.and_then(|before| before.get(name)));
+        validate(value, held, At::Field(&at, name), problems);
     }
 }
 
@@ -352,7 +358,7 @@ fn check_count(
     schema: &Value,
     [least, most]: [&str; 2],
     what: &str,
-    at: &str,
+    at: At<'_>,
     problems: &mut Problems,
 ) {
     let bound = |name: &str| schema[name].as_u64().and_then(|bound| usize::try_from(bound).ok());
@@ -364,7 +370,7 @@ fn check_count(
     }
 }
 
-fn validate_choices(value: &Value, held: Held<'_>, at: &str, problems: &mut Problems) {
+fn validate_choices(value: &Value, held: Held<'_>, at: At<'_>, problems: &mut Problems) {
     let schema = held.schema;
     let fits = |one: &Value| {
         let mut inner = Problems::default();
@@ -388,10 +394,6 @@ fn validate_choices(value: &Value, held: Held<'_>, at: &str, problems: &mut Prob
     if schema["not"].is_object() && fits(&schema["not"]) {
         problems.add(at, format!("Invalid value: {at} in body must not validate the schema (not)"));
     }
-}
-
-pub(super) fn join(at: &str, name: &str) -> String {
-    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
 }
 
 #[cfg(test)]
@@ -421,9 +423,9 @@ mod tests {
     fn unknown_fields_go_and_known_ones_stay_wherever_they_are() {
         let mut value = json!({ "size": 1, "sise": 1, "any": { "x": { "y": 1 } }, "map": { "k": 1 },
             "one": { "a": "x", "c": 1 } });
-        let mut dropped = Vec::new();
-        prune(&mut value, &schema(), "", &mut dropped);
-        assert_eq!(dropped, ["one.c", "sise"]);
+        let mut dropped = Dropped::default();
+        prune(&mut value, &schema(), At::Root(""), &mut dropped);
+        assert_eq!(dropped.paths, ["one.c", "sise"]);
         assert_eq!(value["any"]["x"]["y"], 1);
         assert_eq!(value["map"]["k"], 1);
     }
@@ -431,7 +433,7 @@ mod tests {
     #[test]
     fn what_is_left_out_is_filled_in() {
         let mut value = json!({ "size": null });
-        fill(&mut value, &schema());
+        fill(&mut value, &schema(), &Work::default());
         assert_eq!(value, json!({ "size": 3 }));
     }
 
@@ -458,25 +460,27 @@ mod tests {
         ] {
             let mut problems = Problems::default();
             let (schema, patterns) = (schema(), Patterns::of(&schema()));
-            validate(&value, Held { schema: &schema, patterns: &patterns, before: None }, "", &mut problems);
+            let held = Held { schema: &schema, patterns: &patterns, work: &Work::default(), before: None };
+            validate(&value, held, At::Root(""), &mut problems);
             let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
             assert_eq!(fields, [field], "{value}");
         }
         let mut problems = Problems::default();
         let good = json!({ "size": 9, "color": "red", "port": "http", "gone": null, "one": { "a": "" } });
         let (schema, patterns) = (schema(), Patterns::of(&schema()));
-        let held = Held { schema: &schema, patterns: &patterns, before: None };
-        validate(&good, held, "", &mut problems);
+        let work = Work::default();
+        let held = Held { schema: &schema, patterns: &patterns, work: &work, before: None };
+        validate(&good, held, At::Root(""), &mut problems);
         assert_eq!(problems.list, []);
 
         // What was there before it was forbidden stays as long as nobody touches it.
         let old = json!({ "size": 99, "words": ["a1"], "map": { "k": "v" } });
         let mut new = old.clone();
         new["color"] = "red".into();
-        validate(&new, Held { before: Some(&old), ..held }, "", &mut problems);
+        validate(&new, Held { before: Some(&old), ..held }, At::Root(""), &mut problems);
         assert_eq!(problems.list, []);
         new["map"]["l"] = "w".into();
-        validate(&new, Held { before: Some(&old), ..held }, "", &mut problems);
+        validate(&new, Held { before: Some(&old), ..held }, At::Root(""), &mut problems);
         let fields: Vec<_> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
         assert_eq!(fields, ["map.l"]);
     }

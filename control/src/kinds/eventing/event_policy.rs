@@ -210,7 +210,7 @@ impl Resource for EventPolicy {
         }
     }
 
-    fn validate(&self, _: Option<&Self>, problems: &mut Problems) {
+    fn validate(&self, before: Option<&Self>, problems: &mut Problems) {
         for (list, count) in [("from", self.spec.from.len()), ("to", self.spec.to.len())] {
             if count > ENTRIES_MAX {
                 problems.add(format!("spec.{list}"), format!("{count} entries, limit {ENTRIES_MAX}"));
@@ -245,6 +245,8 @@ impl Resource for EventPolicy {
             }
         }
         filters::validate(&self.spec.filters, "spec.filters", problems);
+        let filters = before.map(|before| before.spec.filters.as_slice());
+        filters::refuse_empty(&self.spec.filters, filters, "spec.filters", problems);
     }
 
     /// Whoever writes a policy that nothing enforces believes himself safe.

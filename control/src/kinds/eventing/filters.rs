@@ -100,6 +100,45 @@ fn one(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mut 
     }
 }
 
+/// X-FLT-10: a filter with an empty value is skipped when events come, so its author would get every event. What was
+/// stored before is left alone.
+pub fn refuse_empty(
+    filters: &[SubscriptionsApiFilter],
+    before: Option<&[SubscriptionsApiFilter]>,
+    at: &str,
+    problems: &mut Problems,
+) {
+    if before != Some(filters) {
+        empty_in(filters, at, FILTER_DEPTH_MAX, problems);
+    }
+}
+
+fn empty_in(filters: &[SubscriptionsApiFilter], at: &str, levels: usize, problems: &mut Problems) {
+    let Some(levels) = levels.checked_sub(1) else { return };
+    for (index, filter) in filters.iter().enumerate() {
+        empty(filter, &format!("{at}[{index}]"), levels, problems);
+    }
+}
+
+fn empty(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mut Problems) {
+    for (dialect, attributes) in
+        [("exact", &filter.exact), ("prefix", &filter.prefix), ("suffix", &filter.suffix)]
+    {
+        for (name, _) in attributes.iter().filter(|(_, value)| value.is_empty()) {
+            let why = format!("invalid arguments, attribute and value can't be empty: {name}");
+            problems.add(format!("{at}.{dialect}"), why);
+        }
+    }
+    if filter.cesql.as_deref() == Some("") {
+        problems.add(format!("{at}.cesql"), "invalid value: the expression can't be empty");
+    }
+    empty_in(&filter.all, &format!("{at}.all"), levels, problems);
+    empty_in(&filter.any, &format!("{at}.any"), levels, problems);
+    if let (Some(inner), Some(levels)) = (&filter.not, levels.checked_sub(1)) {
+        empty(inner, &format!("{at}.not"), levels, problems);
+    }
+}
+
 /// Calls in expressions that no function answers to. Events that reach one are withheld, as the language has it,
 /// so it is nothing to refuse, and surely not meant.
 #[must_use]
@@ -186,6 +225,33 @@ mod tests {
             {"any": [{"suffix": {"type": "a", "source": "b"}}, {"cesql": "EXISTS a"}]}, {"not": {}},
         ]);
         assert_eq!(problems(filters), []);
+    }
+
+    /// X-FLT-10: an empty value is refused wherever it stands, unless it was there before.
+    #[test]
+    fn empty_value_of_a_filter_is_refused() {
+        let found = |filters: &Value, before: Option<&Value>| {
+            let read = |filters: &Value| -> Vec<SubscriptionsApiFilter> {
+                serde_json::from_value(filters.clone()).unwrap()
+            };
+            let mut problems = Problems::default();
+            let before = before.map(read);
+            refuse_empty(&read(filters), before.as_deref(), "spec.filters", &mut problems);
+            problems.list.into_iter().map(|problem| problem.field).collect::<Vec<_>>()
+        };
+        for (filter, field) in [
+            (json!({"exact": {"type": ""}}), "[0].exact"),
+            (json!({"prefix": {"type": "a", "source": ""}}), "[0].prefix"),
+            (json!({"any": [{}, {"suffix": {"type": ""}}]}), "[0].any[1].suffix"),
+            (json!({"not": {"all": [{"cesql": ""}]}}), "[0].not.all[0].cesql"),
+        ] {
+            let filters = json!([filter]);
+            assert_eq!(found(&filters, None), [format!("spec.filters{field}")]);
+            assert!(found(&filters, Some(&filters)).is_empty());
+        }
+        assert!(
+            found(&json!([{}, {"exact": {}}, {"exact": {"type": "a"}}, {"cesql": "TRUE"}]), None).is_empty()
+        );
     }
 
     /// X-SQL-06: such a call is admitted; its author is told.

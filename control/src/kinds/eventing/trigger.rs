@@ -171,6 +171,8 @@ impl Resource for Trigger {
             filters::names(&filter.attributes, "spec.filter.attributes", problems);
         }
         filters::validate(&self.spec.filters, "spec.filters", problems);
+        let filters = before.map(|before| before.spec.filters.as_slice());
+        filters::refuse_empty(&self.spec.filters, filters, "spec.filters", problems);
         rules::validate_destination(&self.spec.subscriber, "spec.subscriber", problems);
         if let Some(delivery) = &self.spec.delivery {
             rules::validate_delivery(delivery, "spec.delivery", problems);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::autoscaler::{Autoscaler, TARGET_MIN, WINDOW_MAX, WINDOW_MIN};
-use super::{resources, spares};
+use super::{resources, spares, stream_timeouts};
 use crate::kind::{Problems, Requester};
 use crate::kinds::duration;
 use crate::kinds::names::is_dns1035_label;
@@ -216,6 +216,7 @@ pub fn validate_rollout_duration(meta: &ObjectMeta, problems: &mut Problems) {
 pub fn validate_template(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
     let at = format!("{at}.annotations");
     validate_whole_seconds(meta, PROGRESS_DEADLINE, &at, problems);
+    stream_timeouts::validate(meta, &at, problems);
     spares::validate(meta, &at, problems);
     resources::validate_sidecar(meta, &at, problems);
     validate_words(meta, &at, problems);

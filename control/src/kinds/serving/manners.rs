@@ -4,6 +4,8 @@
 //! `sluicegate.dev/header-routes: "NAME: VALUE => TAG; …"` sends requests with a header to a tag, and
 //! `sluicegate.dev/mirror: TAG=PERCENT` sends copies of requests to a tag and compares the answers.
 
+use std::collections::HashSet;
+
 use dataplane::table::{Sticky, names_clients};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -54,10 +56,8 @@ pub fn mirror(meta: &ObjectMeta) -> Option<MirrorTo> {
 /// Values are readable, and tags are among those of `traffic`.
 pub fn validate(meta: &ObjectMeta, traffic: &[TrafficTarget], problems: &mut Problems) {
     let mut wrong = |key: &str, why: String| problems.add(format!("metadata.annotations[{key}]"), why);
-    let untagged = |tag: &str| {
-        let is_there = traffic.iter().any(|target| target.tag() == Some(tag));
-        (!is_there).then(|| format!("tag \"{tag}\" is not in spec.traffic"))
-    };
+    let tags: HashSet<&str> = traffic.iter().filter_map(TrafficTarget::tag).collect();
+    let untagged = |tag: &str| (!tags.contains(tag)).then(|| format!("tag \"{tag}\" is not in spec.traffic"));
     if let Some(Err(why)) = annotation(meta, STICKY).map(parse_sticky) {
         wrong(STICKY, why);
     }

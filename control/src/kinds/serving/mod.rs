@@ -16,6 +16,7 @@ mod schemas;
 mod security;
 pub mod service;
 pub mod spares;
+pub mod stream_timeouts;
 pub mod template;
 pub mod traffic;
 pub mod volumes;

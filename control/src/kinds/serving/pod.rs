@@ -240,6 +240,10 @@ fn validate_probe(probe: &Probe, readiness: bool, at: &str, problems: &mut Probl
     floor(probe.period_seconds, 0, "periodSeconds", problems);
     floor(probe.initial_delay_seconds, 0, "initialDelaySeconds", problems);
     floor(probe.success_threshold, 1, "successThreshold", problems);
+    if !readiness && let Some(count) = probe.success_threshold.filter(|count| *count > 1) {
+        // Upstream leaves this one to the Pod, and so the words are Kubernetes'.
+        problems.add(format!("{at}.successThreshold"), format!("Invalid value: {count}: must be 1"));
+    }
     if readiness && period == 0 {
         // "As fast as possible until ready" has no rounds that could be counted.
         for (field, value) in
@@ -306,6 +310,17 @@ pub(super) mod tests {
         let mut problems = Problems::default();
         validate(&spec, "spec", &mut problems);
         problems.list.into_iter().map(|p| format!("{}: {}", p.field, p.message)).collect()
+    }
+
+    /// SRV-CON-34: only a readiness probe counts successes in a row.
+    #[test]
+    fn success_threshold_beyond_readiness_is_one() {
+        let probe = json!({"tcpSocket": {"port": 0}, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 1, "successThreshold": 2});
+        assert!(found(json!({"readinessProbe": probe})).is_empty());
+        for field in ["livenessProbe", "startupProbe"] {
+            let told = format!("spec.containers[0].{field}.successThreshold: Invalid value: 2: must be 1");
+            assert_eq!(found(json!({field: probe})), [told]);
+        }
     }
 
     #[test]

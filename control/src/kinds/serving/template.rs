@@ -1,5 +1,7 @@
 //! The revision template: what one version of the program is, with its defaults.
 
+use std::collections::HashSet;
+
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, LocalObjectReference, Probe, TCPSocketAction, Volume,
 };
@@ -179,8 +181,9 @@ impl RevisionSpec {
         if let Some(container) = self.containers.get_mut(serving) {
             default_readiness(container.readiness_probe.get_or_insert_default());
         }
+        let writable = volumes::writable(&self.volumes);
         for container in self.containers.iter_mut().chain(&mut self.init_containers) {
-            volumes::default_mounts(container, &self.volumes);
+            volumes::default_mounts(container, &writable);
             default_resources(container, defaults);
         }
     }
@@ -243,26 +246,17 @@ fn default_resources(container: &mut Container, defaults: &Defaults) {
     }
 }
 
+/// Names the containers without a name, in one pass over them.
 fn default_names(containers: &mut [Container], base: &str) {
-    let unnamed = containers.iter().filter(|c| c.name.is_empty()).count();
-    if unnamed == 1 && !containers.iter().any(|c| c.name == base) {
-        for container in containers.iter_mut().filter(|c| c.name.is_empty()) {
-            base.clone_into(&mut container.name);
-        }
-        return;
-    }
-    let mut next = 0;
-    for index in 0..containers.len() {
-        if !containers[index].name.is_empty() {
-            continue;
-        }
-        containers[index].name = loop {
-            let name = format!("{base}-{next}");
-            next += 1;
-            if !containers.iter().any(|c| c.name == name) {
-                break name;
-            }
-        };
+    let mut taken: HashSet<String> =
+        containers.iter().filter(|one| !one.name.is_empty()).map(|one| one.name.clone()).collect();
+    let unnamed = containers.iter().filter(|one| one.name.is_empty()).count();
+    let is_alone = unnamed == 1 && !taken.contains(base);
+    let mut numbered = (0..).map(|number| format!("{base}-{number}"));
+    for container in containers.iter_mut().filter(|one| one.name.is_empty()) {
+        let free = if is_alone { Some(base.to_owned()) } else { numbered.find(|name| !taken.contains(name)) };
+        container.name = free.unwrap_or_default();
+        taken.insert(container.name.clone());
     }
 }
 

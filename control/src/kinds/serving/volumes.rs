@@ -152,11 +152,15 @@ pub(super) fn is_clean_path(path: &str) -> bool {
             && path[1..].split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
 }
 
+/// The volumes that can be written to.
+pub(super) fn writable(volumes: &[Volume]) -> HashSet<&str> {
+    volumes.iter().filter(|volume| volume.empty_dir.is_some()).map(|volume| volume.name.as_str()).collect()
+}
+
 /// Mounts are read-only unless their volume can be written to.
-pub(super) fn default_mounts(container: &mut Container, volumes: &[Volume]) {
+pub(super) fn default_mounts(container: &mut Container, writable: &HashSet<&str>) {
     for mount in container.volume_mounts.iter_mut().flatten() {
-        let writable = volumes.iter().any(|volume| volume.name == mount.name && volume.empty_dir.is_some());
-        if !writable {
+        if !writable.contains(mount.name.as_str()) {
             mount.read_only = Some(true);
         }
     }

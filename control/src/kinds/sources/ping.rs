@@ -74,10 +74,27 @@ impl PingSourceSpec {
         Some(&*self.content_type).filter(|media| is_header_value(media))
     }
 
-    /// The clock that the schedule goes by.
-    #[must_use]
-    pub fn zone(&self) -> Option<TimeZone> {
-        if self.timezone.is_empty() { Some(TimeZone::UTC) } else { TimeZone::get(&self.timezone).ok() }
+    /// The schedule, and the time zone that it goes by: that of its prefix `CRON_TZ=ZONE` or `TZ=ZONE`, or the field's.
+    ///
+    /// # Errors
+    /// The field that is wrong, and why.
+    pub fn clock(&self) -> Result<(Schedule, TimeZone), (&'static str, String)> {
+        let schedule = self.schedule.trim_start();
+        let prefixed = ["CRON_TZ=", "TZ="].iter().find_map(|prefix| schedule.strip_prefix(prefix));
+        // As upstream, which puts the field before the schedule: of two zones the second is no schedule.
+        let (zone, rest) = match prefixed.filter(|_| self.timezone.is_empty()) {
+            Some(prefixed) => prefixed.split_once(' ').unwrap_or((prefixed, "")),
+            None => (self.timezone.as_str(), schedule),
+        };
+        let rest = Schedule::parse(rest)
+            .map_err(|why| ("schedule", format!("invalid value: {}: {why}", self.schedule)));
+        let zone = match zone {
+            "" => Ok(TimeZone::UTC),
+            zone => TimeZone::get(zone).map_err(|_| {
+                ("timezone", format!("invalid value: provided bad location {zone}: no such time zone"))
+            }),
+        };
+        Ok((rest?, zone?))
     }
 }
 
@@ -111,11 +128,8 @@ impl Resource for PingSource {
             let why = format!("invalid value: {:?}: it cannot stand in a header", spec.content_type);
             problems.add("spec.contentType", why);
         }
-        if let Err(why) = Schedule::parse(&spec.schedule) {
-            problems.add("spec.schedule", format!("invalid value: {}: {why}", spec.schedule));
-        }
-        if spec.zone().is_none() {
-            problems.add("spec.timezone", format!("invalid value: {}: no such time zone", spec.timezone));
+        if let Err((field, why)) = spec.clock() {
+            problems.add(format!("spec.{field}"), why);
         }
         if !spec.data.is_empty() && !spec.data_base64.is_empty() {
             return problems.add("spec", "expected exactly one, got both: data, dataBase64");
@@ -140,5 +154,39 @@ impl Resource for PingSource {
 
     fn validate_by(&self, _: Option<&Self>, settings: &Settings, problems: &mut Problems) {
         super::validate_by(&self.spec.sink, settings, problems);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(schedule: &str, timezone: &str) -> Result<String, &'static str> {
+        let spec = PingSourceSpec {
+            schedule: schedule.into(),
+            timezone: timezone.into(),
+            ..PingSourceSpec::default()
+        };
+        let (schedule, zone) = spec.clock().map_err(|(field, _)| field)?;
+        let after = "2026-01-01T00:00:00Z".parse().unwrap();
+        Ok(schedule.next(after, &zone).unwrap().to_string())
+    }
+
+    /// As upstream's parser of schedules reads them.
+    #[test]
+    fn schedule_may_begin_with_its_time_zone() {
+        for (schedule, timezone, expected) in [
+            ("0 12 * * *", "", Ok("2026-01-01T12:00:00Z")),
+            ("0 12 * * *", "Asia/Tokyo", Ok("2026-01-01T03:00:00Z")),
+            ("CRON_TZ=Asia/Tokyo 0 12 * * *", "", Ok("2026-01-01T03:00:00Z")),
+            ("TZ=Asia/Tokyo  0 12 * * *", "", Ok("2026-01-01T03:00:00Z")),
+            ("CRON_TZ=Asia/Tokyo @daily", "", Ok("2026-01-01T15:00:00Z")),
+            ("CRON_TZ=Nowhere/City 0 12 * * *", "", Err("timezone")),
+            ("CRON_TZ=Asia/Tokyo", "", Err("schedule")),
+            ("CRON_TZ=Asia/Tokyo 0 12 * * *", "UTC", Err("schedule")),
+            ("0 12 * * *", "Nowhere/City", Err("timezone")),
+        ] {
+            assert_eq!(next(schedule, timezone), expected.map(str::to_owned), "{schedule} {timezone}");
+        }
     }
 }

@@ -51,8 +51,11 @@ impl Ground {
         let others = spec.init_containers.iter().chain(&spec.sidecars).flat_map(|one| &one.spec.mounts);
         shelf.open(&spec.volumes, spec.mounts.iter().chain(others))?;
         let last_words = LastWords::new(&room.records.folder(&spec.namespace, &spec.revision), id);
-        let words_at =
-            spec.last_words.as_ref().map(|_| last_words.open().map(|()| last_words.path())).transpose()?;
+        let words_at = spec
+            .last_words
+            .as_ref()
+            .map(|_| last_words.open(&spec.identity).map(|()| last_words.path()))
+            .transpose()?;
         let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
         let group = waiting.as_mut().map_or_else(|| Group::named(id.to_string()), |it| it.leave_group());
         let seat = room.seat(group, has_port, spec, port);
@@ -73,7 +76,7 @@ impl Ground {
             others.iter().map(|one| post(room, one, id, place_of(&one.spec), own)).collect()
         };
         Ok(Self {
-            launcher: Launcher { init: room.init.clone(), place: place_of(spec) },
+            launcher: Launcher { init: room.init.clone(), place: place_of(spec), targets: room.targets() },
             environment: environment(spec, own),
             init_containers: InitContainers::new(posts(&spec.init_containers)),
             posts: posts(&spec.sidecars),
@@ -109,10 +112,10 @@ impl Ground {
 fn post(room: &Room, sidecar: &Sidecar, id: u64, place: Place, own: Own<'_>) -> Post {
     let spec = &sidecar.spec;
     let folder = room.records.folder(&spec.namespace, &spec.revision);
-    let log = InstanceLog::beside(&folder, id, &spec.revision, &sidecar.name);
+    let log = InstanceLog::beside(&folder, id, (&spec.revision, &sidecar.name), &room.output);
     Post {
         sidecar: sidecar.clone(),
-        launcher: Launcher { init: room.init.clone(), place },
+        launcher: Launcher { init: room.init.clone(), place, targets: room.targets() },
         environment: environment(spec, Own { port: None, last_words: None, ..own }),
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, spec.port)),
         log: Rc::new(RefCell::new(log)),
@@ -127,6 +130,9 @@ fn place(at: Place, spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) 
         target: mount.path.clone(),
         read_only: mount.read_only,
     };
+    // Its own files lie in the appliance's folder, which is masked: the variables name them where they are.
+    let kept = spec.last_words.is_some().then(|| last_words.path().to_owned());
+    let volumes = (!spec.volumes.is_empty()).then(|| shelf.root().to_owned());
     let words = match &spec.last_words {
         Some(LastWordsAt::Path(path)) => {
             let source = last_words.path().to_owned();
@@ -136,6 +142,7 @@ fn place(at: Place, spec: &InstanceSpec, shelf: &Shelf, last_words: &LastWords) 
     };
     Place {
         binds: spec.mounts.iter().map(bind).chain(words).collect(),
+        unmasked: volumes.into_iter().chain(kept).collect(),
         working_dir: spec.working_dir.clone(),
         identity: spec.identity,
         read_only_root: spec.read_only_root,

@@ -153,6 +153,15 @@ impl Driver for Kernel {
         // SAFETY: `ask` hands in room for any address and its size.
         address::ask(|storage, bytes| unsafe { libc::getpeername(socket.0, storage, bytes) })
     }
+
+    fn set_reset_on_close(&mut self, socket: Handle, resets: bool) -> io::Result<()> {
+        let linger = libc::linger { l_onoff: resets.into(), l_linger: 0 };
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_LINGER);
+        let bytes = size_of::<libc::linger>() as libc::socklen_t;
+        // SAFETY: the pointer is to a `linger` of the given size that outlives the call.
+        check(unsafe { libc::setsockopt(socket.0, level, option, (&raw const linger).cast(), bytes) })?;
+        Ok(())
+    }
 }
 
 impl Kernel {

@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::{Event, Means};
 use crate::chunk::Chunk;
@@ -67,7 +67,7 @@ impl Disk {
         }
     }
 
-    pub(super) fn sync(&mut self, key: Key, file: &Rc<fs::File>, means: &mut Means<'_>) {
+    pub(super) fn sync(&mut self, key: Key, file: &Arc<fs::File>, means: &mut Means<'_>) {
         let begun = self.image(file).and_then(|(id, image)| Ok((id, image.snapshot()?)));
         match begun {
             Ok((file, as_of)) => self.begin(key, Job::Sync { file, as_of }, means),

@@ -250,4 +250,9 @@ impl Driver for Sim {
     fn peer_address(&self, socket: Handle) -> io::Result<SocketAddr> {
         self.state.borrow().net.peer_address(socket)
     }
+
+    fn set_reset_on_close(&mut self, socket: Handle, resets: bool) -> io::Result<()> {
+        self.state.borrow_mut().net.set_reset_on_close(socket, resets);
+        Ok(())
+    }
 }

@@ -93,6 +93,7 @@ struct End {
     finished: bool,
     /// We have finished.
     shut: bool,
+    resets_on_close: bool,
     broken: Option<i32>,
     /// The latest arrival planned towards this end: nothing overtakes it.
     last_arrival: Tick,
@@ -203,10 +204,13 @@ impl Net {
         self.operations.insert(key, socket);
     }
 
+    pub(super) fn set_reset_on_close(&mut self, socket: Handle, resets: bool) {
+        self.end(socket).into_iter().for_each(|end| end.resets_on_close = resets);
+    }
+
     /// Operations hold their socket, so none is under way when it closes.
     pub(super) fn close(&mut self, key: Key, socket: Handle, means: &mut Means<'_>) {
-        let unread = self.end(socket).is_some_and(|end| !end.arrived.is_empty());
-        if unread {
+        if self.end(socket).is_some_and(|end| end.resets_on_close || !end.arrived.is_empty()) {
             self.say_broken(socket, means);
         } else {
             self.say_finished(socket, means);

@@ -1,4 +1,7 @@
 //! Binary mode: attributes are `ce-` headers, `datacontenttype` is Content-Type, the body is the data.
+//!
+//! The HTTP binding percent-encodes what a header cannot carry, and many SDKs (npm's, PyPI's 1.x) do not. Both kinds of
+//! senders mean what [`text::header_value`] and [`text::uri_header_value`] make of it.
 
 use std::borrow::Cow;
 
@@ -28,6 +31,13 @@ pub fn is_claimed<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) ->
     headers.into_iter().any(|(name, _)| is_prefixed(name))
 }
 
+/// Whether a value has bytes that are no UTF-8 and were read as Latin-1.
+pub fn has_latin1<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> bool {
+    let is_read = |name: &str| is_prefixed(name) || name.eq_ignore_ascii_case("content-type");
+    let mut read = headers.into_iter().filter(|(name, value)| !value.is_ascii() && is_read(name));
+    read.any(|(_, value)| std::str::from_utf8(value).is_err())
+}
+
 fn is_prefixed(name: &str) -> bool {
     name.as_bytes().get(..3).is_some_and(|start| start.eq_ignore_ascii_case(b"ce-"))
 }
@@ -45,11 +55,12 @@ fn attribute<'a>(header: &'a str, raw: &'a [u8]) -> Result<Option<Attribute<'a>>
     } else {
         return Ok(None);
     };
-    let value = if name == "datacontenttype" {
+    let value = match &*name {
         // A media type is taken as it is: quotes in its parameters are its own.
-        std::str::from_utf8(raw.trim_ascii()).ok().map(Cow::Borrowed)
-    } else {
-        text::header_value(raw)
+        "datacontenttype" => Some(text::characters(raw.trim_ascii())),
+        "source" | "schemaurl" => text::uri_header_value(raw, text::is_uri_reference),
+        "dataschema" => text::uri_header_value(raw, text::is_uri),
+        _ => text::header_value(raw),
     };
     match value {
         Some(value) => Ok(Some(Attribute { name, value, kind: Kind::String })),

@@ -3,15 +3,50 @@
 use std::borrow::Cow;
 
 /// Decodes a binary-mode header value: a quoted string is unquoted, then `%xx` becomes a byte.
-/// What is no escape stays as it stands: `50%` says what it says, and the binding does not ask to refuse it. `None` when a
-/// quote does not end or the result is not UTF-8.
+/// What is no escape stays as it stands: `50%` says what it says, and the binding does not ask to refuse it. Without any escape
+/// bytes that are no UTF-8 are Latin-1. `None` when a quote does not end or what was escaped is not UTF-8.
 pub(super) fn header_value(raw: &[u8]) -> Option<Cow<'_, str>> {
     let raw = raw.trim_ascii();
     if memchr::memchr2(b'%', b'"', raw).is_none() {
-        return std::str::from_utf8(raw).ok().map(Cow::Borrowed);
+        return Some(characters(raw));
     }
     let unquoted = unquote(raw)?;
+    if escapes(&unquoted).next().is_none() {
+        return Some(Cow::Owned(characters(&unquoted).into_owned()));
+    }
     percent_decode(&unquoted).map(Cow::Owned)
+}
+
+/// The same for a URI. In one, the only character that the binding encodes is the percent sign itself: so `/a%252Fb` is an
+/// encoded `/a%2Fb`, while `/a%2Fb` was never encoded, and decoding it would name another resource. What `is_uri` says of both
+/// decides where only one can be meant.
+pub(super) fn uri_header_value(raw: &[u8], is_uri: impl Fn(&str) -> bool) -> Option<Cow<'_, str>> {
+    let trimmed = raw.trim_ascii();
+    let decoded = header_value(raw);
+    if memchr::memchr(b'%', trimmed).is_none() {
+        return decoded;
+    }
+    let is_encoded = escapes(trimmed).all(|byte| byte == b'%');
+    if is_encoded && decoded.as_deref().is_some_and(&is_uri) {
+        return decoded;
+    }
+    match std::str::from_utf8(trimmed) {
+        Ok(as_it_is) if is_uri(as_it_is) => Some(Cow::Borrowed(as_it_is)),
+        _ => decoded,
+    }
+}
+
+/// The text of bytes that are not escaped. Python's and Node's HTTP clients send characters up to U+00FF as one byte each.
+pub(super) fn characters(raw: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(raw) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => raw.iter().copied().map(char::from).collect(), // allocates only for those senders
+    }
+}
+
+/// The bytes that are escaped.
+fn escapes(raw: &[u8]) -> impl Iterator<Item = u8> + '_ {
+    memchr::memchr_iter(b'%', raw).filter_map(|at| escaped(&raw[at + 1..]).map(|(byte, _)| byte))
 }
 
 fn unquote(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
@@ -226,6 +261,48 @@ mod tests {
         ];
         for (raw, expected) in cases {
             assert_eq!(header_value(raw.as_bytes()).as_deref(), expected, "{raw}");
+        }
+    }
+
+    /// The identity of an event is what its sender means by it, whether the sender encodes or not.
+    #[test]
+    fn uri_in_a_header_keeps_its_identity() {
+        for (raw, expected) in [
+            ("/a", "/a"),
+            ("/a%2Fb", "/a%2Fb"),   // nobody encodes a slash
+            ("/a%20b", "/a%20b"),   // ... and a blank is in no URI
+            ("/a%252Fb", "/a%2Fb"), // encoded, as we do
+            ("/a%252Fb%20", "/a%252Fb%20"),
+            ("/100%25", "/100%25"), // decoded it would be none
+            ("/Z%C3%BCrich", "/Z%C3%BCrich"),
+            ("\"/a\"", "/a"),
+            ("\"/a%252F\"", "/a%2F"),
+            ("/50%", "/50%"), // refused afterwards
+        ] {
+            let found = uri_header_value(raw.as_bytes(), is_uri_reference);
+            assert_eq!(found.as_deref(), Some(expected), "{raw}");
+        }
+        let schema = uri_header_value(b"https%3A%2F%2Fh/x", is_uri);
+        assert_eq!(schema.as_deref(), Some("https://h/x"), "only decoded it is absolute");
+        for uri in ["/a%2Fb", "/a%252Fb", "urn:x:100%25", "/%25%25", "/a%20b?q=%C3%BC#%22"] {
+            let mut sent = Vec::new();
+            put_header_value(&mut sent, uri);
+            assert_eq!(uri_header_value(&sent, is_uri_reference).as_deref(), Some(uri), "what we send on");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_utf8_are_latin1() {
+        let cases: [(&[u8], Option<&str>); 6] = [
+            (b"Z\xfcrich", Some("Zürich")),
+            ("Zürich".as_bytes(), Some("Zürich")),
+            (b"\"Z\xfcrich\"", Some("Zürich")),
+            (b"50% Z\xfcrich", Some("50% Zürich")),
+            (b"Z\xfcrich%20", None),
+            (b"%ff", None),
+        ];
+        for (raw, expected) in cases {
+            assert_eq!(header_value(raw).as_deref(), expected, "{raw:?}");
         }
     }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use ring::Tick;
 use wal::{AppendError, Position};
 
+use super::aside::STALLED;
 use super::end::End;
 use super::post::{Post, PostError};
 use super::pump::{Job, Leg, Order, Pump};
@@ -30,8 +31,9 @@ use crate::events::house::note_type;
 use crate::events::ingress::HOPS_ATTRIBUTE;
 use crate::events::journal::{Note, What};
 use crate::events::keeper::Claim;
-use crate::events::limits::ROOM_AGAIN;
+use crate::events::limits::{REFUSED_RETRY_EVERY, ROOM_AGAIN};
 use crate::events::record::Record;
+use crate::events::stalled::Phase;
 use crate::outcomes::Key;
 use crate::table::{Delivery, Hold, Reply, Target};
 
@@ -59,6 +61,7 @@ impl<P: Post> Pump<P> {
                 let Some(record) = self.look_up(job.position) else {
                     return self.settle(job.position, End::Damaged); // read once before; or its stream was forgotten
                 };
+                let _working = self.working(Phase::Request, job.position);
                 let Ok(sight) = Sight::of(record, arrives) else { return }; // decoded once before: cannot be
                 Rc::new(sight)
             }
@@ -81,6 +84,7 @@ impl<P: Post> Pump<P> {
         let target = &order.subscriber.target;
         let is_asked = order.subscriber.reply != Reply::Unasked;
         let mode = order.subscriber.delivery.mode.unwrap_or(sight.record.mode);
+        let working = self.working(Phase::Request, job.position);
         let mut out = sight.write(mode);
         let record = &sight.record;
         {
@@ -90,8 +94,13 @@ impl<P: Post> Pump<P> {
         if is_asked {
             request::ask_for_reply(&mut out);
         }
+        drop(working);
         order.subscriber.tally.processed(self.shop.ring.now() - began);
         let outcome = self.post(order, target, out, &job, What::Asked).await;
+        let has_sink = order.subscriber.dead_letter.is_some();
+        if is_held(target, outcome.as_ref().ok(), has_sink) {
+            return self.retry_refused(job);
+        }
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done => self.settle(job.position, End::Delivered),
             // Whatever a reply target says in its 200 is nobody's business (AMB-21, DP-REPLY-08).
@@ -112,13 +121,19 @@ impl<P: Post> Pump<P> {
     }
 
     async fn take_reply(self: &Rc<Self>, order: &Order, sight: &Sight, job: Job, answer: &Answer) {
-        let passed = match request::carried(answer) {
+        let working = self.working(Phase::Reply, job.position);
+        let carried = request::carried(answer);
+        drop(working);
+        let passed = match carried {
             Ok(Carried::Nothing) => Passed::On,
             Ok(Carried::NoEvent) => {
                 tracing::debug!(subscriber = %order.subscriber.label, "body of a 200 dropped: not an event");
                 Passed::Nowhere
             }
             Ok(Carried::Event(reply)) => {
+                if request::is_latin1(answer) {
+                    order.stream.tally.latin1.fetch_add(1, Relaxed);
+                }
                 if let Some(types) = &order.stream.types {
                     note_type(types, &reply, &order.subscriber.name);
                 }
@@ -239,7 +254,13 @@ impl<P: Post> Pump<P> {
             let out = request::to_reply_target(reply, target, &sender(order, &key), &mut rng.borrow_mut());
             let sending = Job { attempt, ..job.clone() };
             let outcome = self.post(order, target, out, &sending, What::ReplySent).await;
-            match judge(heard(&outcome), attempt, &order.subscriber.delivery) {
+            let has_sink = order.subscriber.dead_letter.is_some();
+            let verdict = if is_held(target, outcome.as_ref().ok(), has_sink) {
+                Verdict::RetryAt(REFUSED_RETRY_EVERY)
+            } else {
+                judge(heard(&outcome), attempt, &order.subscriber.delivery)
+            };
+            match verdict {
                 Verdict::Done | Verdict::Reply => break, // a reply to a reply is dropped (DP-REPLY-08)
                 Verdict::GiveUp(reason) => {
                     return Passed::Refused(Failure::of(&target.url, &outcome, reason.as_str()));
@@ -270,13 +291,19 @@ impl<P: Post> Pump<P> {
             if self.holds(Hold::DeadLetters) {
                 return self.keep_letter(job);
             }
-            return self.drop_event(order, &sight.record, &job, &failure, End::Sinkless);
+            let end = if failure.reason == STALLED { End::Stalled } else { End::Sinkless };
+            return self.drop_event(order, &sight.record, &job, &failure, end);
         };
         let rng = &self.shop.rng;
         let key = Arc::clone(&self.shop.inside_key.borrow());
         let sender = sender(order, &key);
+        let working = self.working(Phase::Request, job.position);
         let out = request::to_dead_letter_sink(sight, &failure, sink, &sender, &mut rng.borrow_mut());
+        drop(working);
         let outcome = self.post(order, sink, out, &job, What::LetterSent).await;
+        if is_held(sink, outcome.as_ref().ok(), false) {
+            return self.retry_refused(job);
+        }
         match judge(heard(&outcome), job.attempt, &order.subscriber.delivery) {
             Verdict::Done | Verdict::Reply => {
                 self.note(What::DeadLettered, &job, None, Duration::ZERO);
@@ -311,6 +338,12 @@ impl<P: Post> Pump<P> {
     fn retry_after(&self, wait: Duration, job: Job) {
         let at = self.shop.ring.now() + spread(wait, &mut self.shop.rng.borrow_mut());
         self.retry(at, Job { attempt: job.attempt + 1, ..job });
+    }
+
+    /// The event stays where it is, and the attempt does not count.
+    fn retry_refused(&self, job: Job) {
+        let at = self.shop.ring.now() + spread(REFUSED_RETRY_EVERY, &mut self.shop.rng.borrow_mut());
+        self.retry(at, job);
     }
 
     /// Tells the flight recorder.
@@ -349,6 +382,11 @@ impl<P: Post> Pump<P> {
                 tracing::warn!(subscriber = %order.subscriber.label, url = %target.url, "not delivered: {why}");
             }
         }
+        if let Err(PostError::Refused(why)) = &outcome
+            && job.attempt == 0
+        {
+            tracing::warn!(subscriber = %order.subscriber.label, url = %target.url, "not delivered: {why}");
+        }
         let status = outcome.as_ref().ok().map(|answer| answer.status);
         let took = self.shop.ring.now() - began;
         if what == What::Asked && outcome.is_ok() {
@@ -363,6 +401,18 @@ impl<P: Post> Pump<P> {
         );
         outcome
     }
+}
+
+/// A stream of ours refuses our own delivery. With 401 it does not accept the token, which is ours to renew; with 403 a policy
+/// keeps the sender out, which an operator mends or means. Neither is a reason to lose the event: it waits, unless it was
+/// refused by a policy and there is a dead letter sink.
+fn is_held(target: &Target, answer: Option<&Answer>, has_sink: bool) -> bool {
+    target.is_stream
+        && match answer.map(|answer| answer.status) {
+            Some(401) => true,
+            Some(403) => !has_sink,
+            _ => false,
+        }
 }
 
 fn heard(outcome: &Result<Answer, PostError>) -> Heard {

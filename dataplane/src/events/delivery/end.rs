@@ -18,6 +18,8 @@ pub(super) enum End {
     Expired,
     /// Dropped: the disk changed it.
     Damaged,
+    /// Dropped: a core stopped at it.
+    Stalled,
 }
 
 impl End {
@@ -31,6 +33,7 @@ impl End {
             Self::SinkRefused => (&tally.dropped, Some(&tally.sink_refused)),
             Self::Expired => (&tally.dropped, Some(&tally.expired)),
             Self::Damaged => (&tally.dropped, Some(&tally.damaged)),
+            Self::Stalled => (&tally.dropped, Some(&tally.stalled_dropped)),
         };
         for counter in [Some(counter), reason].into_iter().flatten() {
             counter.fetch_add(events, Relaxed);

@@ -6,6 +6,7 @@
 
 mod absent;
 mod ahead;
+mod aside;
 mod attempt;
 mod end;
 mod hold;
@@ -43,6 +44,7 @@ use self::sorter::Sorter;
 use super::feed::Feed;
 use super::journal::Journal;
 use super::keeper::Keeper;
+use super::stalled;
 use crate::table::{Stream, Table};
 
 type Pumps<P> = HashMap<Box<str>, Rc<Pump<P>>, RandomState>;
@@ -76,8 +78,10 @@ impl<P: Post> Desk<P> {
     ) -> Rc<Self> {
         let made = Made::read(&keeper.log());
         let ends = Ends::of(keeper.log().visible());
+        let stalled = stalled::read(keeper.log().folder());
         let shop = Shop {
             made,
+            stalled,
             ring: ring.clone(),
             keeper: Rc::clone(keeper),
             home: Rc::clone(home),

@@ -29,6 +29,8 @@ pub enum PostError {
     Unresolved { host: Box<str>, why: Box<str> },
     #[error("{host} could not prove by TLS who it is: {why}")]
     Untrusted { host: Box<str>, why: Box<str> },
+    #[error("{0}")]
+    Refused(Box<str>),
     #[error("no answer within {0:?}")]
     Timeout(Duration),
     #[error("{0}")]
@@ -47,6 +49,7 @@ impl PostError {
             Self::Timeout(_) => 3,
             Self::Unreachable(_) => 4,
             Self::Transport(_) => 5,
+            Self::Refused(_) => 6,
         }
     }
 
@@ -59,6 +62,7 @@ impl PostError {
             2 => Some("no answer, the host could not prove who it is"),
             3 => Some("no answer within the time given"),
             4 => Some("no answer, nobody takes connections there"),
+            6 => Some("not sent, the target policy refuses the address"),
             5..100 => Some("no answer, the connection ended or spoke no HTTP"),
             _ => None,
         }
@@ -79,6 +83,7 @@ mod tests {
             (PostError::Timeout(Duration::ZERO), 3, "time"),
             (PostError::Unreachable(host()), 4, "nobody"),
             (PostError::Transport(host()), 5, "ended"),
+            (PostError::Refused(host()), 6, "refuses"),
         ] {
             assert_eq!(why.code(), code, "{why:?}");
             assert!(PostError::told(code).unwrap().contains(words), "{why:?}");

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use ring::{Bell, Ring, Tick};
 use wal::{AppendError, Bookmark, Position};
 
+use super::aside::SetAside;
 use super::end::End;
 use super::lanes::{Lanes, lane};
 use super::made::{Attempts, Made};
@@ -25,11 +26,11 @@ use super::sight::Sight;
 use super::slot::Errand;
 use super::sorter::{Line, Sorter};
 use crate::events::feed::Feed;
-use crate::events::filter;
 use crate::events::journal::Journal;
 use crate::events::keeper::Keeper;
 use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
-use crate::events::record::{Corrupt, Record};
+use crate::events::record::Corrupt;
+use crate::events::stalled::StalledEvent;
 use crate::table::{Begin, Delivery, Hold, Sequence, Stream, Subscriber};
 
 /// What all pumps of a log share.
@@ -48,6 +49,7 @@ pub(super) struct Shop<P> {
     pub(super) moment: RefCell<Moment>,
     /// Before this process.
     pub(super) made: Made,
+    pub(super) stalled: Vec<StalledEvent>,
 }
 
 pub(super) struct Pump<P> {
@@ -73,6 +75,7 @@ pub(super) struct Pump<P> {
     lanes: RefCell<Lanes>,
     /// Before this process, at events that it has not begun yet.
     made: RefCell<Attempts>,
+    pub(super) aside: SetAside,
     pub(super) stopped: Cell<bool>,
     /// The core stops: nothing new is begun.
     pub(super) held: Cell<bool>,
@@ -161,6 +164,7 @@ impl<P: Post> Pump<P> {
         let open = log.open_events(feed.id, &mark);
         drop(log);
         let made = shop.made.take(name);
+        let aside = SetAside::of(&shop.stalled, &order.stream.name, name);
         let place = Place::new(feed.id, name, mark);
         if is_new {
             shop.keeper.register(&place)?;
@@ -182,6 +186,7 @@ impl<P: Post> Pump<P> {
             letters: RefCell::default(),
             lanes: RefCell::default(),
             made: RefCell::new(made),
+            aside,
             stopped: Cell::new(false),
             held: Cell::new(false),
             named_in: Cell::new(0),
@@ -272,7 +277,7 @@ impl<P: Post> Pump<P> {
         while *looks > 0 && self.has_room(order) {
             *looks -= 1;
             let (position, sight) = self.next()?;
-            let errand = self.consider(order, position, sight);
+            let errand = self.consider(order, position, sight, looks);
             if errand.is_some() {
                 return errand;
             }
@@ -302,8 +307,6 @@ impl<P: Post> Pump<P> {
 
     /// The next event that may be wanted.
     fn next(self: &Rc<Self>) -> Option<(Position, Result<Rc<Sight>, Corrupt>)> {
-        let arrives = self.order.borrow().stream.guards_loops;
-        let seen = |record: wal::Record| (record.position, Sight::of(record, arrives).map(Rc::new));
         let from = if self.line.is_in() { self.line.first()? } else { self.place.next() };
         if !self.is_at_hand(from) {
             return None; // the bell rings when it is
@@ -314,7 +317,7 @@ impl<P: Post> Pump<P> {
             let record = self.place.read(&log, sorted);
             self.lose(self.place.take_damaged(), End::Damaged);
             if let Some(record) = record {
-                return Some(seen(record));
+                return Some(self.see(record));
             }
             // What is left up to there cannot be read.
             self.lose(self.place.give_up(&log, sorted), End::Damaged);
@@ -335,7 +338,7 @@ impl<P: Post> Pump<P> {
             }
             let after = Position::new(found.position.get() + 1);
             if let Some(record) = self.place.read(&log, after) {
-                return Some(seen(record));
+                return Some(self.see(record));
             }
             self.place.skip_to(after); // damaged since it was sorted
             self.lose(1, End::Damaged);
@@ -369,15 +372,19 @@ impl<P: Post> Pump<P> {
         Next::Wait { until: first.filter(|_| !full) } // a full window ends by its own bell
     }
 
-    /// What to do at once about an event that was read.
+    /// What to do at once about an event that was read. A filter that takes long uses up more of the `looks`.
     fn consider(
         &self,
         order: &Order,
         position: Position,
         sight: Result<Rc<Sight>, Corrupt>,
+        looks: &mut usize,
     ) -> Option<Errand> {
+        if let (Ok(sight), Some(job)) = (&sight, self.set_aside(order, position)) {
+            return Some((job, Some(Rc::clone(sight))));
+        }
         match sight {
-            Ok(sight) if wants(&order.subscriber, &sight.record) => {
+            Ok(sight) if self.wants(&order.subscriber, &sight, looks) => {
                 let by_key = order.subscriber.delivery.sequence == Sequence::ByKey;
                 if !by_key || self.lanes.borrow_mut().enter(lane(&sight.record), position) {
                     return Some((self.job(position), Some(sight)));
@@ -387,7 +394,8 @@ impl<P: Post> Pump<P> {
             Err(why) => {
                 let subscriber = &*order.subscriber.label;
                 tracing::error!(subscriber, %position, %why, "event dropped: not readable");
-                self.settle(position, End::Damaged);
+                let end = if why == Corrupt::Stalled { End::Stalled } else { End::Damaged };
+                self.settle(position, end);
             }
         }
         None
@@ -487,12 +495,4 @@ fn room(delivery: &Delivery) -> usize {
         Sequence::Strict => 1,
         Sequence::Free | Sequence::ByKey => UNFINISHED_MAX,
     }
-}
-
-/// A replay is for its addressee alone, which was asked about it when it was chosen.
-fn wants(subscriber: &Subscriber, event: &Record) -> bool {
-    if event.is_addressed {
-        return event.addressee().is_some_and(|addressee| *addressee == *subscriber.name);
-    }
-    filter::wants(&subscriber.filter, event)
 }

@@ -188,6 +188,12 @@ pub fn carried(answer: &Answer) -> Result<Carried<'_>, Malformed> {
     }
 }
 
+/// Whether the reply's attributes had bytes that are no UTF-8.
+#[must_use]
+pub fn is_latin1(answer: &Answer) -> bool {
+    binary::has_latin1(fields(answer))
+}
+
 /// A reply as a record, for a target that is not the log.
 pub fn record_of(
     reply: &Event<'_>,

@@ -9,15 +9,18 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use ring::{Bell, Ring, Tick};
+use ring::{Bell, Ring, Tick, Work};
 use wal::Position;
 
 use super::sight::{Fresh, Sight};
 use crate::events::feed::Feed;
-use crate::events::filter::index::Index;
+use crate::events::filter::index::{Entry, Index};
+use crate::events::filter::steps::Steps;
 use crate::events::keeper::Keeper;
-use crate::events::limits::{MATCHES_MAX, RECORDS_PER_TURN_MAX, SWEEP_EVERY};
+use crate::events::limits::{MATCHES_MAX, RECORDS_PER_TURN_MAX, SWEEP_EVERY, TURN_STEPS_MAX};
+use crate::events::stalled::{Activity, Phase};
 use crate::table::Subscriber;
 
 /// The sorter of one stream.
@@ -28,7 +31,8 @@ pub(super) struct Sorter {
     /// Rung by new durable events while there are subscribers, and by a stop.
     bell: Rc<Bell>,
     listens: Cell<bool>,
-    roll: RefCell<Roll>,
+    /// Replaced whole, because a filter may be evaluated for longer than one turn.
+    roll: RefCell<Rc<Roll>>,
     /// Everything of the stream below is sorted, and durable.
     cursor: Cell<Position>,
     /// Events sorted since this sorter began.
@@ -51,27 +55,17 @@ struct Roll {
 }
 
 impl Roll {
-    /// Whether anybody wants it.
-    fn hand_out(&self, sight: &Sight, found: Found) -> bool {
-        let event = &sight.record;
-        if event.is_addressed {
-            self.hand_to(event.addressee().as_deref(), found);
-            return true;
-        }
-        let mut is_wanted = false;
-        self.index.get_or_init(|| Index::new(&self.subscribers)).visit(event, |at| {
-            is_wanted = true;
-            self.lines[at].hand(found);
-        });
-        is_wanted
+    fn index(&self) -> &Index {
+        self.index.get_or_init(|| Index::new(&self.subscribers))
+    }
+
+    fn subscriber(&self, entry: &Entry) -> usize {
+        self.subscribers.get(entry.at).map_or(0, |subscriber| Arc::as_ptr(subscriber).addr())
     }
 
     /// A replay: rare, so that looking through all is well.
-    fn hand_to(&self, addressee: Option<&str>, found: Found) {
-        let nth = self.subscribers.iter().position(|one| Some(&*one.name) == addressee);
-        if let Some(line) = nth.and_then(|nth| self.lines.get(nth)) {
-            line.hand(found);
-        }
+    fn addressee(&self, addressee: Option<&str>) -> Option<usize> {
+        self.subscribers.iter().position(|one| Some(&*one.name) == addressee)
     }
 }
 
@@ -172,7 +166,7 @@ impl Sorter {
     pub(super) fn enroll(&self, running: Vec<(Arc<Subscriber>, Rc<Line>)>) {
         let (subscribers, lines): (Vec<_>, Vec<_>) = running.into_iter().unzip();
         self.listen(!lines.is_empty());
-        let mut roll = self.roll.borrow_mut();
+        let roll = Rc::clone(&self.roll.borrow());
         let is_same = roll.lines.len() == lines.len()
             && roll.lines.iter().zip(&lines).all(|(old, new)| Rc::ptr_eq(old, new))
             && roll
@@ -181,7 +175,7 @@ impl Sorter {
                 .zip(&subscribers)
                 .all(|(old, new)| Arc::ptr_eq(old, new) || old.filter == new.filter);
         if !is_same {
-            *roll = Roll { subscribers, lines, index: OnceCell::new() };
+            self.roll.replace(Rc::new(Roll { subscribers, lines, index: OnceCell::new() }));
         }
     }
 
@@ -228,10 +222,10 @@ impl Sorter {
     }
 
     async fn run(self: Rc<Self>) {
-        let mut unswept_since: Option<Tick> = None;
+        let (mut unswept_since, mut wanted) = (None::<Tick>, Vec::new());
         while !self.stopped.get() {
             let seen = self.bell.count();
-            let sorted = self.sort();
+            let sorted = self.sort(&mut wanted).await;
             if sorted > 0 {
                 unswept_since.get_or_insert(self.ring.now());
             }
@@ -258,27 +252,39 @@ impl Sorter {
         self.fresh.let_go();
     }
 
-    /// Hands out some of what is new; how many events it looked at.
-    fn sort(&self) -> usize {
-        let roll = self.roll.borrow();
+    /// Hands out some of what is new; how many events it looked at. `wanted` is kept for its allocation.
+    async fn sort(&self, wanted: &mut Vec<usize>) -> usize {
         let arrives = self.feed.stream.borrow().as_ref().is_some_and(|stream| stream.guards_loops);
-        let mut sorted = 0;
+        let (mut sorted, mut turn) = (0, TURN_STEPS_MAX);
         while sorted < RECORDS_PER_TURN_MAX {
-            let Some(record) = self.keeper.log().read(self.feed.id, self.cursor.get()) else { break };
-            self.damaged.set(self.damaged.get() + record.damaged);
-            let (passed, damaged) = (self.passed.get(), self.damaged.get());
-            let (found, next) = (Found { position: record.position, passed, damaged }, record.next);
-            match Sight::of(record, arrives) {
-                Ok(sight) => {
-                    if roll.hand_out(&sight, found) {
-                        self.fresh.push(sight);
-                    }
-                }
+            let from = self.cursor.get();
+            let Some(record) = self.keeper.log().read(self.feed.id, from) else { break };
+            let (position, next, lost) = (record.position, record.next, record.damaged);
+            let working = self.ring.heartbeat().begin(self.work(position, 0));
+            let sight = Sight::of(record, arrives);
+            drop(working);
+            let roll = Rc::clone(&self.roll.borrow());
+            let all = match &sight {
+                Ok(sight) => !self.judge(&roll, sight, wanted, &mut turn).await,
                 // Each subscriber says that it cannot read it, and counts it as dropped.
-                Err(_) => roll.lines.iter().for_each(|line| line.hand(found)),
+                Err(_) => true,
+            };
+            if self.stopped.get() || self.cursor.get() != from {
+                break; // while the filters were evaluated
+            }
+            self.damaged.set(self.damaged.get() + lost);
+            let (passed, damaged) = (self.passed.get(), self.damaged.get());
+            let found = Found { position, passed, damaged };
+            if all {
+                self.roll.borrow().lines.iter().for_each(|line| line.hand(found));
+            } else if let Ok(sight) = sight
+                && !wanted.is_empty()
+            {
+                wanted.iter().filter_map(|at| roll.lines.get(*at)).for_each(|line| line.hand(found));
+                self.fresh.push(sight);
             }
             self.cursor.set(next);
-            self.passed.set(found.passed + 1);
+            self.passed.set(passed + 1);
             sorted += 1;
         }
         if sorted > 0 {
@@ -288,6 +294,48 @@ impl Sorter {
             }
         }
         sorted
+    }
+
+    /// Asks the filters of all who may want the event; `wanted` says afterwards whose do. Others come first whenever
+    /// [`TURN_STEPS_MAX`] steps have been made. `false` if the subscribers have changed meanwhile: then each has to ask its
+    /// own filter.
+    async fn judge(&self, roll: &Rc<Roll>, sight: &Sight, wanted: &mut Vec<usize>, turn: &mut usize) -> bool {
+        wanted.clear();
+        let event = &sight.record;
+        if event.is_addressed {
+            wanted.extend(roll.addressee(event.addressee().as_deref()));
+            return true;
+        }
+        for entry in roll.index().candidates(event) {
+            let Some(subscriber) = &entry.ask else {
+                wanted.push(entry.at);
+                continue;
+            };
+            let steps = Steps::default();
+            let working = self.ring.heartbeat().begin(self.work(sight.position, roll.subscriber(entry)));
+            let wants = entry.wants(event, &steps);
+            drop(working);
+            if wants {
+                wanted.push(entry.at);
+            }
+            if steps.is_over() {
+                subscriber.tally.filter_over_budget.fetch_add(1, Relaxed);
+            }
+            *turn = turn.saturating_sub(steps.used());
+            if *turn == 0 {
+                *turn = TURN_STEPS_MAX;
+                self.ring.yield_turn().await;
+                if self.stopped.get() {
+                    return true;
+                }
+            }
+        }
+        Rc::ptr_eq(roll, &self.roll.borrow())
+    }
+
+    fn work(&self, position: Position, subscriber: usize) -> Work {
+        let stream = self.feed.stream.borrow().as_ref().map_or(0, |stream| Arc::as_ptr(stream).addr());
+        Activity { phase: Phase::Filter, log: self.keeper.number(), stream, subscriber, position }.encode()
     }
 
     /// Wakes everybody, so that counts and bookmarks follow what went by unwanted.

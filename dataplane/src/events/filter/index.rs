@@ -8,6 +8,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use super::steps::Steps;
 use super::wants;
 use crate::events::record::Record;
 use crate::table::{Attributes, Filter, Rule, Subscriber};
@@ -23,12 +24,13 @@ pub struct Index {
 
 type Map = HashMap<Box<str>, Vec<Entry>, RandomState>;
 
+/// A subscriber that may want an event.
 #[derive(Debug)]
-struct Entry {
+pub struct Entry {
     /// Where the subscriber stands in the list that the index was made of.
-    at: usize,
+    pub at: usize,
     /// `None`: everything found here is wanted.
-    ask: Option<Arc<Subscriber>>,
+    pub ask: Option<Arc<Subscriber>>,
 }
 
 impl Index {
@@ -48,18 +50,28 @@ impl Index {
         index
     }
 
+    /// The subscribers that may want the event, in no order.
+    pub fn candidates<'i>(&'i self, event: &Record) -> impl Iterator<Item = &'i Entry> {
+        let found = |map: &'i Map, name: &str| {
+            if map.is_empty() { None } else { event.attribute(name).and_then(|value| map.get(value)) }
+        };
+        let keyed = [found(&self.by_type, "type"), found(&self.by_source, "source")];
+        keyed.into_iter().flatten().flatten().chain(&self.others)
+    }
+
     /// Names each subscriber that wants the event, by its place in the list, in no order.
     pub fn visit(&self, event: &Record, mut wanted: impl FnMut(usize)) {
-        let keyed = [(&self.by_type, "type"), (&self.by_source, "source")];
-        let keyed = keyed
-            .into_iter()
-            .filter(|(map, _)| !map.is_empty())
-            .filter_map(|(map, name)| event.attribute(name).and_then(|value| map.get(value)));
-        for entry in keyed.flatten().chain(&self.others) {
-            if entry.ask.as_ref().is_none_or(|subscriber| wants(&subscriber.filter, event)) {
-                wanted(entry.at);
-            }
+        for entry in self.candidates(event).filter(|entry| entry.wants(event, &Steps::default())) {
+            wanted(entry.at);
         }
+    }
+}
+
+impl Entry {
+    /// Whether the subscriber wants the event. The key by which it was found is not asked for again.
+    #[must_use]
+    pub fn wants(&self, event: &Record, steps: &Steps) -> bool {
+        self.ask.as_ref().is_none_or(|subscriber| wants(&subscriber.filter, event, steps))
     }
 }
 
@@ -152,11 +164,12 @@ mod tests {
                 .into_iter()
                 .map(|filter| Arc::new(Subscriber { filter, ..trigger("t", "http://s/") }))
                 .collect();
+            let steps = Steps::default();
             let mut found = Vec::new();
             Index::new(&subscribers).visit(&event, |at| found.push(at));
             found.sort_unstable();
             let asked: Vec<_> =
-                (0..subscribers.len()).filter(|at| wants(&subscribers[*at].filter, &event)).collect();
+                (0..subscribers.len()).filter(|at| wants(&subscribers[*at].filter, &event, &steps)).collect();
             prop_assert_eq!(found, asked);
         }
     }

@@ -1,4 +1,5 @@
 use super::super::cloudevent::structured;
+use super::super::limits::FILTER_STEPS_MAX;
 use super::super::record;
 use super::*;
 
@@ -49,9 +50,9 @@ fn every_named_attribute_must_have_exactly_the_value() {
         (&[("subject", "")], false),
     ];
     for (named, expected) in cases {
-        assert_eq!(wants(&Filter::Exact(pairs(named)), &record()), expected, "{named:?}");
+        assert_eq!(wants(&Filter::Exact(pairs(named)), &record(), &Steps::default()), expected, "{named:?}");
     }
-    assert!(wants(&Filter::Everything, &record()));
+    assert!(wants(&Filter::Everything, &record(), &Steps::default()));
 }
 
 /// X-FLT-04, X-FLT-05, X-FLT-12: all keys; a missing attribute fails.
@@ -80,7 +81,7 @@ fn exact_prefix_and_suffix_look_at_every_key() {
     ];
     for (dialect, named, expected) in cases {
         let rule = dialect(pairs(named));
-        assert_eq!(judge(&rule, &record()), expected, "{rule:?}");
+        assert_eq!(judge(&rule, &record(), &Steps::default()), expected, "{rule:?}");
     }
 }
 
@@ -102,7 +103,7 @@ fn all_any_and_not_combine_three_verdicts() {
         (Rule::Not(Box::new(Rule::Any(vec![FAIL, Rule::Not(Box::new(FAIL))]))), Verdict::Fail),
     ];
     for (rule, expected) in cases {
-        assert_eq!(judge(&rule, &record()), expected, "{rule:?}");
+        assert_eq!(judge(&rule, &record(), &Steps::default()), expected, "{rule:?}");
     }
 }
 
@@ -116,7 +117,11 @@ fn a_list_of_rules_withholds_on_fail_only() {
         (vec![FAIL, PASS], false),
         (vec![PASS, NONE], true),
     ] {
-        assert_eq!(wants(&Filter::Rules(rules.clone().into()), &record()), expected, "{rules:?}");
+        assert_eq!(
+            wants(&Filter::Rules(rules.clone().into()), &record(), &Steps::default()),
+            expected,
+            "{rules:?}"
+        );
     }
 }
 
@@ -132,6 +137,66 @@ fn an_expression_passes_on_true_alone() {
         ("'true'", Verdict::Fail),
         ("1", Verdict::Fail),
     ] {
-        assert_eq!(judge(&sql(text), &record()), expected, "{text}");
+        assert_eq!(judge(&sql(text), &record(), &Steps::default()), expected, "{text}");
     }
+}
+
+/// Every rule and every function of the language keeps to its budget, whatever the filter and the event: no filter
+/// costs a core more than [`FILTER_STEPS_MAX`] steps. Steps and not time, so that a slow machine fails nothing.
+#[test]
+fn every_rule_and_function_keeps_to_its_budget() {
+    let long = "ab".repeat(450 << 10);
+    let event = event(&format!(
+        r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t","subject":"{long}","datacontenttype":"text/{}"}}"#,
+        "x".repeat(60 << 10)
+    ));
+    // As many as fit into one expression.
+    let many = |one: &str, by: &str| vec![one; 8000 / (one.len() + by.len())].join(by);
+    let texts = [
+        many("subject LIKE '%a_b_x'", " OR "),
+        many("subject = subject", " AND "),
+        many("subject IN (subject, subject, subject)", " AND "),
+        many("LENGTH(LOWER(subject)) = 0", " OR "),
+        many("UPPER(TRIM(subject)) = 'x'", " OR "),
+        many("LEFT(RIGHT(subject, 900000), 800000) = 'x'", " OR "),
+        many("SUBSTRING(subject, 2, 800000) = 'x'", " OR "),
+        many("CONCAT(subject, subject) = 'x'", " OR "),
+        many("INT(subject) = 1", " OR "),
+        many("IS_BOOL(subject)", " AND "),
+        many("BOOL(STRING(subject))", " OR "),
+        many("ABS(LENGTH(subject)) = 1", " OR "),
+        many("subject < 1", " OR "),
+        many("EXISTS subject", " AND "),
+        format!("subject LIKE '%{}b%'", "a_".repeat(4000)),
+        format!("subject LIKE '{}x'", "%_a".repeat(2600)),
+        format!("subject LIKE '{}%x%'", "_".repeat(8000)),
+    ];
+    let name: Box<str> = "subject".into();
+    let pairs = || vec![(name.clone(), Box::from(&*long)); 64];
+    let rules = texts.iter().map(|text| sql(text)).chain([
+        Rule::Exact(pairs()),
+        Rule::Prefix(pairs()),
+        Rule::Suffix(pairs()),
+        Rule::Any((0..5_000_000).map(|_| FAIL).collect()),
+        Rule::Any(vec![Rule::Exact(vec![("datamediatype".into(), "text/y".into())]); 10_000]),
+    ]);
+    for (nth, rule) in rules.enumerate() {
+        let steps = Steps::default();
+        let _ = wants(&Filter::Rules([rule].into()), &event, &steps);
+        assert!(steps.used() <= FILTER_STEPS_MAX, "rule {nth}: {} steps", steps.used());
+        // A step is at most some bytes of text: what was looked at is bounded as well.
+        assert!(steps.used() > 100 || steps.is_over(), "rule {nth} is paid for");
+    }
+}
+
+/// X-FLT-09: too much work is an error of the filter, and no `not` around it makes a delivery of that.
+#[test]
+fn filter_over_its_budget_withholds_the_event() {
+    let costly = || sql("type LIKE 'a%' AND source = '/s'");
+    for rule in [costly(), Rule::Not(Box::new(costly())), Rule::Any([costly(), PASS].into())] {
+        let (steps, rules) = (Steps::new(3), Filter::Rules([rule.clone()].into()));
+        assert!(!wants(&rules, &record(), &steps) && steps.is_over(), "{rule:?}");
+    }
+    let steps = Steps::default();
+    assert!(wants(&Filter::Rules([costly()].into()), &record(), &steps) && steps.used() < 100);
 }

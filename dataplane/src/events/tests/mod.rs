@@ -6,6 +6,7 @@ mod hold;
 mod keeping;
 mod order;
 mod outcome;
+mod refused;
 mod reply;
 mod restart;
 mod sorting;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::events::journal::What;
 use crate::events::limits::BOOKMARK_EVERY;
+use crate::events::stalled::{self, Phase, StalledEvent};
 
 fn numbers(ids: &[String]) -> BTreeSet<u32> {
     ids.iter().filter_map(|id| id.parse().ok()).collect()
@@ -88,6 +89,50 @@ fn attempts_of_an_earlier_life_count() {
         rig.end();
     }
     assert_eq!(attempts, [2, 2, 2, 0]);
+}
+
+/// An event at which a core stopped before the process was killed is not tried again: for its subscriber alone it becomes a dead
+/// letter, or is dropped if even a request of it stops the core.
+#[test]
+fn event_that_stopped_a_core_is_set_aside_after_a_restart() {
+    let folder = folder();
+    let rig = Rig::new(folder.path());
+    let all = || {
+        let buried =
+            Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://a/") };
+        vec![buried, trigger("dropped", "http://b/"), trigger("taken", "http://c/")]
+    };
+    rig.publish(all());
+    rig.rule(|_| Step::After(seconds(3600), 202));
+    rig.run(async {
+        rig.post("1", "t").await;
+        rig.post("2", "t").await;
+        rig.rest(seconds(1)).await;
+    });
+    rig.end();
+    let (log, _) = wal::Log::open(folder.path(), wal::Options::default()).unwrap();
+    let (stream, _) = log.streams().find(|(_, name)| *name == "broker/ns/b/1").unwrap();
+    let first = log.read_from(stream, wal::Position::ORIGIN).next().unwrap().position.get();
+    drop(log);
+    let event = |subscriber: &str, phase| StalledEvent {
+        stream: "broker/ns/b/1".into(),
+        subscriber: subscriber.into(),
+        position: first,
+        phase,
+    };
+    let both = [event("buried", Phase::Filter), event("dropped", Phase::Request)];
+    stalled::write(folder.path(), &both).unwrap();
+
+    let rig = Rig::new(folder.path());
+    let stream = rig.publish(all());
+    rig.rule(|_| Step::Status(202));
+    rig.sync();
+    rig.run(rig.rest(seconds(1)));
+    let ids = ["http://a/", "http://dls/", "http://b/", "http://c/"].map(|url| rig.ids(url));
+    assert_eq!(ids.each_ref().map(|ids| ids.join(" ")), ["2", "1", "2", "1 2"]);
+    let tally = |nth: usize| &stream.subscribers[nth].tally;
+    assert_eq!(tally(0).stalled.load(Relaxed), 1);
+    assert_eq!((tally(1).dropped_by_reason(), tally(2).delivered.load(Relaxed)), ([0, 0, 0, 0, 1], 2));
 }
 
 /// A table that names nothing yet, as after a start, makes nobody's events go away.

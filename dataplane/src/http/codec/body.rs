@@ -5,7 +5,9 @@ use std::ops::Range;
 use bytes::{BufMut, BytesMut};
 
 use super::{Framing, Malformed, Name};
-use crate::http::limits::{CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, FIELDS_MAX, TRAILER_BYTES_MAX};
+use crate::http::limits::{
+    CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, FIELDS_USUAL, TRAILER_BYTES_MAX,
+};
 
 /// What the next bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub struct BodyReader {
     state: State,
     /// Trailer lines, CR LF included; empty unless the peer sent some.
     trailers: Vec<u8>,
+    /// It is a response's: blanks before a colon of its trailers are removed (RFC 9112 5.1).
+    of_response: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +70,12 @@ impl BodyReader {
             Framing::Chunked => State::Size { size: 0, digits: 0 },
             Framing::UntilClose => State::UntilClose,
         };
-        Self { state, trailers: Vec::new() }
+        Self { state, trailers: Vec::new(), of_response: false }
+    }
+
+    #[must_use]
+    pub fn of_response(framing: Framing) -> Self {
+        Self { of_response: true, ..Self::new(framing) }
     }
 
     /// Whether the body is complete.
@@ -148,6 +157,9 @@ impl BodyReader {
 
             (State::TrailerStart, b'\r') => State::LastLineFeed,
             (State::LastLineFeed, b'\n') => {
+                if self.of_response && !self.trailers.is_empty() {
+                    self.trailers = without_blanks(&self.trailers);
+                }
                 check_trailers(&self.trailers)?;
                 State::Done
             }
@@ -178,13 +190,24 @@ fn at_most(left: u64, available: usize) -> usize {
     usize::try_from(left).map_or(available, |left| left.min(available))
 }
 
+/// Trailer lines without the blanks between names and colons.
+fn without_blanks(lines: &[u8]) -> Vec<u8> {
+    let mut clean = Vec::with_capacity(lines.len()); // trailers are rare
+    for line in lines.split_inclusive(|&byte| byte == b'\n') {
+        let (name, rest) = line.split_at(memchr::memchr(b':', line).unwrap_or(0));
+        clean.extend_from_slice(name.trim_ascii_end());
+        clean.extend_from_slice(rest);
+    }
+    clean
+}
+
 fn check_trailers(lines: &[u8]) -> Result<(), Malformed> {
     if lines.is_empty() {
         return Ok(());
     }
     let mut whole = lines.to_vec(); // trailers are rare
     whole.extend_from_slice(b"\r\n");
-    let mut slots = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut slots = [httparse::EMPTY_HEADER; FIELDS_USUAL];
     match httparse::parse_headers(&whole, &mut slots) {
         Ok(httparse::Status::Complete(_)) => Ok(()),
         _ => Err(Malformed::Trailer),

@@ -8,9 +8,7 @@ use super::{
     Field, Framing, Malformed, Name, Parsed, Span, Version, as_version_known, bare_line_feed, content_length,
     first_line, host, is_cut_by_crlf, text, tokens,
 };
-use crate::http::limits::{
-    EMPTY_LINES, FIELDS_MAX, HEAD_BYTES_MAX, REQUEST_LINE_BYTES_MAX, TARGET_BYTES_MAX,
-};
+use crate::http::limits::{EMPTY_LINES, FIELDS_USUAL, HeadLimits, REQUEST_LINE_BYTES_MAX, TARGET_BYTES_MAX};
 
 /// Methods that differ in framing or in what may be tried twice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,6 +62,8 @@ pub enum Probe {
 /// A request's head as ranges into its bytes. Made to be used again for the connection's next request.
 #[derive(Debug, Default)]
 pub struct RequestHead {
+    /// How large it may be.
+    pub limits: HeadLimits,
     pub method: Method,
     pub version: Version,
     pub framing: Framing,
@@ -90,6 +90,18 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
+    /// For heads that are no larger than that.
+    #[must_use]
+    pub fn within(limits: HeadLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// For a head that was read before, and had something added.
+    #[must_use]
+    pub fn rewritten() -> Self {
+        Self::within(HeadLimits::REWRITTEN)
+    }
+
     /// The head together with the bytes it was parsed from.
     #[must_use]
     pub fn view<'a>(&'a self, bytes: &'a [u8]) -> RequestView<'a> {
@@ -172,13 +184,13 @@ impl<'a> RequestView<'a> {
 /// Reads a request's head from the front of `bytes` into `head`.
 #[must_use]
 pub fn parse_request(bytes: &[u8], head: &mut RequestHead) -> Parsed {
-    let window = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
+    let window = &bytes[..bytes.len().min(head.limits.bytes_max)];
     match lines(window, head) {
         Ok(Some(end)) => match judge(window, head) {
             Ok(()) => Parsed::Head { bytes: end },
             Err(why) => Parsed::Malformed(why),
         },
-        Ok(None) if window.len() == HEAD_BYTES_MAX => Parsed::Malformed(Malformed::HeadTooLarge),
+        Ok(None) if window.len() == head.limits.bytes_max => Parsed::Malformed(Malformed::HeadTooLarge),
         Ok(None) => Parsed::NeedBytes,
         Err(why) => Parsed::Malformed(why),
     }
@@ -235,9 +247,31 @@ fn version_at(window: &[u8]) -> Option<usize> {
 }
 
 fn split_as_it_is(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
-    let mut slots = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; FIELDS_MAX];
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
+    let usual = head.limits.fields_max.min(FIELDS_USUAL);
+    match split_into(window, head, &mut slots[..usual]) {
+        Err(Malformed::TooManyFields) if head.limits.fields_max > usual => {
+            split_with_many_fields(window, head)
+        }
+        split => split,
+    }
+}
+
+/// A function of its own, so that the usual head needs no more of the stack than it takes.
+#[inline(never)]
+fn split_with_many_fields(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malformed> {
+    let mut slots = [const { MaybeUninit::uninit() }; HeadLimits::REWRITTEN.fields_max];
+    let many = head.limits.fields_max.min(slots.len());
+    split_into(window, head, &mut slots[..many])
+}
+
+fn split_into<'a>(
+    window: &'a [u8],
+    head: &mut RequestHead,
+    slots: &mut [MaybeUninit<httparse::Header<'a>>],
+) -> Result<Option<usize>, Malformed> {
     let mut request = httparse::Request::new(&mut []);
-    let end = match request.parse_with_uninit_headers(window, &mut slots) {
+    let end = match request.parse_with_uninit_headers(window, slots) {
         Ok(httparse::Status::Complete(end)) => end,
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(why) => return Err(from_httparse(why)),
@@ -285,7 +319,8 @@ fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), Malformed> {
         (None, None) => Span::default(),
     };
     head.framing = noted.framing(head.version)?;
-    head.keep_alive = head.version == Version::Http11 && !noted.close;
+    // RFC 9112 9.3: a gateway is the server that a client of HTTP/1.0 may ask to keep the connection.
+    head.keep_alive = !noted.close && (head.version == Version::Http11 || noted.keep_alive);
     head.nominates = noted.nominates;
     head.wants_websocket = noted.websocket
         && noted.upgrade
@@ -345,6 +380,7 @@ struct Noted {
     length: Option<u64>,
     coding: Coding,
     close: bool,
+    keep_alive: bool,
     upgrade: bool,
     websocket: bool,
     nominates: bool,
@@ -400,7 +436,9 @@ impl Noted {
                 self.close = true;
             } else if token.eq_ignore_ascii_case(b"upgrade") {
                 self.upgrade = true;
-            } else if !token.eq_ignore_ascii_case(b"keep-alive") {
+            } else if token.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else {
                 self.nominates = true;
             }
         }

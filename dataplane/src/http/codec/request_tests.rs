@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::http::limits::{FIELDS_MAX, HEAD_BYTES_MAX};
 
 fn parse(bytes: &[u8]) -> Result<(RequestHead, usize), Malformed> {
     let mut head = RequestHead::default();
@@ -195,6 +196,20 @@ fn a_head_is_bounded_in_fields_and_bytes() {
     assert_eq!(parse(long.as_bytes()).unwrap_err(), Malformed::TargetTooLong);
     let endless = vec![b'G'; HEAD_BYTES_MAX];
     assert_eq!(parse(&endless).unwrap_err(), Malformed::TargetTooLong);
+}
+
+/// RFC 9112 9.3: a client of HTTP/1.0 has to ask for it, and `close` wins.
+#[test]
+fn connection_of_http10_is_kept_if_its_client_asks() {
+    for (fields, kept) in [
+        ("", false),
+        ("Connection: keep-alive\r\n", true),
+        ("Connection: x, Keep-Alive\r\n", true),
+        ("Connection: keep-alive, close\r\n", false),
+    ] {
+        let (head, _) = parse(format!("GET / HTTP/1.0\r\nHost: a\r\n{fields}\r\n").as_bytes()).unwrap();
+        assert_eq!(head.keep_alive, kept, "{fields:?}");
+    }
 }
 
 /// A request line and fields with something wrong here and there.

@@ -1,5 +1,5 @@
-//! A response's head, from an instance. As strict as a request's: two parsers that disagree about where
-//! a response ends hand one client's answer to another.
+//! A response's head, from an instance. As strict as a request's, but for blanks before a colon, which are removed (RFC 9112
+//! 5.1): two parsers that disagree about where a response ends hand one client's answer to another.
 
 use std::mem::MaybeUninit;
 
@@ -8,11 +8,13 @@ use super::{
     Field, Framing, Malformed, Method, Name, Parsed, Span, Version, as_version_known, bare_line_feed,
     content_length, first_line, is_cut_by_crlf, text, tokens,
 };
-use crate::http::limits::{EMPTY_LINES, FIELDS_MAX, HEAD_BYTES_MAX};
+use crate::http::limits::{EMPTY_LINES, FIELDS_CEILING, FIELDS_USUAL, HeadLimits};
 
 /// A response's head as ranges into its bytes; used again for the connection's next response.
 #[derive(Debug, Default)]
 pub struct ResponseHead {
+    /// How large it may be.
+    pub limits: HeadLimits,
     pub status: u16,
     pub version: Version,
     pub framing: Framing,
@@ -71,13 +73,13 @@ impl<'a> ResponseView<'a> {
 /// Reads the head of the answer to a `asked` request from the front of `bytes` into `head`.
 #[must_use]
 pub fn parse_response(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Parsed {
-    let window = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
+    let window = &bytes[..bytes.len().min(head.limits.bytes_max)];
     match lines(window, head) {
         Ok(Some(end)) => match judge(window, asked, head) {
             Ok(()) => Parsed::Head { bytes: end },
             Err(why) => Parsed::Malformed(why),
         },
-        Ok(None) if window.len() == HEAD_BYTES_MAX => Parsed::Malformed(Malformed::HeadTooLarge),
+        Ok(None) if window.len() == head.limits.bytes_max => Parsed::Malformed(Malformed::HeadTooLarge),
         Ok(None) => Parsed::NeedBytes,
         Err(why) => Parsed::Malformed(why),
     }
@@ -114,13 +116,33 @@ fn split(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malfor
 }
 
 fn split_as_it_is(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malformed> {
-    let mut slots = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; FIELDS_MAX];
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
+    let usual = head.limits.fields_max.min(FIELDS_USUAL);
+    match split_into(window, head, &mut slots[..usual]) {
+        Err(Malformed::TooManyFields) if head.limits.fields_max > usual => {
+            split_with_many_fields(window, head)
+        }
+        split => split,
+    }
+}
+
+/// A function of its own, so that the usual head needs no more of the stack than it takes.
+#[inline(never)]
+fn split_with_many_fields(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malformed> {
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_CEILING];
+    let many = head.limits.fields_max.min(slots.len());
+    split_into(window, head, &mut slots[..many])
+}
+
+fn split_into<'a>(
+    window: &'a [u8],
+    head: &mut ResponseHead,
+    slots: &mut [MaybeUninit<httparse::Header<'a>>],
+) -> Result<Option<usize>, Malformed> {
     let mut response = httparse::Response::new(&mut []);
-    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
-        &mut response,
-        window,
-        &mut slots,
-    );
+    let mut config = httparse::ParserConfig::default();
+    config.allow_spaces_after_header_name_in_responses(true);
+    let parsed = config.parse_response_with_uninit_headers(&mut response, window, slots);
     let end = match parsed {
         Ok(httparse::Status::Complete(end)) => end,
         Ok(httparse::Status::Partial) => return Ok(None),
@@ -247,7 +269,10 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, identity", Malformed::CodingInvalid),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked", Malformed::CodingUnknown),
             ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked", Malformed::CodingInOldVersion),
-            ("HTTP/1.1 200 OK\r\nContent-Length : 5", Malformed::FieldName),
+            ("HTTP/1.1 200 OK\r\n Content-Length: 5", Malformed::FieldName),
+            ("HTTP/1.1 200 OK\r\nContent Length : 5", Malformed::FieldName),
+            ("HTTP/1.1 200 OK\r\nContent-Length : 5\r\nContent-Length: 5", Malformed::LengthRepeated),
+            ("HTTP/1.1 200 OK\r\nContent_Length : 5", Malformed::FieldName),
             ("HTTP/1.1 200 OK\r\nA: b\r\n c", Malformed::FieldName),
             ("HTTP/1.1 200 OK\nA: b", Malformed::BareLineFeed),
             ("HTTP/1.1 200 OK\r\nA: b\nC: d", Malformed::BareLineFeed),
@@ -326,6 +351,35 @@ mod tests {
         ] {
             assert_eq!(parse(text, Method::Get).unwrap_err(), why, "{text:?}");
         }
+    }
+
+    /// RFC 9112 5.1: the blank belongs to neither name nor value.
+    #[test]
+    fn blank_before_the_colon_is_no_part_of_the_name() {
+        for blank in [" ", "\t", " \t "] {
+            let text = format!("HTTP/1.1 200 OK\r\nContent-Length{blank}: 5\r\nX-A{blank}:b\r\n\r\n");
+            let head = parse(&text, Method::Get).unwrap();
+            assert_eq!(head.framing, Framing::Length(5), "{blank:?}");
+            assert_eq!(head.view(text.as_bytes()).field("x-a"), Some(b"b".as_slice()));
+        }
+    }
+
+    #[test]
+    fn head_may_have_as_many_fields_and_bytes_as_its_limits_say() {
+        for (fields_max, fields, taken) in [(4, 4, true), (4, 5, false), (256, 256, true), (256, 257, false)]
+        {
+            let text = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(fields));
+            let limits = HeadLimits { fields_max, ..HeadLimits::default() };
+            let mut head = ResponseHead { limits, ..ResponseHead::default() };
+            let parsed = parse_response(text.as_bytes(), Method::Get, &mut head);
+            assert_eq!(parsed == Parsed::Head { bytes: text.len() }, taken, "{fields} of {fields_max}");
+        }
+        let text = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(60_000));
+        assert!(parse(&text, Method::Get).is_ok());
+        let limits = HeadLimits { bytes_max: 60_000, ..HeadLimits::default() };
+        let mut head = ResponseHead { limits, ..ResponseHead::default() };
+        let parsed = parse_response(text.as_bytes(), Method::Get, &mut head);
+        assert_eq!(parsed, Parsed::Malformed(Malformed::HeadTooLarge));
     }
 
     #[test]

@@ -26,6 +26,11 @@ impl<'a> Expectation<'a> {
         (!self.is_told() && !self.job.course.body_begun.get()).then_some(self.at)
     }
 
+    /// Whether the word is to be said now.
+    pub(super) fn is_due(&self) -> bool {
+        self.due().is_some_and(|due| self.job.proxy.ring.now() >= due)
+    }
+
     /// The instance has sent an interim answer; whether it is news to the client.
     pub(super) fn hear(&self, status: u16) -> bool {
         if status != 100 {

@@ -14,10 +14,9 @@ use crate::http::codec::{BodyReader, Framing, Method, Piece, RequestHead, Versio
 use crate::http::date;
 use crate::http::headers::{ForClient, put_request};
 use crate::http::limits::HttpLimits;
-use crate::http::relay;
 use crate::http::roster::Seat;
 use crate::http::server::Downstream;
-use crate::http::wire::{Inflow, Outflow, by, earlier};
+use crate::http::wire::{Inflow, Outflow};
 use crate::proxy::bond::put_cookie;
 use crate::proxy::connection::Connection;
 use crate::proxy::exchange::{Ending, meant};
@@ -48,6 +47,8 @@ pub(in crate::proxy) async fn exchange(
     let Downstream { ring, stream, inflow, outflow, head, seat, limits } = client;
     let head: &RequestHead = head;
     let reader = BodyReader::new(head.framing);
+    let course = Course::new(limits);
+    course.placed(limits, place.backend());
     let job = Job {
         proxy,
         peer: Some(peer),
@@ -58,23 +59,23 @@ pub(in crate::proxy) async fn exchange(
         scheme: place.backend().scheme(),
         due: Due::new(started, &place.backend().timeouts),
         timing: note.timing.clone().filter(|_| proxy.tells_timing.get()),
-        course: Course::default(),
+        course: &course,
         backend: place.backend().key.clone(),
     };
     job.course.request_read.set(reader.is_done());
     let tape = Recording::begin(proxy, place.choice.bond.mirror.as_ref(), &job.written, job.written.len());
-    let mut body = Incoming { ring, limits, stream, inflow, reader, course: &job.course };
+    let mut body = Incoming { ring, limits, stream, inflow, reader, course: &course };
     let mut body = Taped { body: &mut body, tape, chunked: head.framing == Framing::Chunked };
     let mut reply = Outgoing {
         ring,
-        limits,
         stream,
         out: outflow,
         head,
         seat,
-        course: &job.course,
+        course: &course,
         due: job.due.total,
         chunked: false,
+        until_close: false,
         bodiless: false,
         close: false,
         left: None,
@@ -117,8 +118,8 @@ impl Body for Incoming<'_> {
                 }
                 Piece::NeedBytes => {
                     self.inflow.held = Chunk::empty();
-                    let due = self.ring.now() + self.limits.stall_max;
-                    match by(self.ring, Some(due), self.inflow.fill(self.stream)).await {
+                    let fill = self.inflow.fill(self.stream);
+                    match self.course.activity.body(self.ring, fill).await {
                         Ok(Ok(true)) => {}
                         Ok(Ok(false) | Err(_)) => return Err(Fault::Gone),
                         Err(_) => return Err(Fault::Stalled),
@@ -138,7 +139,6 @@ impl Body for Incoming<'_> {
 
 struct Outgoing<'a> {
     ring: &'a Ring,
-    limits: &'a HttpLimits,
     stream: &'a Wire,
     out: &'a mut Outflow,
     head: &'a RequestHead,
@@ -146,6 +146,8 @@ struct Outgoing<'a> {
     course: &'a Course,
     due: Option<Tick>,
     chunked: bool,
+    /// The end of the connection is the end of the body.
+    until_close: bool,
     /// The answer has no body, whatever comes.
     bodiless: bool,
     /// The client was told that the connection ends.
@@ -182,12 +184,17 @@ impl Reply for Outgoing<'_> {
         let modern = self.head.version == Version::Http11;
         let unbounded = !ends && !has_length && !self.bodiless;
         self.chunked = unbounded && modern;
+        self.until_close = unbounded && !modern;
+        if self.until_close {
+            self.stream.set_reset_on_close(true).map_err(|_| Gone)?;
+        }
         self.close = !self.head.keep_alive
             || self.seat.is_draining()
             || !self.course.request_read.get()
-            || (unbounded && !modern);
+            || self.until_close;
         let date = Some(date::at(self.ring.now()));
-        let client = ForClient { chunked: self.chunked, close: self.close, websocket: false, date };
+        let (chunked, close) = (self.chunked, self.close);
+        let client = ForClient { chunked, close, keep_alive: !modern && !close, websocket: false, date };
         heads::put_answer(&mut self.out.buffer, &answer, client);
         put_cookie(&mut self.out.buffer, self.cookie);
         self.flush().await
@@ -207,22 +214,15 @@ impl Reply for Outgoing<'_> {
         if self.chunked {
             trailers::put_end(&mut self.out.buffer, fields.as_ref());
         }
-        self.flush().await
+        self.flush().await?;
+        if self.until_close {
+            self.stream.set_reset_on_close(false).map_err(|_| Gone)?;
+        }
+        Ok(())
     }
 
     async fn end_late(&mut self) -> Result<(), Gone> {
-        if !self.chunked {
-            return Err(Gone);
-        }
-        self.close = true;
-        let end = Bytes::from_static(relay::LAST_CHUNK);
-        self.out.bytes += end.len() as u64;
-        // Not `self.send`: that holds to the request's total time, which is up.
-        let due = self.ring.now() + self.limits.stall_max;
-        match by(self.ring, Some(due), self.stream.send(Chunk::from(end))).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Gone),
-        }
+        Err(Gone)
     }
 
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
@@ -255,9 +255,8 @@ impl Outgoing<'_> {
 
     async fn send(&mut self, bytes: Chunk) -> Result<(), Gone> {
         self.out.bytes += bytes.len() as u64;
-        let due = earlier(self.due, Some(self.ring.now() + self.limits.stall_max));
         self.course.silence.end();
-        let sent = by(self.ring, due, self.stream.send(bytes)).await;
+        let sent = self.course.activity.send(self.ring, self.due, self.stream.send(bytes)).await;
         self.course.silence.begin(self.ring.now());
         match sent {
             Ok(Ok(())) => Ok(()),

@@ -19,12 +19,13 @@ use super::{
 };
 use crate::h2::grpc;
 use crate::h2::heads::Translated;
+use crate::h2::io::Facts;
 use crate::h2::trailers;
 use crate::http::answer::Answer;
 use crate::http::codec::{Framing, Malformed};
 use crate::http::date;
 use crate::http::headers::put_request;
-use crate::http::wire::{by, earlier};
+use crate::http::wire::by;
 use crate::proxy::exchange::meant;
 use crate::proxy::mirror::Recording;
 use crate::proxy::note::{End, Note};
@@ -42,10 +43,14 @@ pub(super) async fn stream(shared: Rc<Shared>, request: Request<RecvStream>, res
     let ends = incoming.is_end_stream();
     let is_head = parts.method == ::http::Method::HEAD;
     let is_grpc = grpc::is_asked(&parts);
-    let mut body = Incoming { stream: incoming, proxy: Rc::clone(proxy) };
-    let mut reply = Outgoing::new(respond, proxy);
+    let course = Course::new(&proxy.limits);
+    let mut body = Incoming { stream: incoming, proxy, course: &course, facts: &shared.facts };
+    let mut reply = Outgoing::new(respond, proxy, &course);
 
-    let translated = heads::from_client(&parts, ends);
+    let translated = match parts.headers.len() > proxy.limits.head.fields_max {
+        true => Err(Malformed::TooManyFields),
+        false => heads::from_client(&parts, ends),
+    };
     drop(parts);
     let mut note = Note::default();
     note.begin(proxy, translated.as_ref().ok().map(|request| request.head.view(&request.bytes)));
@@ -113,8 +118,8 @@ async fn exchange(
     shared: &Shared,
     request: Translated,
     started: Tick,
-    body: &mut Incoming,
-    reply: &mut Outgoing,
+    body: &mut Incoming<'_>,
+    reply: &mut Outgoing<'_>,
     note: &mut Note,
 ) -> Attempt {
     let proxy = &shared.proxy;
@@ -138,6 +143,8 @@ async fn exchange(
     let mut written = BytesMut::new();
     put_request(&mut written, view, &shared.peer, place.edits(), &mut proxy.rng.borrow_mut());
     note.written(proxy, &mut written);
+    let course = reply.course;
+    course.placed(&proxy.limits, place.backend());
     let job = Job {
         proxy,
         peer: Some(&shared.peer),
@@ -148,7 +155,7 @@ async fn exchange(
         scheme: place.backend().scheme(),
         due: Due::new(started, &place.backend().timeouts),
         timing: note.timing.clone().filter(|_| proxy.tells_timing.get()),
-        course: Course::default(),
+        course,
         backend: place.backend().key.clone(),
     };
     job.course.request_read.set(request.head.framing == Framing::Empty);
@@ -163,20 +170,24 @@ async fn exchange(
 }
 
 /// The request's body.
-struct Incoming {
+struct Incoming<'a> {
     stream: RecvStream,
-    proxy: Rc<Proxy>,
+    proxy: &'a Proxy,
+    course: &'a Course,
+    facts: &'a Facts,
 }
 
-impl Body for Incoming {
+impl Body for Incoming<'_> {
     async fn next(&mut self) -> Result<Part, Fault> {
-        let due = self.proxy.ring.now() + self.proxy.limits.stall_max;
         let next = async {
             match self.stream.data().await {
                 Some(Ok(bytes)) => Ok(Part::Data(bytes)),
                 Some(Err(_)) => Err(Fault::Gone),
                 None => {
                     let fields = self.stream.trailers().await.map_err(|_| Fault::Gone)?;
+                    if self.facts.has_malformed_trailers(self.stream.stream_id().as_u32()) {
+                        return Err(Fault::Malformed(Malformed::Trailer));
+                    }
                     if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) {
                         return Err(Fault::Malformed(Malformed::FieldValue));
                     }
@@ -184,7 +195,7 @@ impl Body for Incoming {
                 }
             }
         };
-        by(&self.proxy.ring, Some(due), next).await.unwrap_or(Err(Fault::Stalled))
+        self.course.activity.body(&self.proxy.ring, next).await.unwrap_or(Err(Fault::Stalled))
     }
 
     fn passed_on(&mut self, bytes: usize) {
@@ -198,31 +209,23 @@ impl Body for Incoming {
 }
 
 /// The way back.
-pub(super) struct Outgoing {
+pub(super) struct Outgoing<'a> {
     respond: SendResponse<Bytes>,
     /// Once the answer's head has left.
     pub(super) stream: Option<SendStream<Bytes>>,
-    proxy: Rc<Proxy>,
+    proxy: &'a Proxy,
+    pub(super) course: &'a Course,
     /// The end of all patience with the client.
     pub(super) due: Option<Tick>,
     /// The client is to get it with its answer.
     cookie: Option<Cookie>,
-    /// How the answer ends when its time is up.
-    late: LateEnd,
+    /// The response is one of gRPC, whose status says more than a reset.
+    is_grpc: bool,
     /// Of bodies.
     pub(super) bytes: u64,
 }
 
-/// How an answer may end before its instance ends it.
-enum LateEnd {
-    /// Not at all: its length is known, or there is no answer yet.
-    No,
-    Plain,
-    /// With gRPC's word for it: to a client of gRPC an end without a status is a broken server.
-    Grpc,
-}
-
-impl Reply for Outgoing {
+impl Reply for Outgoing<'_> {
     async fn interim(&mut self, answer: Response<()>) -> Result<(), Gone> {
         self.respond.send_informational(answer).map_err(|_| Gone)
     }
@@ -234,11 +237,8 @@ impl Reply for Outgoing {
             answer.headers_mut().append(::http::header::SET_COOKIE, cookie);
         }
         date::add(answer.headers_mut(), self.proxy.ring.now());
-        self.late = match answer.headers() {
-            headers if headers.contains_key(::http::header::CONTENT_LENGTH) => LateEnd::No,
-            headers if grpc::is_named(headers) => LateEnd::Grpc,
-            _ => LateEnd::Plain,
-        };
+        let headers = answer.headers();
+        self.is_grpc = grpc::is_named(headers) && !headers.contains_key(::http::header::CONTENT_LENGTH);
         self.stream = Some(self.respond.send_response(answer, ends).map_err(|_| Gone)?);
         Ok(())
     }
@@ -249,8 +249,8 @@ impl Reply for Outgoing {
             return stream.send_data(bytes, true).map_err(|_| Gone);
         }
         while !bytes.is_empty() {
-            let due = earlier(self.due, Some(self.proxy.ring.now() + self.proxy.limits.stall_max));
-            let room = by(&self.proxy.ring, due, capacity(stream, bytes.len())).await;
+            let room = capacity(stream, bytes.len());
+            let room = self.course.activity.send(&self.proxy.ring, self.due, room).await;
             let room = room.map_err(|_| Gone)?.ok_or(Gone)?;
             let piece = bytes.split_to(room.min(bytes.len()));
             self.bytes += piece.len() as u64;
@@ -269,10 +269,9 @@ impl Reply for Outgoing {
     }
 
     async fn end_late(&mut self) -> Result<(), Gone> {
-        match self.late {
-            LateEnd::No => Err(Gone),
-            LateEnd::Plain => self.end(None).await,
-            LateEnd::Grpc => self.end(Some(grpc::status(504, "request timeout"))).await,
+        match self.is_grpc {
+            true => self.end(Some(grpc::status(504, "request timeout"))).await,
+            false => Err(Gone),
         }
     }
 
@@ -284,17 +283,9 @@ impl Reply for Outgoing {
     }
 }
 
-impl Outgoing {
-    pub(super) fn new(respond: SendResponse<Bytes>, proxy: &Rc<Proxy>) -> Self {
-        Self {
-            respond,
-            stream: None,
-            proxy: Rc::clone(proxy),
-            due: None,
-            cookie: None,
-            late: LateEnd::No,
-            bytes: 0,
-        }
+impl<'a> Outgoing<'a> {
+    pub(super) fn new(respond: SendResponse<Bytes>, proxy: &'a Proxy, course: &'a Course) -> Self {
+        Self { respond, stream: None, proxy, course, due: None, cookie: None, is_grpc: false, bytes: 0 }
     }
 
     pub(super) fn reset(&mut self, reason: Reason) {

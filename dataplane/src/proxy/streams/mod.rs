@@ -24,11 +24,11 @@ use std::task::{Context, Poll};
 use ::h2::Reason;
 use ::http::{HeaderMap, Response};
 use bytes::Bytes;
-use ring::Tick;
 
 pub(super) use from_http1::exchange;
 pub(super) use server::serve;
 
+use super::activity::{Activity, IdleTimeouts};
 use super::afresh::Again;
 use super::beside::beside;
 use super::exchange::{Attempt, Due, is_reusable};
@@ -41,9 +41,9 @@ use crate::h2::heads;
 use crate::h2::limits::TRIES_MAX;
 use crate::http::codec::{Framing, Malformed, RequestHead};
 use crate::http::headers::{Peer, Scheme};
-use crate::http::limits::SENDS_MAX;
+use crate::http::limits::{HttpLimits, SENDS_MAX};
 use crate::http::pool::PoolKey;
-use crate::table::{Endpoint, Protocol};
+use crate::table::{Backend, Endpoint, Protocol, Timeouts};
 
 /// What a request's body brings next.
 enum Part {
@@ -80,7 +80,8 @@ trait Reply {
     async fn data(&mut self, bytes: Bytes, ends: bool) -> Result<(), Gone>;
     async fn end(&mut self, trailers: Option<HeaderMap>) -> Result<(), Gone>;
 
-    /// X-QP-02: ends an answer whose time is up, if nobody was told its length. Another is seen to be cut.
+    /// Ends a response whose time is up, if its protocol has words for that. Any other is cut, so that its client does not take
+    /// a part for the whole.
     async fn end_late(&mut self) -> Result<(), Gone>;
 
     /// Ready when the client has taken its request back.
@@ -88,8 +89,8 @@ trait Reply {
 }
 
 /// What the two directions of a request know of each other.
-#[derive(Default)]
 struct Course {
+    activity: Activity,
     /// Something of the request's body was read, were it its end.
     body_begun: Cell<bool>,
     /// The client that waits for a word has it.
@@ -98,8 +99,6 @@ struct Course {
     request_read: Cell<bool>,
     /// ... and all of it was sent.
     sent: Cell<bool>,
-    /// When the head of the final answer came.
-    answered: Cell<Option<Tick>>,
     /// What ended the last attempt in HTTP/2, if that had a word for it.
     fault: Cell<Option<StreamFault>>,
     /// The instance that has it, if that is not the first any more.
@@ -127,9 +126,28 @@ impl StreamFault {
 }
 
 impl Course {
+    /// Of a request that has no backend yet.
+    fn new(limits: &HttpLimits) -> Self {
+        Self {
+            activity: Activity::new(IdleTimeouts::of(limits, &Timeouts::NONE)),
+            body_begun: Cell::default(),
+            told_to_continue: Cell::default(),
+            request_read: Cell::default(),
+            sent: Cell::default(),
+            fault: Cell::default(),
+            moved_to: RefCell::default(),
+            silence: Silence::default(),
+        }
+    }
+
+    /// The request has got its backend.
+    fn placed(&self, limits: &HttpLimits, backend: &Backend) {
+        self.activity.set_timeouts(IdleTimeouts::of(limits, &backend.timeouts));
+    }
+
     /// What is to be known of it when it is over.
     fn tell(&self, note: &mut Note) {
-        note.answered = self.answered.get();
+        note.answered = self.activity.answered();
         if let Some(endpoint) = self.moved_to.take() {
             note.moved(&endpoint);
         }
@@ -152,7 +170,7 @@ struct Job<'a> {
     due: Due,
     /// For the client, if it waited for an instance.
     timing: Option<Rc<Timing>>,
-    course: Course,
+    course: &'a Course,
     backend: Box<str>,
 }
 
@@ -164,7 +182,7 @@ impl Job<'_> {
     /// The final answer's head came.
     fn answered(&self, mut answer: Response<()>) -> Response<()> {
         let now = self.proxy.ring.now();
-        self.course.answered.set(Some(now));
+        self.course.activity.answer_begins(now);
         if let Some(timing) = &self.timing {
             timing.add(&mut answer, now);
         }
@@ -188,7 +206,7 @@ impl Job<'_> {
     /// What a broken body means for the request.
     fn broken(&self, fault: Fault) -> Attempt {
         match fault {
-            _ if self.course.answered.get().is_some() => Attempt::Cut,
+            _ if self.course.activity.answered().is_some() => Attempt::Cut,
             Fault::Gone => Attempt::Cut,
             Fault::Stalled => Attempt::Refused(Refusal::BodyStalled),
             Fault::Malformed(why) => Attempt::Refused(Refusal::Malformed(why)),

@@ -1,5 +1,6 @@
 //! An instance that speaks HTTP/1: the request written as text, its answer read from text.
 
+use std::cell::Cell;
 use std::future::{Future, pending};
 use std::io;
 
@@ -36,7 +37,7 @@ pub(super) async fn attempt(
                 Attempt::Cut
             }
             Err(Broken::Instance) => pending().await, // it may have answered all the same
-            Err(Broken::TimedOut) if job.course.answered.get().is_some() => Attempt::Cut,
+            Err(Broken::TimedOut) if job.course.activity.answered().is_some() => Attempt::Cut,
             Err(Broken::TimedOut) => Attempt::Refused(Refusal::TimedOut),
             Err(Broken::Body(fault)) => job.broken(fault),
         }
@@ -105,8 +106,7 @@ async fn send(job: &Job<'_>, up: &Wire, out: &mut BytesMut, body: &mut impl Body
 }
 
 async fn in_time(job: &Job<'_>, send: impl Future<Output = io::Result<()>>) -> Result<(), Broken> {
-    let due = job.proxy.ring.now() + job.proxy.limits.stall_max;
-    match by(&job.proxy.ring, Some(due), send).await {
+    match job.course.activity.send(&job.proxy.ring, None, send).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(Broken::Instance),
         Err(_) => Err(Broken::TimedOut),
@@ -137,7 +137,7 @@ impl<R: Reply> Answering<'_, R> {
         };
         drop(bytes); // the receive buffer goes back
 
-        let reader = BodyReader::new(self.head.framing);
+        let reader = BodyReader::of_response(self.head.framing);
         let answer = self.job.answered(answer);
         let ends = reader.is_done();
         if self.reply.head(answer, ends).await.is_err() {
@@ -157,13 +157,16 @@ impl<R: Reply> Answering<'_, R> {
     /// The final answer's head; interim ones are passed on.
     async fn final_head(&mut self) -> Result<Chunk, Attempt> {
         let ring = &self.job.proxy.ring;
-        let received_before = self.inflow.bytes;
+        let (received_before, due) = (self.inflow.bytes, self.job.due);
+        // Interim responses and the beginning of a head are traffic of the instance.
+        let received = Cell::new(None);
         let expectation = Expectation::of(self.job);
         let mut interim = 0;
         loop {
-            let at = earlier(self.job.due.first_byte, expectation.due());
+            let at = earlier(due.head(received.get()), expectation.due());
             let (asked, head) = (self.job.head.method, &mut *self.head);
-            let parsed = self.inflow.head(self.up, |bytes| parse_response(bytes, asked, head));
+            let parse = |bytes: &[u8]| parse_response(bytes, asked, head);
+            let parsed = self.inflow.head_noting(self.up, parse, || received.set(Some(ring.now())));
             let bytes = match unless_gone(self.reply, by(ring, at, parsed)).await {
                 Err(_) => return Err(Attempt::Cut),
                 Ok(Ok(Ok(bytes))) => bytes,
@@ -175,9 +178,10 @@ impl<R: Reply> Answering<'_, R> {
                     return Err(Attempt::Unread);
                 }
                 Ok(Ok(Err(_))) => return Err(self.job.failed()),
-                Ok(Err(_)) if self.job.due.first_byte.is_some_and(|due| ring.now() >= due) => {
+                Ok(Err(_)) if due.head(received.get()).is_some_and(|due| ring.now() >= due) => {
                     return Err(Attempt::Refused(Refusal::TimedOut));
                 }
+                Ok(Err(_)) if !expectation.is_due() => continue, // a part of the head came
                 Ok(Err(_)) => {
                     expectation.say(self.reply).await.map_err(|_| Attempt::Cut)?;
                     continue;
@@ -187,6 +191,7 @@ impl<R: Reply> Answering<'_, R> {
                 // We never ask for another protocol.
                 return if self.head.status == 101 { Err(self.job.failed()) } else { Ok(bytes) };
             }
+            received.set(Some(ring.now()));
             interim += 1;
             if interim > INTERIM_MAX {
                 return Err(self.job.failed());
@@ -222,7 +227,9 @@ impl<R: Reply> Answering<'_, R> {
                     self.inflow.held = Chunk::empty();
                     let due = self.job.due.next_byte(&self.job.proxy.ring);
                     let filled = by(&self.job.proxy.ring, due, self.inflow.fill(self.up));
-                    match unless_gone(self.reply, filled).await? {
+                    let filled = unless_gone(self.reply, filled).await?;
+                    self.job.course.activity.received(self.job.proxy.ring.now());
+                    match filled {
                         Ok(Ok(_)) if self.job.due.is_over(&self.job.proxy.ring) => return Err(Stop::Late),
                         Ok(Ok(true)) => {}
                         Ok(Ok(false)) if reader.may_close() => return Ok(self.reply.end(None).await?),

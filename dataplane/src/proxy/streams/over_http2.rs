@@ -50,7 +50,7 @@ pub(super) async fn attempt(
                 Attempt::Cut
             }
             Err(Broken::Instance) => pending().await, // it may have answered all the same
-            Err(Broken::TimedOut) if job.course.answered.get().is_some() => Attempt::Cut,
+            Err(Broken::TimedOut) if job.course.activity.answered().is_some() => Attempt::Cut,
             Err(Broken::TimedOut) => Attempt::Refused(Refusal::TimedOut),
             Err(Broken::Body(fault)) => job.broken(fault),
         }
@@ -88,8 +88,7 @@ async fn send(
 ) -> Result<(), Broken> {
     if job.has_body() {
         // Nothing of it is touched before the instance has room for its stream: it may have to be asked elsewhere.
-        let due = job.proxy.ring.now() + job.proxy.limits.stall_max;
-        match by(&job.proxy.ring, Some(due), has_left(sender, &mut stream)).await {
+        match job.course.activity.send(&job.proxy.ring, None, has_left(sender, &mut stream)).await {
             Ok(true) => {}
             Ok(false) => return Err(Broken::Instance),
             Err(_) => return Err(Broken::TimedOut),
@@ -102,9 +101,8 @@ async fn send(
             Part::Data(mut bytes) => {
                 let size = bytes.len();
                 while !bytes.is_empty() {
-                    let due = job.proxy.ring.now() + job.proxy.limits.stall_max;
-                    let room = match by(&job.proxy.ring, Some(due), capacity(&mut stream, bytes.len())).await
-                    {
+                    let room = capacity(&mut stream, bytes.len());
+                    let room = match job.course.activity.send(&job.proxy.ring, None, room).await {
                         Ok(Some(room)) => room,
                         Ok(None) => return Err(Broken::Instance),
                         Err(_) => return Err(Broken::TimedOut),
@@ -202,12 +200,14 @@ async fn final_head(
     reply: &mut impl Reply,
 ) -> Result<Response<RecvStream>, Attempt> {
     let (ring, expectation) = (&job.proxy.ring, Expectation::of(job));
+    // Interim responses are traffic of the instance.
+    let mut received = None;
     let mut interim = 0;
     loop {
-        let at = earlier(job.due.first_byte, expectation.due());
+        let at = earlier(job.due.head(received), expectation.due());
         let answer = match unless_gone(reply, by(ring, at, arrived(response))).await {
             Err(Gone) => return Err(Attempt::Cut),
-            Ok(Err(_)) if job.due.first_byte.is_some_and(|due| ring.now() >= due) => {
+            Ok(Err(_)) if job.due.head(received).is_some_and(|due| ring.now() >= due) => {
                 return Err(Attempt::Refused(Refusal::TimedOut));
             }
             Ok(Err(_)) => {
@@ -227,6 +227,7 @@ async fn final_head(
             }
             Ok(Ok(Arrived::Interim(answer))) => answer,
         };
+        received = Some(ring.now());
         interim += 1;
         // HTTP/2 has no 101 (RFC 9113 8.6), and a client of HTTP/1 would take what follows for another protocol.
         if interim > INTERIM_MAX || answer.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -249,7 +250,9 @@ async fn pass_on(job: &Job<'_>, body: &mut RecvStream, reply: &mut impl Reply) -
     let mut ahead = Ahead::new(body);
     loop {
         let due = job.due.next_byte(&job.proxy.ring);
-        match unless_gone(reply, by(&job.proxy.ring, due, ahead.next())).await? {
+        let arrived = unless_gone(reply, by(&job.proxy.ring, due, ahead.next())).await?;
+        job.course.activity.received(job.proxy.ring.now());
+        match arrived {
             Ok(Some(Ok(_))) if job.due.is_over(&job.proxy.ring) => return Err(Stop::Late),
             Ok(Some(Ok(bytes))) => {
                 let size = bytes.len();

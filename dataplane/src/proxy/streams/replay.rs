@@ -30,6 +30,8 @@ pub(in crate::proxy) async fn replay(
     *backend = Some(Arc::clone(&choice.backend));
     let mut wish = Wish { ask, bytes: written.len() + body.len(), tried: Vec::new() };
     let (place, link) = proxy.reach(choice, &mut wish, started).await.ok()?;
+    let course = Course::new(&proxy.limits);
+    course.placed(&proxy.limits, place.backend());
     let job = Job {
         proxy,
         peer: None,
@@ -38,7 +40,7 @@ pub(in crate::proxy) async fn replay(
         meant: None, // it goes nowhere else
         wants_trailers: false,
         due: Due::new(started, &place.backend().timeouts),
-        course: Course::default(),
+        course: &course,
         backend: place.backend().key.clone(),
         scheme: place.backend().scheme(),
         timing: None, // nobody is told

@@ -21,6 +21,8 @@ pub(super) struct Shared {
     pub(super) peer: Peer,
     /// What is shown of the connection.
     pub(super) sheet: Rc<Sheet>,
+    /// What is known of its frames.
+    pub(super) facts: Rc<Facts>,
     /// What the client asked for by TLS.
     server_name: Option<Box<str>>,
 }
@@ -37,7 +39,8 @@ pub(in crate::proxy) async fn serve(
     let sheet = Rc::clone(&open.sheet);
     sheet.count_frames(&facts, proxy.ring.now());
     let server_name = stream.server_name();
-    let shared = Rc::new(Shared { proxy: Rc::clone(&proxy), peer, sheet, server_name });
+    let shared =
+        Rc::new(Shared { proxy: Rc::clone(&proxy), peer, sheet, facts: Rc::clone(&facts), server_name });
     let (ring, limits, counters) = (proxy.ring.clone(), *proxy.limits, Arc::clone(&proxy.counters));
     let opened = Opened { ring, limits, counters, stream, held, seat, facts: Rc::clone(&facts) };
     let served = server::serve(opened, true, |request, respond| {

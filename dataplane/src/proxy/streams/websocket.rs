@@ -1,6 +1,6 @@
 //! A WebSocket that is one stream of HTTP/2 (RFC 8441), to an instance that speaks it over HTTP/1 (RFC 6455).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -48,7 +48,8 @@ pub(super) async fn stream(
     respond: SendResponse<Bytes>,
 ) {
     let proxy = &shared.proxy;
-    let mut reply = Outgoing::new(respond, proxy);
+    let course = super::Course::new(&proxy.limits);
+    let mut reply = Outgoing::new(respond, proxy, &course);
     let mut note = Note::default();
     let key: [u8; 16] = proxy.rng.borrow_mut().u128(..).to_be_bytes();
     let translated = heads::websocket_from_client(&parts, key);
@@ -106,7 +107,7 @@ struct Opened {
 async fn open(
     shared: &Shared,
     request: &Translated,
-    reply: &mut Outgoing,
+    reply: &mut Outgoing<'_>,
     note: &mut Note,
 ) -> Result<Opened, Attempt> {
     let proxy = &shared.proxy;
@@ -128,6 +129,7 @@ async fn open(
     let mut written = BytesMut::new();
     put_request(&mut written, view, &shared.peer, place.edits(), &mut proxy.rng.borrow_mut());
     note.written(proxy, &mut written);
+    reply.course.placed(&proxy.limits, place.backend());
     let job = Job {
         proxy,
         peer: Some(&shared.peer),
@@ -138,7 +140,7 @@ async fn open(
         scheme: place.backend().scheme(),
         due: Due::new(started, &place.backend().timeouts),
         timing: note.timing.clone().filter(|_| proxy.tells_timing.get()),
-        course: super::Course::default(),
+        course: reply.course,
         backend: place.backend().key.clone(),
     };
     reply.due = job.due.total;
@@ -163,7 +165,7 @@ async fn afresh(
     job: &Job<'_>,
     place: Place,
     is_there: bool,
-    reply: &mut Outgoing,
+    reply: &mut Outgoing<'_>,
 ) -> Result<(Place, Box<Upstream>), Attempt> {
     let again = Again {
         protocol: table::Protocol::Http1,
@@ -182,10 +184,14 @@ async fn afresh(
 }
 
 /// Asks the instance for its 101 and tells the client; else its answer, if it may be passed on.
-async fn shake_hands(job: &Job<'_>, upstream: &mut Upstream, reply: &mut Outgoing) -> Result<(), Attempt> {
+async fn shake_hands(
+    job: &Job<'_>,
+    upstream: &mut Upstream,
+    reply: &mut Outgoing<'_>,
+) -> Result<(), Attempt> {
     let ring = &job.proxy.ring;
-    let stall = ring.now() + job.proxy.limits.stall_max;
-    match by(ring, Some(stall), upstream.stream.send(job.written.clone().into())).await {
+    let send = upstream.stream.send(job.written.clone().into());
+    match job.course.activity.send(ring, None, send).await {
         Ok(Ok(()) | Err(_)) => {} // one that takes nothing may have said why; if not, reading tells
         Err(_) => return Err(Attempt::Refused(Refusal::TimedOut)),
     }
@@ -205,13 +211,22 @@ async fn shake_hands(job: &Job<'_>, upstream: &mut Upstream, reply: &mut Outgoin
 }
 
 /// The answer that is no interim one; those are passed on.
-async fn final_head(job: &Job<'_>, upstream: &mut Upstream, reply: &mut Outgoing) -> Result<Chunk, Attempt> {
-    let received_before = upstream.inflow.bytes;
-    for _ in 0..=INTERIM_MAX {
+async fn final_head(
+    job: &Job<'_>,
+    upstream: &mut Upstream,
+    reply: &mut Outgoing<'_>,
+) -> Result<Chunk, Attempt> {
+    let (received_before, ring) = (upstream.inflow.bytes, &job.proxy.ring);
+    // Interim responses and the beginning of a head are traffic of the instance.
+    let received = Cell::new(None);
+    let mut interim = 0;
+    while interim <= INTERIM_MAX {
         let Upstream { stream, inflow, head, reused, .. } = upstream;
-        let parsed = inflow.head(stream, |bytes| parse_response(bytes, job.head.method, head));
-        let bytes = match unless_gone(reply, by(&job.proxy.ring, job.due.first_byte, parsed)).await {
+        let parse = |bytes: &[u8]| parse_response(bytes, job.head.method, head);
+        let parsed = inflow.head_noting(stream, parse, || received.set(Some(ring.now())));
+        let bytes = match unless_gone(reply, by(ring, job.due.head(received.get()), parsed)).await {
             Err(Gone) => return Err(Attempt::Cut),
+            Ok(Err(_)) if job.due.head(received.get()).is_some_and(|due| ring.now() < due) => continue,
             Ok(Err(_)) => return Err(Attempt::Refused(Refusal::TimedOut)),
             Ok(Ok(Err(HeadFault::Malformed(why)))) => return Err(job.malformed(why)),
             Ok(Ok(Err(_))) if *reused && inflow.bytes == received_before => return Err(Attempt::Stale),
@@ -224,8 +239,10 @@ async fn final_head(job: &Job<'_>, upstream: &mut Upstream, reply: &mut Outgoing
         if !upstream.head.is_interim() {
             return Ok(bytes);
         }
-        let interim = heads::from_instance(upstream.head.view(&bytes)).map_err(|why| job.malformed(why))?;
-        reply.interim(interim).await.map_err(|Gone| Attempt::Cut)?;
+        received.set(Some(ring.now()));
+        interim += 1;
+        let answer = heads::from_instance(upstream.head.view(&bytes)).map_err(|why| job.malformed(why))?;
+        reply.interim(answer).await.map_err(|Gone| Attempt::Cut)?;
     }
     Err(job.failed())
 }

@@ -7,47 +7,86 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::config::Config;
 
-/// Binds `--api-socket`, if there is one. `beside`: whoever listens there is being taken over from.
-pub(super) fn listen(config: &Config, beside: bool) -> Result<Option<UnixListener>> {
-    let path = config.api_socket.as_deref().filter(|_| config.kubeconfig.is_none());
-    path.map(|path| bind(path, beside).with_context(|| format!("--api-socket {}", path.display())))
-        .transpose()
+/// A listener that is not at its path yet. Everything that can be wrong with the path has shown by then.
+pub(in crate::cli::run) struct Prepared {
+    listener: UnixListener,
+    path: PathBuf,
+    folder: File,
+    /// Where it is until then, beside its path.
+    fresh: PathBuf,
 }
 
-fn bind(path: &Path, beside: bool) -> Result<UnixListener> {
-    let name = path.file_name().context("this is no name of a file")?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = File::open(parent).with_context(|| parent.display().to_string())?;
-    // Through the folder's descriptor: a path may be of any length, where a socket's address has 108 bytes.
-    let near = |name: &Path| -> PathBuf {
-        Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name)
-    };
-    match std::fs::symlink_metadata(path) {
-        Ok(there) if !there.file_type().is_socket() => {
-            bail!("a file is there that is no socket; move it away")
-        }
-        Ok(_) if !beside && UnixStream::connect(near(Path::new(name))).is_ok() => {
-            bail!("another process listens there; stop it or choose another path")
-        }
-        Ok(_) => {} // a dead process left it
-        Err(why) if why.kind() == ErrorKind::NotFound => {}
-        Err(why) => return Err(why.into()),
+/// Prepares `--api-socket`, if there is one.
+///
+/// # Errors
+/// No socket can be made there, or something else is there.
+pub(in crate::cli::run) fn prepare(config: &Config) -> Result<Option<Prepared>> {
+    let path = config.api_socket.as_deref().filter(|_| config.kubeconfig.is_none());
+    path.map(Prepared::new).transpose()
+}
+
+impl Prepared {
+    fn new(path: &Path) -> Result<Self> {
+        Self::try_new(path).with_context(|| format!("--api-socket {}", path.display()))
     }
-    // Bound under another name and then put in place: there is no moment at which it is open to others, or absent.
-    let mut fresh = std::ffi::OsString::from(".");
-    fresh.push(name);
-    fresh.push(format!(".{}", std::process::id()));
-    let fresh = Path::new(&fresh);
-    let _ = std::fs::remove_file(parent.join(fresh)); // usually there is none; else binding says so
-    let listener = UnixListener::bind(near(fresh))?;
-    std::fs::set_permissions(parent.join(fresh), Permissions::from_mode(0o600))?;
-    std::fs::rename(parent.join(fresh), path)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+
+    fn try_new(path: &Path) -> Result<Self> {
+        let name = path.file_name().context("this is no name of a file")?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = File::open(parent).with_context(|| parent.display().to_string())?;
+        match std::fs::symlink_metadata(path) {
+            Ok(there) if !there.file_type().is_socket() => {
+                bail!("a file is there that is no socket; move it away")
+            }
+            Ok(_) => {} // a running process listens there, or a dead one left it: see `publish`
+            Err(why) if why.kind() == ErrorKind::NotFound => {}
+            Err(why) => return Err(why.into()),
+        }
+        // Bound under another name and then put in place: there is no moment at which it is open to others, or absent.
+        let mut fresh = std::ffi::OsString::from(".");
+        fresh.push(name);
+        fresh.push(format!(".{}", std::process::id()));
+        let _ = std::fs::remove_file(parent.join(&fresh)); // usually there is none; else binding says so
+        let listener = UnixListener::bind(near(&folder, Path::new(&fresh)))?;
+        let prepared = Self { listener, path: path.to_owned(), folder, fresh: parent.join(fresh) };
+        std::fs::set_permissions(&prepared.fresh, Permissions::from_mode(0o600))?;
+        prepared.listener.set_nonblocking(true)?;
+        Ok(prepared)
+    }
+
+    /// Puts it in place. `beside`: the process that may listen there is being replaced.
+    ///
+    /// # Errors
+    /// Another process listens there.
+    pub(super) fn publish(self, beside: bool) -> Result<UnixListener> {
+        let listens = || {
+            self.path
+                .file_name()
+                .is_some_and(|name| UnixStream::connect(near(&self.folder, Path::new(name))).is_ok())
+        };
+        let named = || format!("--api-socket {}", self.path.display());
+        if !beside && listens() {
+            return Err(anyhow!("another process listens there; stop it or choose another path"))
+                .with_context(named);
+        }
+        std::fs::rename(&self.fresh, &self.path).with_context(named)?;
+        self.listener.try_clone().with_context(named)
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.fresh); // usually it was put in place
+    }
+}
+
+/// Through the folder's descriptor: a path may be of any length, where a socket's address has 108 bytes.
+fn near(folder: &File, name: &Path) -> PathBuf {
+    Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name)
 }
 
 #[cfg(test)]
@@ -60,9 +99,11 @@ mod tests {
         let deep = folder.path().join("d".repeat(100)).join("e".repeat(100));
         std::fs::create_dir_all(&deep).unwrap();
         let path = deep.join("api.sock");
+        let bind = |path: &Path, beside| Prepared::new(path).and_then(|prepared| prepared.publish(beside));
         let first = bind(&path, false).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(bind(&path, false).unwrap_err().to_string().contains("another process"));
+        let refusal = bind(&path, false).map(drop).unwrap_err();
+        assert!(format!("{refusal:#}").contains("another process"), "{refusal:#}");
         let second = bind(&path, true).unwrap();
         drop((first, second));
         bind(&path, false).unwrap();
@@ -74,7 +115,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes");
         std::fs::write(&path, "mine").unwrap();
-        assert!(bind(&path, true).is_err());
+        assert!(Prepared::new(&path).is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use dataplane::core::{EVENTS_DRAIN_MAX, EVENTS_IDLE_MAX, Stop};
 use dataplane::publish::Tables;
 
-use super::super::control::Reins;
+use super::super::control::{AdminPort, Reins};
 use super::super::folder::Folder;
 use super::super::sockets::Kept;
 use super::{Request, Successor};
@@ -42,7 +42,7 @@ impl Estate {
     pub(in crate::cli::run) fn hand_over(&mut self, request: Request) -> Result<Successor> {
         let successor = request.grant(&self.sockets)?;
         tracing::info!(version = successor.version, "another process takes over: API and events end here");
-        self.reins.give_admin.send_replace(true);
+        self.reins.admin_port.send_replace(AdminPort::Lent);
         if let Some(folder) = self.folder.take() {
             self.reins.hand_over.send_replace(true);
             if self.reins.handed.recv_timeout(CONTROL_MAX).is_err() {
@@ -69,17 +69,17 @@ impl Estate {
     /// door of its own in the place of ours.
     pub(in crate::cli::run) fn keep(&self, why: &anyhow::Error, open_door: impl FnOnce()) {
         let why = format!("{why:#}");
-        if self.successors > 0 || !*self.reins.give_admin.borrow() {
+        if self.successors > 0 || *self.reins.admin_port.borrow() == AdminPort::Served {
             tracing::warn!(why, "the takeover was not carried out");
             return;
         }
         open_door();
         self.health.orphaned.store(true, Relaxed);
-        self.reins.give_admin.send_replace(false);
+        self.reins.admin_port.send_replace(AdminPort::Served);
         tracing::error!(
             why,
             "the process that took over does not serve: requests go on by the last table, \
-             API and events wait for another run --takeover, or for a restart; /healthz says so"
+             API and events wait for another `sluicegate run --hot-restart`, or for a restart; /healthz says so"
         );
     }
 }

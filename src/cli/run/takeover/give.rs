@@ -7,12 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
+use anyhow::{Result, bail};
 
 use super::super::sockets::Kept;
-use super::{HANDOVER_MAX, Hello, Name, Offer, PROTOCOL, SOCKET, Up, WORD_MAX, Yours, socket_path, wire};
+use super::pending::Pending;
+use super::{HANDOVER_MAX, Hello, Name, Offer, SOCKET, Up, Yours, fits, socket_path, wire};
 
 /// Where successors knock.
 pub(in crate::cli::run) struct Door {
@@ -21,8 +20,8 @@ pub(in crate::cli::run) struct Door {
 
 /// A successor that has said what it wants.
 pub(in crate::cli::run) struct Request {
-    stream: UnixStream,
-    hello: Hello,
+    pub(super) stream: UnixStream,
+    pub(super) hello: Hello,
 }
 
 /// A successor that has the sockets.
@@ -40,16 +39,19 @@ impl Door {
         let _ = std::fs::remove_file(folder.join(SOCKET)); // usually there is none; else binding says so
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(folder.join(SOCKET), std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
         Ok(Self { listener })
     }
 
-    /// Hands every request to `tell`, one after the other, on a thread of its own.
+    /// Hands every request to `tell`, on a thread of its own.
     pub(in crate::cli::run) fn watch(self, tell: impl Fn(Request) + Send + 'static) -> Result<()> {
         std::thread::Builder::new().name("takeover".to_owned()).spawn(move || {
-            for stream in self.listener.incoming() {
-                match stream.context("no connection").and_then(Request::hear) {
-                    Ok(request) => tell(request),
-                    Err(why) => tracing::warn!(why = format!("{why:#}"), "a takeover was not begun"),
+            let mut pending = Pending::default();
+            loop {
+                let ready = pending.wait(&self.listener);
+                pending.read(&tell);
+                if ready {
+                    pending.accept(&self.listener);
                 }
             }
         })?;
@@ -58,18 +60,9 @@ impl Door {
 }
 
 impl Request {
-    fn hear(stream: UnixStream) -> Result<Self> {
-        let peer = socket_peercred(&stream)?;
-        ensure!(peer.uid == geteuid() || peer.uid.is_root(), "user {:?} asks", peer.uid);
-        stream.set_read_timeout(Some(WORD_MAX))?;
-        stream.set_write_timeout(Some(WORD_MAX))?;
-        let hello = wire::hear(&stream)?;
-        Ok(Self { stream, hello })
-    }
-
     /// Gives the sockets away, if they are what is wanted; this process keeps accepting on them.
     pub(in crate::cli::run) fn grant(self, kept: &Kept) -> Result<Successor> {
-        if let Err(why) = fits(&self.hello, kept) {
+        if let Err(why) = fits::check(&self.hello, kept) {
             let refused = Offer::Refused(why.to_string());
             wire::say(&self.stream, &refused)?;
             bail!("refused: {why}");
@@ -95,21 +88,4 @@ impl Successor {
         self.stream.set_read_timeout(Some(HANDOVER_MAX))?;
         wire::hear::<Up>(&self.stream).map(drop)
     }
-}
-
-/// Whether the successor would listen where we do.
-fn fits(hello: &Hello, kept: &Kept) -> Result<()> {
-    ensure!(hello.protocol == PROTOCOL, "protocol {} is asked for, {PROTOCOL} is spoken", hello.protocol);
-    let workers = kept.workers();
-    ensure!(hello.workers == workers, "--workers {} is asked for, {workers} are running", hello.workers);
-    for (name, wanted) in &hello.addresses {
-        let have = kept.address(*name).with_context(|| format!("nothing listens for {name:?}"))?;
-        let same = wanted.ip() == have.ip() && (wanted.port() == 0 || wanted.port() == have.port());
-        ensure!(same, "{name:?} at {wanted} is asked for, it listens at {have}");
-    }
-    for (name, _) in kept.all() {
-        let wanted = hello.addresses.iter().any(|(wanted, _)| *wanted == name);
-        ensure!(wanted, "{name:?} is listened for, and not asked for");
-    }
-    Ok(())
 }

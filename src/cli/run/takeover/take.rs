@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde::de::DeserializeOwned;
 
 use super::{HANDOVER_MAX, Hello, Name, Offer, PROTOCOL, Up, WORD_MAX, Yours, socket_path, wire};
@@ -18,41 +20,66 @@ pub(in crate::cli::run) struct Predecessor {
     stream: UnixStream,
 }
 
+/// A process that ends while it is asked is asked once more so often: the one after it may be there.
+const ATTEMPTS_MAX: u32 = 20;
+const ATTEMPT_STEP: Duration = Duration::from_millis(50);
+
+/// A process that was killed gives its descriptors back within milliseconds; one that dumps its memory takes longer.
+const DEATH_MAX: Duration = Duration::from_secs(10);
+
 /// Sockets with what they are for.
 type Inherited = Vec<(Name, OwnedFd)>;
 
-/// Asks the process that runs on the data folder for its sockets. `None`: nobody runs there, so this is a start
+/// Asks the process that runs on the data folder for its sockets. `None`: no process runs there, so this is a start
 /// like any other.
 ///
 /// # Errors
 /// It refuses, and goes on as before.
 pub(in crate::cli::run) fn begin(config: &Config) -> Result<Option<(Predecessor, Inherited)>> {
     let Ok(folder) = File::open(&config.data) else { return Ok(None) };
-    let connect = || loop {
-        match UnixStream::connect(socket_path(&folder)) {
+    for attempt in 1.. {
+        let Some(stream) = connect(&folder)? else { break };
+        match ask(stream, config) {
+            // It ended before it said anything, or another process has taken it over meanwhile and has the socket now.
+            Err(why) if attempt < ATTEMPTS_MAX && is_end(&why) => pause(),
+            outcome => return outcome.map(Some),
+        }
+    }
+    tracing::info!("no process runs on the data folder: starting as usual");
+    Ok(None)
+}
+
+/// `None`: no process listens there.
+fn connect(folder: &File) -> Result<Option<UnixStream>> {
+    loop {
+        match UnixStream::connect(socket_path(folder)) {
+            Ok(stream) => return Ok(Some(stream)),
             Err(why) if why.kind() == ErrorKind::Interrupted => {} // a signal of ours
-            outcome => return outcome,
+            Err(why) if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            Err(why) => return Err(why).context("--hot-restart: the running process cannot be reached"),
         }
-    };
-    let stream = match connect() {
-        Ok(stream) => stream,
-        Err(why) if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            tracing::info!("nobody is there to be replaced: starting as usual");
-            return Ok(None);
-        }
-        Err(why) => return Err(why).context("--takeover: the running process cannot be reached"),
-    };
+    }
+}
+
+fn ask(stream: UnixStream, config: &Config) -> Result<(Predecessor, Inherited)> {
     // It may be serving another request, and ends what it was told before it hears us.
     stream.set_read_timeout(Some(HANDOVER_MAX))?;
     stream.set_write_timeout(Some(WORD_MAX))?;
     wire::say(&stream, &hello(config))?;
     let names = match hear(&stream, "an answer")? {
         Offer::Sockets(names) => names,
-        Offer::Refused(why) => bail!("--takeover: the running process refuses, and goes on: {why}"),
+        Offer::Refused(why) => bail!("--hot-restart: the running process refuses, and goes on: {why}"),
     };
     let take = |name| Ok((name, wire::take(&stream)?));
     let sockets = names.into_iter().map(take).collect::<Result<_>>()?;
-    Ok(Some((Predecessor { stream }, sockets)))
+    Ok((Predecessor { stream }, sockets))
+}
+
+#[allow(clippy::disallowed_methods, reason = "nothing runs yet but this thread")]
+fn pause() {
+    std::thread::sleep(ATTEMPT_STEP);
 }
 
 /// Waits for the running process's word. It may take as long as [`HANDOVER_MAX`], or be stopped: whoever waits at a
@@ -69,14 +96,16 @@ fn hear<T: DeserializeOwned>(stream: &UnixStream, what: &str) -> Result<T> {
         tracing::warn!(process, seconds_max, "waiting for {what} of the running process{stopped}");
     }
     wire::hear(stream).with_context(|| {
-        format!("--takeover: {what} of the running process ({process}) was waited for in vain")
+        format!("--hot-restart: {what} of the running process ({process}) was waited for in vain")
     })
 }
 
-/// Nobody is at the other end any more.
+/// No process is at the other end any more.
 fn is_end(why: &anyhow::Error) -> bool {
     let mut causes = why.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
-    causes.any(|cause| matches!(cause.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset))
+    causes.any(|cause| {
+        matches!(cause.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+    })
 }
 
 /// By SIGSTOP or a debugger.
@@ -112,10 +141,20 @@ impl Predecessor {
                 tracing::warn!(
                     "the process that was to be replaced ended in the middle of it; what it left is taken"
                 );
+                self.wait_for_death();
                 Ok(())
             }
             outcome => outcome.map(drop),
         }
+    }
+
+    /// Its connection is closed; its files and locks are when the kernel is done with it.
+    fn wait_for_death(&self) {
+        let process = socket_peercred(&self.stream).ok().map(|peer| peer.pid);
+        let Some(process) = process.filter(|process| *process != getpid()) else { return };
+        let Ok(death) = pidfd_open(process, PidfdFlags::empty()) else { return };
+        // However this ends: what is still locked says so itself.
+        let _ = poll(&mut [PollFd::new(&death, PollFlags::IN)], Timespec::try_from(DEATH_MAX).ok().as_ref());
     }
 
     /// Says that this process serves, and calls `gone` when the other one has ended.

@@ -35,6 +35,15 @@ pub(super) fn hear<T: DeserializeOwned>(mut stream: &UnixStream) -> Result<T> {
     serde_json::from_slice(&text).context("the other process speaks otherwise")
 }
 
+/// The word that `bytes` begin with, once it is whole.
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<T>> {
+    let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
+    let length = u32::from_be_bytes(*length) as usize;
+    ensure!(length <= WORD_BYTES_MAX, "a word of {length} bytes, limit {WORD_BYTES_MAX}");
+    let whole = rest.get(..length).map(serde_json::from_slice).transpose();
+    whole.context("the other process speaks otherwise")
+}
+
 /// Sends one descriptor with a byte that carries it.
 pub(super) fn give(stream: &UnixStream, descriptor: BorrowedFd<'_>) -> Result<()> {
     let descriptors = [descriptor];

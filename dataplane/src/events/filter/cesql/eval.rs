@@ -4,55 +4,86 @@
 use std::borrow::Cow;
 
 use super::{Arithmetic, Compare, Fault, Logic, Node, Value};
+use crate::events::filter::steps::{OverBudget, Steps};
 use crate::events::record::Record;
 
-pub(super) fn evaluate<'e>(node: &'e Node, event: &'e Record) -> Result<Value<'e>, Fault<'e>> {
+/// One evaluation: the event, and the steps that are left for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scope<'e> {
+    pub(super) event: &'e Record,
+    pub(super) steps: &'e Steps,
+}
+
+impl<'e> Scope<'e> {
+    /// An attribute by either of its names, paid for by its length.
+    fn attribute(self, name: &str) -> Result<Option<&'e str>, Fault<'e>> {
+        let found = attribute(self.event, name);
+        self.steps.take_text(found.map_or(0, str::len))?;
+        Ok(found)
+    }
+
+    /// The same for a comparison of bytes: equal bytes are equal texts, and need no check.
+    fn bytes(self, name: &'e str) -> Result<&'e [u8], Fault<'e>> {
+        self.steps.take(1)?;
+        attribute_bytes(self.event, name).ok_or(Fault::MissingAttribute(name))
+    }
+}
+
+impl From<OverBudget> for Fault<'_> {
+    fn from(_: OverBudget) -> Self {
+        Self::OverBudget
+    }
+}
+
+pub(super) fn evaluate<'e>(node: &'e Node, scope: Scope<'e>) -> Result<Value<'e>, Fault<'e>> {
+    scope.steps.take(1)?;
     match node {
         Node::Text(text) => Ok(Value::Text(Cow::Borrowed(text))),
-        Node::Attribute(name) => match attribute(event, name) {
+        Node::Attribute(name) => match scope.attribute(name)? {
             Some(value) => Ok(Value::Text(Cow::Borrowed(value))),
             None => Err(Fault::MissingAttribute(name)),
         },
-        Node::Call(function, arguments) => function.call(arguments, event),
+        Node::Call(function, arguments) => function.call(arguments, scope),
         Node::MissingFunction(name, _) => Err(Fault::MissingFunction(name)),
-        Node::Integer(_) | Node::Minus(_) | Node::Arithmetic(..) => integer(node, event).map(Value::Integer),
+        Node::Integer(_) | Node::Minus(_) | Node::Arithmetic(..) => integer(node, scope).map(Value::Integer),
         Node::Boolean(_)
         | Node::Exists(_)
         | Node::Not(_)
         | Node::Compare(..)
         | Node::Logic(..)
         | Node::Like(..)
-        | Node::In(..) => truth(node, event).map(Value::Boolean),
+        | Node::In(..) => truth(node, scope).map(Value::Boolean),
     }
 }
 
 /// The value as a Boolean. Most of an expression is made of these, so they go by without a [`Value`].
-pub(super) fn truth<'e>(node: &'e Node, event: &'e Record) -> Result<bool, Fault<'e>> {
+pub(super) fn truth<'e>(node: &'e Node, scope: Scope<'e>) -> Result<bool, Fault<'e>> {
+    scope.steps.take(1)?;
     match node {
         Node::Boolean(yes) => Ok(*yes),
-        Node::Exists(name) => Ok(attribute_bytes(event, name).is_some()),
-        Node::Not(operand) => Ok(!truth(operand, event)?),
+        Node::Exists(name) => Ok(attribute_bytes(scope.event, name).is_some()),
+        Node::Not(operand) => Ok(!truth(operand, scope)?),
         Node::Compare(operator, operands) => {
             let [left, right] = &**operands;
-            compare(*operator, left, right, event)
+            compare(*operator, left, right, scope)
         }
-        Node::Logic(first, rest) => logic(first, rest, event),
-        Node::Like(text, pattern) => Ok(pattern.matches(&evaluate(text, event)?.text())),
-        Node::In(wanted, members) => is_among(wanted, members, event),
-        other => evaluate(other, event)?.boolean(),
+        Node::Logic(first, rest) => logic(first, rest, scope),
+        Node::Like(text, pattern) => Ok(pattern.matches(&evaluate(text, scope)?.text(), scope.steps)?),
+        Node::In(wanted, members) => is_among(wanted, members, scope),
+        other => evaluate(other, scope)?.boolean(),
     }
 }
 
-fn integer<'e>(node: &'e Node, event: &'e Record) -> Result<i32, Fault<'e>> {
+fn integer<'e>(node: &'e Node, scope: Scope<'e>) -> Result<i32, Fault<'e>> {
     match node {
         Node::Integer(number) => Ok(*number),
-        Node::Minus(operand) => integer(operand, event)?.checked_neg().ok_or(Fault::Overflow),
+        Node::Minus(operand) => integer(operand, scope)?.checked_neg().ok_or(Fault::Overflow),
         Node::Arithmetic(operator, operands) => {
             let [left, right] = &**operands;
-            let left = integer(left, event)?;
-            calculate(*operator, left, integer(right, event)?)
+            let left = integer(left, scope)?;
+            calculate(*operator, left, integer(right, scope)?)
         }
-        other => evaluate(other, event)?.integer(),
+        other => evaluate(other, scope)?.integer(),
     }
 }
 
@@ -90,16 +121,16 @@ fn compare<'e>(
     operator: Compare,
     left: &'e Node,
     right: &'e Node,
-    event: &'e Record,
+    scope: Scope<'e>,
 ) -> Result<bool, Fault<'e>> {
     let integers = || -> Result<(i32, i32), Fault<'e>> {
         // Both have a value before either is made a number: which fault is told does not depend on the other.
-        let (left, right) = (evaluate(left, event)?, evaluate(right, event)?);
+        let (left, right) = (evaluate(left, scope)?, evaluate(right, scope)?);
         Ok((left.integer()?, right.integer()?))
     };
     Ok(match operator {
-        Compare::Equal => equal(left, right, event)?,
-        Compare::NotEqual => !equal(left, right, event)?,
+        Compare::Equal => equal(left, right, scope)?,
+        Compare::NotEqual => !equal(left, right, scope)?,
         Compare::Less => integers().map(|(left, right)| left < right)?,
         Compare::LessOrEqual => integers().map(|(left, right)| left <= right)?,
         Compare::Greater => integers().map(|(left, right)| left > right)?,
@@ -107,26 +138,24 @@ fn compare<'e>(
     })
 }
 
-fn equal<'e>(left: &'e Node, right: &'e Node, event: &'e Record) -> Result<bool, Fault<'e>> {
+fn equal<'e>(left: &'e Node, right: &'e Node, scope: Scope<'e>) -> Result<bool, Fault<'e>> {
     match (left, right) {
         // What most filters are made of.
-        (Node::Attribute(name), Node::Text(text)) => Ok(found(event, name)? == text.as_bytes()),
+        (Node::Attribute(name), Node::Text(text)) => Ok(scope.bytes(name)? == text.as_bytes()),
         _ => {
-            let left = evaluate(left, event)?;
-            left.equals(&evaluate(right, event)?)
+            let left = evaluate(left, scope)?;
+            let right = evaluate(right, scope)?;
+            scope.steps.take_text(left.text_bytes().min(right.text_bytes()))?;
+            left.equals(&right)
         }
     }
 }
 
-fn found<'e>(event: &'e Record, name: &'e str) -> Result<&'e [u8], Fault<'e>> {
-    attribute_bytes(event, name).ok_or(Fault::MissingAttribute(name))
-}
-
 /// `first op (second op (…))`. A left side either settles the rest, or leaves the rest as the result, or
 /// leaves its opposite (`TRUE XOR rest`): so all there is to carry along is whether to turn it.
-fn logic<'e>(first: &'e Node, rest: &'e [(Logic, Node)], event: &'e Record) -> Result<bool, Fault<'e>> {
+fn logic<'e>(first: &'e Node, rest: &'e [(Logic, Node)], scope: Scope<'e>) -> Result<bool, Fault<'e>> {
     let mut turn = false;
-    let mut left = truth(first, event)?;
+    let mut left = truth(first, scope)?;
     for (operator, right) in rest {
         match operator {
             Logic::And if !left => break,
@@ -134,23 +163,26 @@ fn logic<'e>(first: &'e Node, rest: &'e [(Logic, Node)], event: &'e Record) -> R
             Logic::And | Logic::Or => {}
             Logic::Xor => turn ^= left,
         }
-        left = truth(right, event)?;
+        left = truth(right, scope)?;
     }
     Ok(turn ^ left)
 }
 
 /// Members are made the type of what is looked for, one after the other until one is equal.
-fn is_among<'e>(wanted: &'e Node, members: &'e [Node], event: &'e Record) -> Result<bool, Fault<'e>> {
+fn is_among<'e>(wanted: &'e Node, members: &'e [Node], scope: Scope<'e>) -> Result<bool, Fault<'e>> {
     if let Node::Attribute(name) = wanted
         && members.iter().all(|member| matches!(member, Node::Text(_)))
     {
-        let wanted = found(event, name)?;
+        let wanted = scope.bytes(name)?;
+        scope.steps.take(members.len())?;
         let is_it = |member: &Node| matches!(member, Node::Text(text) if text.as_bytes() == wanted);
         return Ok(members.iter().any(is_it));
     }
-    let wanted = evaluate(wanted, event)?;
+    let wanted = evaluate(wanted, scope)?;
     for member in members {
-        if evaluate(member, event)?.equals(&wanted)? {
+        let member = evaluate(member, scope)?;
+        scope.steps.take_text(member.text_bytes().min(wanted.text_bytes()))?;
+        if member.equals(&wanted)? {
             return Ok(true);
         }
     }

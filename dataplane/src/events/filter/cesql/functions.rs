@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::eval::evaluate;
+use super::eval::{Scope, evaluate};
 use super::{Fault, Node, TEXT_BYTES_MAX, Value};
-use crate::events::record::Record;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
@@ -53,18 +52,23 @@ impl Function {
     }
 
     /// `arguments` are as many as [`Function::find`] was asked for.
-    pub(super) fn call<'e>(self, arguments: &'e [Node], event: &'e Record) -> Result<Value<'e>, Fault<'e>> {
+    pub(super) fn call<'e>(self, arguments: &'e [Node], scope: Scope<'e>) -> Result<Value<'e>, Fault<'e>> {
         let (first, others) = match arguments.split_first() {
-            Some((first, others)) => (evaluate(first, event)?, others),
+            Some((first, others)) => (evaluate(first, scope)?, others),
             None => return Ok(Value::Text(Cow::Borrowed(""))), // CONCAT()
         };
-        let number = |at: usize| others.get(at).map(|node| evaluate(node, event)?.integer()).transpose();
+        // Every function goes through its text once or twice; CONCAT copies each argument once.
+        scope.steps.take_text(2 * first.text_bytes())?;
+        let number = |at: usize| others.get(at).map(|node| evaluate(node, scope)?.integer()).transpose();
         Ok(match self {
             Self::Length => Value::Integer(count(&first.text())?),
-            Self::Concat => Value::Text(join(Some(first), "", others, event)?),
-            Self::ConcatWs => Value::Text(join(None, &first.text(), others, event)?),
-            Self::Lower => Value::Text(lower(first.text())),
-            Self::Upper => Value::Text(upper(first.text())),
+            Self::Concat => Value::Text(join(Some(first), "", others, scope)?),
+            Self::ConcatWs => Value::Text(join(None, &first.text(), others, scope)?),
+            Self::Lower | Self::Upper => {
+                let text = first.text();
+                scope.steps.take(text.len())?; // character by character
+                Value::Text(if self == Self::Lower { lower(text) } else { upper(text) })
+            }
             Self::Trim => Value::Text(cut(first.text(), |text| text.trim())),
             Self::Left => Value::Text(left(first.text(), number(0)?.unwrap_or_default())?),
             Self::Right => Value::Text(right(first.text(), number(0)?.unwrap_or_default())?),
@@ -91,12 +95,13 @@ fn join<'e>(
     first: Option<Value<'e>>,
     separator: &str,
     others: &'e [Node],
-    event: &'e Record,
+    scope: Scope<'e>,
 ) -> Result<Cow<'e, str>, Fault<'e>> {
     let mut is_begun = first.is_some();
     let mut joined = first.map(|first| first.text().into_owned()).unwrap_or_default();
     for other in others {
-        let other = evaluate(other, event)?.text();
+        let other = evaluate(other, scope)?.text();
+        scope.steps.take_text(separator.len() + other.len())?;
         if joined.len() + separator.len() + other.len() > TEXT_BYTES_MAX {
             return Err(Fault::TooLong);
         }

@@ -1,8 +1,8 @@
 //! CloudEvents SQL: an expression over an event's attributes.
 //!
 //! [`parse`] makes an [`Expression`] once, where a Trigger is admitted and again where it is compiled;
-//! [`Expression::evaluate`] reads the attributes where they stand in the log. The language is total: no
-//! expression runs longer than its own length and that of the attributes allow.
+//! [`Expression::evaluate`] reads the attributes where they stand in the log. The language is total, and
+//! every evaluation has a budget of [`Steps`]: one that is used up is an error like any other.
 //!
 //! How tightly operators bind, tightest first (the reference grammar's order, which is not SQL's):
 //! `NOT` and `-`, then `LIKE` and `IN`, then `* / %`, then `+ -`, then comparisons, all of them grouped
@@ -22,8 +22,10 @@ use std::fmt;
 pub(super) use eval::attribute;
 pub use value::{Fault, Value};
 
+use self::eval::Scope;
 use self::functions::Function;
 use self::pattern::Pattern;
+use super::steps::Steps;
 use crate::events::record::Record;
 
 /// Longest expression, in bytes. Evaluation is linear in it, and one stands in front of every event.
@@ -70,8 +72,8 @@ pub fn parse(text: &str) -> Result<Expression, ParseError> {
 
 impl Expression {
     /// The expression's value for this event.
-    pub fn evaluate<'e>(&'e self, event: &'e Record) -> Result<Value<'e>, Fault<'e>> {
-        eval::evaluate(&self.root, event)
+    pub fn evaluate<'e>(&'e self, event: &'e Record, steps: &'e Steps) -> Result<Value<'e>, Fault<'e>> {
+        eval::evaluate(&self.root, Scope { event, steps })
     }
 
     /// The calls that no function answers to, in order, as they are written and with their number of arguments:
@@ -85,15 +87,15 @@ impl Expression {
 
     /// Whether the value is the Boolean `true`; an error or another type is not (X-FLT-09).
     #[must_use]
-    pub fn holds(&self, event: &Record) -> bool {
+    pub fn holds(&self, event: &Record, steps: &Steps) -> bool {
         match &self.root {
             Node::Text(_) | Node::Integer(_) | Node::Attribute(_) | Node::Minus(_) | Node::Arithmetic(..) => {
                 false
             }
             Node::Call(..) | Node::MissingFunction(..) => {
-                matches!(self.evaluate(event), Ok(Value::Boolean(true)))
+                matches!(self.evaluate(event, steps), Ok(Value::Boolean(true)))
             }
-            _ => eval::truth(&self.root, event) == Ok(true),
+            _ => eval::truth(&self.root, Scope { event, steps }) == Ok(true),
         }
     }
 }

@@ -74,11 +74,11 @@ fn written() -> impl Strategy<Value = (Node, String)> {
 
 /// The value as the rules say it, without the shortcuts of the evaluator: a chain is taken apart into
 /// pairs.
-fn slow_logic(first: bool, rest: &[(Logic, Node)], event: &Record) -> Option<bool> {
+fn slow_logic<'e>(first: bool, rest: &'e [(Logic, Node)], scope: Scope<'e>) -> Option<bool> {
     let Some(((operator, next), others)) = rest.split_first() else { return Some(first) };
     let right = || {
-        let next = eval::evaluate(next, event).ok()?.boolean().ok()?;
-        slow_logic(next, others, event)
+        let next = eval::evaluate(next, scope).ok()?.boolean().ok()?;
+        slow_logic(next, others, scope)
     };
     match operator {
         Logic::And => {
@@ -117,7 +117,7 @@ proptest! {
     ) {
         let text = tokens.join(" ");
         if let Ok(expression) = parse(&text) {
-            let _ = expression.evaluate(&sample());
+            let _ = expression.evaluate(&sample(), &Steps::default());
         }
     }
 
@@ -129,12 +129,13 @@ proptest! {
 
     #[test]
     fn a_chain_of_logic_is_the_pairs_that_it_stands_for((tree, _) in written()) {
-        let event = sample();
+        let (event, steps) = (sample(), Steps::default());
+        let scope = Scope { event: &event, steps: &steps };
         if let Node::Logic(first, rest) = &tree
-            && let Some(first) = eval::evaluate(first, &event).ok().and_then(|first| first.boolean().ok())
+            && let Some(first) = eval::evaluate(first, scope).ok().and_then(|first| first.boolean().ok())
         {
-            let found = eval::evaluate(&tree, &event).ok().and_then(|found| found.boolean().ok());
-            prop_assert_eq!(found, slow_logic(first, rest, &event));
+            let found = eval::evaluate(&tree, scope).ok().and_then(|found| found.boolean().ok());
+            prop_assert_eq!(found, slow_logic(first, rest, scope));
         }
     }
 
@@ -155,8 +156,9 @@ proptest! {
             (format!("{name} IN ({list})"), format!("STRING({name}) IN ({list})")),
         ] {
             let (short, long) = (parse(&short).unwrap(), parse(&long).unwrap());
-            prop_assert_eq!(short.evaluate(&event), long.evaluate(&event));
-            prop_assert_eq!(short.holds(&event), long.holds(&event));
+            let steps = Steps::default();
+            prop_assert_eq!(short.evaluate(&event, &steps), long.evaluate(&event, &steps));
+            prop_assert_eq!(short.holds(&event, &Steps::default()), long.holds(&event, &Steps::default()));
         }
     }
 }

@@ -38,7 +38,7 @@ fn check(cases: impl IntoIterator<Item = (&'static str, Expected)>) {
     let event = sample();
     for (text, expected) in cases {
         let expression = parse(text).unwrap_or_else(|why| panic!("{text}: {why}"));
-        match (expression.evaluate(&event), expected) {
+        match (expression.evaluate(&event, &Steps::default()), expected) {
             (Ok(found), Expected::Is(value)) => assert_eq!(found, value, "{text}"),
             (Err(found), Expected::Fails(fault)) => assert_eq!(found, fault, "{text}"),
             (found, _) => panic!("{text} is {found:?}"),
@@ -368,10 +368,10 @@ fn what_functions_put_together_is_bounded() {
     let long = format!("'{}'", "x".repeat(4000));
     let event = sample();
     let twice = parse(&format!("LENGTH(CONCAT({long}, {long}))")).unwrap();
-    assert_eq!(twice.evaluate(&event), Ok(Value::Integer(8000)));
+    assert_eq!(twice.evaluate(&event, &Steps::default()), Ok(Value::Integer(8000)));
 
     let grown = event_with_word(&"x".repeat(TEXT_BYTES_MAX / 2 + 1));
-    assert_eq!(parse("CONCAT(word, word)").unwrap().evaluate(&grown), Err(Fault::TooLong));
+    assert_eq!(parse("CONCAT(word, word)").unwrap().evaluate(&grown, &Steps::default()), Err(Fault::TooLong));
 }
 
 fn event_with_word(word: &str) -> Record {
@@ -430,7 +430,7 @@ fn depth_and_length_are_bounded() {
         assert!(parse(&long).unwrap_err().reason.contains("nested"), "{}", &long[..20]);
     }
     let chain = format!("TRUE{}", " AND TRUE".repeat(900));
-    assert!(parse(&chain).unwrap().holds(&sample()), "a chain is not nested");
+    assert!(parse(&chain).unwrap().holds(&sample(), &Steps::default()), "a chain is not nested");
 
     let long = " ".repeat(EXPRESSION_BYTES_MAX);
     assert!(parse(&format!("{long}1")).unwrap_err().reason.contains("bytes"));

@@ -27,6 +27,8 @@ pub enum Fault<'e> {
     Argument(&'static str),
     #[error("the text is longer than {} bytes", super::TEXT_BYTES_MAX)]
     TooLong,
+    #[error("the filter takes more than {} steps for this event", crate::events::limits::FILTER_STEPS_MAX)]
+    OverBudget,
 }
 
 impl<'e> Value<'e> {
@@ -45,6 +47,14 @@ impl<'e> Value<'e> {
             Self::Text(text) if text.eq_ignore_ascii_case("true") => Ok(true),
             Self::Text(text) if text.eq_ignore_ascii_case("false") => Ok(false),
             Self::Text(_) => Err(Fault::Cast("Boolean")),
+        }
+    }
+
+    /// How long it is, if it is a text.
+    pub(super) fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Integer(_) | Self::Boolean(_) => 0,
         }
     }
 

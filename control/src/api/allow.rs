@@ -1,0 +1,86 @@
+//! The methods that a path has, for `Allow` of a 405 (RFC 9110, 15.5.6).
+
+use axum::response::Response;
+use http::{HeaderValue, StatusCode, header};
+
+use crate::kind::Registry;
+
+use super::path::Target;
+use super::{account_tokens, backup, discovery, logs, path};
+
+/// What a verb of objects is as a method, for one object and for a collection.
+const OF_OBJECT: [(&str, &str); 4] =
+    [("get", "GET"), ("update", "PUT"), ("patch", "PATCH"), ("delete", "DELETE")];
+const OF_COLLECTION: [(&str, &str); 3] =
+    [("list", "GET"), ("create", "POST"), ("deletecollection", "DELETE")];
+
+/// Says in a 405 what is allowed instead.
+pub(super) fn add(response: &mut Response, registry: &Registry, path: &str) {
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return;
+    }
+    if let Ok(methods) = HeaderValue::from_str(&methods(registry, path).join(", ")) {
+        response.headers_mut().insert(header::ALLOW, methods);
+    }
+}
+
+/// None: the path is of something that Kubernetes has and this API has not.
+fn methods(registry: &Registry, path: &str) -> Vec<&'static str> {
+    if let Ok(target) = path::parse(path, registry) {
+        return of_objects(&target);
+    }
+    if account_tokens::named(path).is_some() {
+        return vec!["POST"];
+    }
+    if logs::named(path).is_some() || logs::revision::named(path).is_some() {
+        return vec!["GET"];
+    }
+    match path::named(path) {
+        _ if path == backup::PATH => vec!["GET", "PUT"],
+        Some(_) => Vec::new(),
+        None => vec!["GET", "HEAD"],
+    }
+}
+
+fn of_objects(target: &Target) -> Vec<&'static str> {
+    let meta = target.entry.meta;
+    let verbs = match target.scale {
+        _ if target.status => discovery::status_verbs(&target.entry).to_vec(),
+        _ if target.finalize => vec!["update"],
+        Some(_) => discovery::SCALE_VERBS.to_vec(),
+        None => discovery::verbs(&target.entry),
+    };
+    if target.watch || target.name.is_none() && meta.namespaced && target.namespace.is_none() {
+        return vec!["GET"]; // of all namespaces
+    }
+    let table = if target.name.is_some() { OF_OBJECT.as_slice() } else { &OF_COLLECTION };
+    table.iter().filter(|(verb, _)| verbs.contains(verb)).map(|(_, method)| *method).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allow_lists_the_methods_of_each_path() {
+        let registry = crate::kinds::registry();
+        for (path, allowed) in [
+            ("/api/v1/namespaces/default/configmaps", "GET, POST, DELETE"),
+            ("/api/v1/configmaps", "GET"),
+            ("/api/v1/namespaces/default/configmaps/a", "GET, PUT, PATCH, DELETE"),
+            ("/api/v1/namespaces/default/finalize", "PUT"),
+            ("/api/v1/watch/configmaps", "GET"),
+            ("/apis/serving.knative.dev/v1/namespaces/default/services/a/status", "GET, PUT, PATCH"),
+            ("/apis/apps/v1/namespaces/default/deployments", "GET, DELETE"),
+            ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "POST"),
+            ("/api/v1/namespaces/default/serviceaccounts/a/token", "POST"),
+            ("/api/v1/namespaces/default/pods/a/log", "GET"),
+            ("/api/v1/namespaces/default/pods/a/exec", ""),
+            ("/sluicegate/backup", "GET, PUT"),
+            ("/version", "GET, HEAD"),
+            ("/apis", "GET, HEAD"),
+        ] {
+            assert_eq!(methods(&registry, path).join(", "), allowed, "{path}");
+        }
+    }
+}

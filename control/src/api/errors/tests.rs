@@ -1,0 +1,44 @@
+use super::*;
+
+/// APP-33: word for word what upstream's webhook says of a Pod that Kubernetes would refuse.
+#[test]
+fn a_rehearsal_tells_what_the_pod_would_be_told() {
+    let meta = &serving::service::Service::META;
+    let problem = |field: &str, message: &str| Problem { field: field.into(), message: message.into() };
+    let name = problem("spec.template.spec.containers[0].name", "Invalid value: \"&x\": a label");
+    let told = |problems: &[Problem]| Refusal::invalid(meta, "app", problems).of_dry_run(meta).message;
+    assert_eq!(
+        told(std::slice::from_ref(&name)),
+        "Service.serving.knative.dev \"app\" is invalid: spec.template: validation callback failed: dry run failed with \
+         Pod \"dry-run-validation\" is invalid: spec.containers[0].name: Invalid value: \"&x\": a label"
+    );
+    for other in [
+        problem("spec.template.spec.containers[0].image", "missing field(s)"),
+        problem("metadata.name", "Invalid value: \"&x\": a label"),
+        problem(
+            "spec.template.spec.timeoutSeconds",
+            "Invalid value: \"string\": a in body must be of type integer",
+        ),
+    ] {
+        for problems in [&[other.clone()][..], &[name.clone(), other]] {
+            assert!(!told(problems).contains("dry run"), "Knative's own rules go before: {problems:?}");
+        }
+    }
+    let other = &k8s_openapi::api::core::v1::ConfigMap::META;
+    let refusal = Refusal::invalid(other, "app", &[name]);
+    assert_eq!(refusal.clone().of_dry_run(other), refusal);
+}
+
+#[test]
+fn who_writes_what_only_shows_is_told_what_to_write() {
+    let meta = &k8s_openapi::api::apps::v1::Deployment::META;
+    for (verb, told) in
+        [("create", "kn service create"), ("patch", "kn service update"), ("update", "kubectl edit ksvc")]
+    {
+        let refusal = Refusal::method_not_allowed().of_method(meta, verb);
+        assert!(refusal.message.contains(told), "{}", refusal.message);
+    }
+    let map = &k8s_openapi::api::core::v1::ConfigMap::META;
+    let refusal = Refusal::method_not_allowed().of_method(map, "patch");
+    assert_eq!(refusal.message, "patch is not supported on resources of kind \"configmaps\"");
+}

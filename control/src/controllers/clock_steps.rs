@@ -1,0 +1,25 @@
+//! A step of the wall clock: everything that ends by it is looked at again, because timers sleep by the monotonic one.
+
+use tokio::time::sleep;
+
+use super::world::World;
+use crate::clock::{STEP_LOOK_EVERY, StepWatch};
+
+/// Compares the two clocks, for ever.
+pub(super) async fn tend(world: &World) {
+    let mut watch = StepWatch::new(world.config.clock.both());
+    loop {
+        sleep(STEP_LOOK_EVERY).await;
+        let Some(step) = watch.look(world.config.clock.both()) else { continue };
+        tracing::warn!(
+            seconds = step.as_secs(),
+            "the wall clock was set, or this host was suspended; tokens that have ended are renewed"
+        );
+        world.passes.clock_stepped();
+        world.keys.settings_changed();
+        world.sources.bell.notify_one();
+        for revision in world.tokens.revisions() {
+            world.queue.add(revision);
+        }
+    }
+}

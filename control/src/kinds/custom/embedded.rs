@@ -1,0 +1,91 @@
+//! Whole objects inside others (`x-kubernetes-embedded-resource`): they say what they are, and have metadata like any.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Map, Value};
+
+use super::structural::Dropped;
+use super::work::At;
+use crate::kind::Problems;
+use crate::kinds::{labels, names};
+
+/// What every object has, whether its schema says so or not.
+pub(super) const IDENTITY: [&str; 3] = ["apiVersion", "kind", "metadata"];
+
+/// Drops from metadata what no metadata has, as of a whole object.
+pub(super) fn prune(name: &str, value: &mut Value, at: At<'_>, dropped: &mut Dropped) {
+    if name != "metadata" || !value.is_object() {
+        return;
+    }
+    let mut note = |path: serde_ignored::Path<'_>| dropped.note(At::Field(&at, &path.to_string()));
+    // Metadata of the wrong shape is refused by `validate`.
+    let read: Result<ObjectMeta, _> = serde_ignored::deserialize(&*value, &mut note);
+    if let Some(known) = read.ok().and_then(|read| serde_json::to_value(read).ok()) {
+        *value = known;
+    }
+}
+
+/// Says what is wrong with what an embedded object says of itself, in the words of Kubernetes.
+pub(super) fn validate(fields: &Map<String, Value>, at: At<'_>, problems: &mut Problems) {
+    for name in ["apiVersion", "kind"] {
+        let here = At::Field(&at, name);
+        let why = match fields.get(name) {
+            None => Some("Required value: must not be empty".to_owned()),
+            Some(Value::String(text)) if text.is_empty() => {
+                Some("Invalid value: \"\": must not be empty".into())
+            }
+            Some(Value::String(text)) if name == "kind" => wrong_with_kind(text),
+            Some(Value::String(text)) => wrong_with_version(text),
+            Some(other) => Some(format!("Invalid value: {other}: must be a string")),
+        };
+        why.into_iter().for_each(|why| problems.add(here, why));
+    }
+    let metadata = At::Field(&at, "metadata");
+    match fields.get("metadata") {
+        None => {}
+        Some(Value::Object(inner)) => validate_metadata(inner, metadata, problems),
+        Some(other) => problems.add(metadata, format!("Invalid value: {other}: must be an object")),
+    }
+}
+
+fn wrong_with_version(text: &str) -> Option<String> {
+    (text.matches('/').count() > 1)
+        .then(|| format!("Invalid value: {text:?}: unexpected GroupVersion string: {text}"))
+}
+
+fn wrong_with_kind(text: &str) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    (!names::is_dns1035_label(&lower)).then(|| {
+        let why = names::wrong_with_1035_label(&lower);
+        format!("Invalid value: {text:?}: may have mixed case, but should otherwise match: {why}")
+    })
+}
+
+fn validate_metadata(inner: &Map<String, Value>, at: At<'_>, problems: &mut Problems) {
+    let read: Result<ObjectMeta, _> = serde_json::from_value(Value::Object(inner.clone()));
+    let metadata = match read {
+        Ok(metadata) => metadata,
+        Err(why) => return problems.add(at, format!("Invalid value: {why}")),
+    };
+    if let Some(name) =
+        metadata.name.filter(|name| [".", ".."].contains(&name.as_str()) || name.contains(['/', '%']))
+    {
+        let why = format!("Invalid value: {name:?}: may not be '.' or '..', nor contain '/' or '%'");
+        problems.add(At::Field(&at, "name"), why);
+    }
+    let mut check = |field: &str, text: &str, why: Option<String>| {
+        if let Some(why) = why {
+            problems.add(At::Field(&at, field), format!("Invalid value: {text:?}: {why}"));
+        }
+    };
+    for (key, value) in metadata.labels.iter().flatten() {
+        check("labels", key, labels::wrong_with_key(key));
+        check("labels", value, labels::wrong_with_value(value));
+    }
+    for (key, _) in metadata.annotations.iter().flatten() {
+        // Kubernetes takes annotation keys in any case.
+        check("annotations", key, labels::wrong_with_key(&key.to_ascii_lowercase()));
+    }
+    for name in metadata.finalizers.iter().flatten() {
+        check("finalizers", name, labels::wrong_with_key(name));
+    }
+}

@@ -1,0 +1,64 @@
+//! Annotations of a template that say how long nothing may pass on the streams of its instances.
+
+use dataplane::table::Timeouts;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::kind::Problems;
+use crate::kinds::duration;
+use crate::kinds::shared::annotation;
+
+/// How long a request's body may bring nothing while there is no response; `0`: any time.
+const REQUEST_BODY_TIMEOUT: &str = "sluicegate.dev/request-body-timeout";
+/// How long nothing may pass on a stream in either direction; `0`: any time.
+const STREAM_IDLE_TIMEOUT: &str = "sluicegate.dev/stream-idle-timeout";
+
+/// What the annotations say; the limits that the spec has are none.
+#[must_use]
+pub fn stream_timeouts(meta: &ObjectMeta) -> Timeouts {
+    let wait = |key| annotation(meta, key).and_then(duration::parse_go);
+    Timeouts {
+        request_body: wait(REQUEST_BODY_TIMEOUT),
+        stream_idle: wait(STREAM_IDLE_TIMEOUT),
+        ..Timeouts::NONE
+    }
+}
+
+pub(super) fn validate(meta: &ObjectMeta, at: &str, problems: &mut Problems) {
+    for key in [REQUEST_BODY_TIMEOUT, STREAM_IDLE_TIMEOUT] {
+        if let Some(text) = annotation(meta, key)
+            && duration::parse_go(text).is_none()
+        {
+            let why = format!("invalid value: {text}: a duration like 90s, 5m or 0 is needed");
+            problems.add(format!("{at}[{key}]"), why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn annotated(value: &str) -> ObjectMeta {
+        let pairs = [REQUEST_BODY_TIMEOUT, STREAM_IDLE_TIMEOUT].map(|key| (key.to_owned(), value.to_owned()));
+        ObjectMeta { annotations: Some(pairs.into()), ..ObjectMeta::default() }
+    }
+
+    #[test]
+    fn timeout_that_is_no_duration_is_refused() {
+        for (value, good) in [("5m", true), ("0", true), ("5", false), ("-1s", false), ("", false)] {
+            let mut problems = Problems::default();
+            validate(&annotated(value), "metadata.annotations", &mut problems);
+            assert_eq!(problems.told().is_empty(), good, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn timeouts_are_those_of_the_annotations() {
+        let timeouts = stream_timeouts(&annotated("90s"));
+        let ninety = Some(Duration::from_secs(90));
+        assert_eq!((timeouts.request_body, timeouts.stream_idle), (ninety, ninety));
+        assert_eq!(stream_timeouts(&ObjectMeta::default()), Timeouts::NONE);
+    }
+}

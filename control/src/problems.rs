@@ -1,0 +1,83 @@
+//! What is wrong with an object, in bounded room.
+//!
+//! A body of some kilobytes can break a rule a hundred thousand times, and a path or a value that is told can be as long
+//! as the body. The first problems are told; the others are counted.
+
+/// Problems that are told one by one. A client that has more has the wrong kind.
+pub const PROBLEMS_MAX: usize = 64;
+/// Bytes of all problems that are told. Beyond it the next ones are only counted, so that a long path or value
+/// does not stand in the answer 64 times.
+const PROBLEM_BYTES_MAX: usize = 64 * 1024;
+
+/// One thing wrong with an object, as it stands in `Status.details.causes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// `spec.traffic[0].percent`
+    pub field: String,
+    pub message: String,
+}
+
+/// Collects problems with the path they are at.
+#[derive(Debug, Default)]
+pub struct Problems {
+    pub list: Vec<Problem>,
+    /// Bytes of those in the list.
+    bytes: usize,
+    /// Those that are not in the list.
+    untold: usize,
+}
+
+impl Problems {
+    pub fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        if self.is_full() {
+            self.untold += 1;
+            return;
+        }
+        let problem = Problem { field: field.into(), message: message.into() };
+        self.bytes += problem.field.len() + problem.message.len();
+        self.list.push(problem);
+    }
+
+    /// Whether further problems are only counted. A walk over a large object may stop then.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.list.len() >= PROBLEMS_MAX || self.bytes >= PROBLEM_BYTES_MAX
+    }
+
+    /// The problems that are told, and how many there are besides.
+    #[must_use]
+    pub fn told(mut self) -> Vec<Problem> {
+        if self.untold > 0 {
+            let count = self.list.len() + self.untold;
+            let message =
+                format!("Too many: {count} problems were found; the first {} are told", self.list.len());
+            self.list.push(Problem { field: String::new(), message });
+        }
+        self.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_beyond_the_limit_are_counted() {
+        let mut problems = Problems::default();
+        for index in 0..100_000 {
+            problems.add(format!("spec.ports[{index}]"), "Required value");
+        }
+        let told = problems.told();
+        assert_eq!(told.len(), PROBLEMS_MAX + 1);
+        assert_eq!(told[PROBLEMS_MAX].message, "Too many: 100000 problems were found; the first 64 are told");
+    }
+
+    #[test]
+    fn long_problem_is_told_once() {
+        let mut problems = Problems::default();
+        for _ in 0..3 {
+            problems.add("a".repeat(PROBLEM_BYTES_MAX), "Required value");
+        }
+        assert_eq!(problems.told().len(), 2);
+    }
+}

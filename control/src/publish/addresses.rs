@@ -1,0 +1,110 @@
+//! Backends that are addresses and not instances of ours.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dataplane::table::{Backend, Endpoint, Protocol, Route, Split, Timeouts, WhenEmpty};
+use dataplane::tls::Trust;
+
+use super::{BackendSpec, Publisher, compile};
+
+/// Weight of the only backend of a host.
+const WEIGHT_WHOLE: u32 = 100;
+
+impl Publisher {
+    /// `--route HOST=ADDR,…`: a host that goes straight to given addresses; `*` is any host. With `trust` the addresses are
+    /// reached by TLS. A host that has such a route gets other addresses; those that stay keep their connections. Published
+    /// at once, unless there is no table yet.
+    pub fn set_static_route(
+        &self,
+        host: &str,
+        (protocol, timeouts): (Protocol, Timeouts),
+        trust: Option<Arc<Trust>>,
+        addresses: &[SocketAddr],
+    ) {
+        let mut model = self.lock();
+        let host = host.to_ascii_lowercase();
+        let before = model.fixed.get(&host).map(|route| Arc::clone(&route.splits[0].backend));
+        let known = before.as_ref().map_or(&[][..], |backend| &backend.endpoints);
+        let endpoint = |address: &SocketAddr| known.iter().find(|endpoint| endpoint.address == *address);
+        let endpoints = addresses
+            .iter()
+            .map(|address| endpoint(address).map_or_else(|| model.endpoint(*address, true), Arc::clone))
+            .collect();
+        let backend = Backend {
+            key: format!("static/{host}").into(),
+            endpoints,
+            concurrency_max: 0,
+            when_empty: WhenEmpty::Refuse,
+            protocol,
+            trust,
+            timeouts,
+            load: before.as_ref().map_or_else(Arc::default, |backend| Arc::clone(&backend.load)),
+        };
+        let route = Arc::new(Route::of(vec![Split::new(WEIGHT_WHOLE, Arc::new(backend))]));
+        compile::put(&mut model.table, &host, Some(Arc::clone(&route)));
+        model.fixed.insert(host, route);
+        model.changes += 1;
+        self.hand_down(&mut model);
+    }
+
+    /// A backend that is given addresses and not instances of ours. It goes with the last rule that names it.
+    /// With `trust` the addresses are reached by TLS.
+    pub fn set_addresses(
+        &self,
+        key: &str,
+        protocol: Protocol,
+        trust: Option<Arc<Trust>>,
+        addresses: &[SocketAddr],
+    ) {
+        self.put_addresses(key, protocol, trust, addresses, false);
+    }
+
+    /// The same for listeners of ours that an object names by the name of the gateway: the target policy is not asked.
+    pub fn set_gateway(&self, key: &str, protocol: Protocol, trust: Option<Arc<Trust>>, address: SocketAddr) {
+        self.put_addresses(key, protocol, trust, &[address], true);
+    }
+
+    fn put_addresses(
+        &self,
+        key: &str,
+        protocol: Protocol,
+        trust: Option<Arc<Trust>>,
+        addresses: &[SocketAddr],
+        unrestricted: bool,
+    ) {
+        self.change(|model| {
+            let known = model.backends.get(key).map(|entry| entry.endpoints.clone()).unwrap_or_default();
+            let spec = BackendSpec {
+                concurrency_max: 0,
+                when_empty: WhenEmpty::Refuse,
+                protocol,
+                timeouts: Timeouts::NONE,
+            };
+            // One that stays keeps its connections and its count.
+            let endpoints: Vec<_> = addresses
+                .iter()
+                .map(|address| {
+                    let is_same = |endpoint: &&Arc<Endpoint>| {
+                        (endpoint.address, endpoint.unrestricted) == (*address, unrestricted)
+                    };
+                    let same = known.iter().find(is_same).map(Arc::clone);
+                    same.unwrap_or_else(|| model.endpoint(*address, unrestricted))
+                })
+                .collect();
+            let entry = model.backend(key);
+            let same = entry.spec == Some(spec)
+                && entry.trust == trust
+                && known.len() == endpoints.len()
+                && known.iter().zip(&endpoints).all(|(a, b)| Arc::ptr_eq(a, b));
+            entry.attached = true;
+            entry.spec = Some(spec);
+            entry.endpoints = endpoints;
+            entry.trust = trust;
+            if !same {
+                model.touch(key);
+            }
+            !same
+        });
+    }
+}

@@ -1,0 +1,122 @@
+//! Events that are set aside for a subscriber, because a core stopped at them before the process was ended.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ring::Working;
+use wal::Position;
+
+use super::post::Post;
+use super::pump::{Job, Leg, Order, Pump};
+use super::request::Failure;
+use super::sight::Sight;
+use crate::events::filter::{self, steps::Steps};
+use crate::events::limits::{RECORDS_PER_TURN_MAX, TURN_STEPS_MAX};
+use crate::events::record::Corrupt;
+use crate::events::stalled::{Activity, Phase, StalledEvent};
+use crate::table::Subscriber;
+
+/// Steps of a filter that count as one more record looked at.
+const STEPS_PER_LOOK: usize = TURN_STEPS_MAX / RECORDS_PER_TURN_MAX;
+
+/// Why such an event is given up.
+pub(super) const STALLED: &str = "stalled";
+
+/// Of one subscriber: where they are, and what was done with each. Nearly always empty.
+#[derive(Debug, Default)]
+pub(super) struct SetAside(BTreeMap<Position, Phase>);
+
+impl SetAside {
+    pub(super) fn of(events: &[StalledEvent], stream: &str, subscriber: &str) -> Self {
+        let is_ours = |event: &&StalledEvent| {
+            event.stream == stream && (event.subscriber.is_empty() || event.subscriber == subscriber)
+        };
+        let phase = |event: &StalledEvent| match event.phase {
+            // Before any filter: it cannot even be decoded.
+            Phase::Filter if event.subscriber.is_empty() => Phase::Request,
+            phase => phase,
+        };
+        let all = events.iter().filter(is_ours);
+        Self(all.map(|event| (Position::new(event.position), phase(event))).collect())
+    }
+
+    fn phase(&self, position: Position) -> Option<Phase> {
+        if self.0.is_empty() { None } else { self.0.get(&position).copied() }
+    }
+}
+
+impl<P: Post> Pump<P> {
+    /// Says what this core works on until the answer is dropped.
+    pub(super) fn working(&self, phase: Phase, position: Position) -> Working<'_> {
+        let order = self.order.borrow();
+        let activity = Activity {
+            phase,
+            log: self.shop.keeper.number(),
+            stream: Arc::as_ptr(&order.stream).addr(),
+            subscriber: Arc::as_ptr(&order.subscriber).addr(),
+            position,
+        };
+        self.shop.ring.heartbeat().begin(activity.encode())
+    }
+
+    /// An event as it was read; not even decoded if that, or the request made of it, stopped a core.
+    pub(super) fn see(&self, record: wal::Record) -> (Position, Result<Rc<Sight>, Corrupt>) {
+        let position = record.position;
+        if self.aside.phase(position) == Some(Phase::Request) {
+            return (position, Err(Corrupt::Stalled));
+        }
+        let arrives = self.order.borrow().stream.guards_loops;
+        let _working = self.working(Phase::Filter, position);
+        (position, Sight::of(record, arrives).map(Rc::new))
+    }
+
+    /// Whether the subscriber wants it. A replay is for its addressee alone, which was asked about it when it was chosen.
+    pub(super) fn wants(&self, subscriber: &Subscriber, sight: &Sight, looks: &mut usize) -> bool {
+        let event = &sight.record;
+        if event.is_addressed {
+            return event.addressee().is_some_and(|addressee| *addressee == *subscriber.name);
+        }
+        let steps = Steps::default();
+        let working = self.working(Phase::Filter, sight.position);
+        let wants = filter::wants(&subscriber.filter, event, &steps);
+        drop(working);
+        *looks = looks.saturating_sub(steps.used() / STEPS_PER_LOOK);
+        if steps.is_over() {
+            subscriber.tally.filter_over_budget.fetch_add(1, Relaxed);
+        }
+        wants
+    }
+
+    /// The dead letter that an event becomes whose filter, or whose answer, stopped a core.
+    pub(super) fn set_aside(&self, order: &Order, position: Position) -> Option<Job> {
+        self.aside.phase(position)?;
+        order.subscriber.tally.stalled.fetch_add(1, Relaxed);
+        let (url, why) = (&order.subscriber.target.url, "a core stopped at this event");
+        tracing::error!(subscriber = %order.subscriber.label, %position, "event set aside: {why} before the restart");
+        let failure = Failure::unanswered(url, why, STALLED);
+        Some(Job { leg: Leg::DeadLetter(Rc::new(failure)), ..Job::first(position) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_is_set_aside_for_its_own_subscriber_only() {
+        let event = |subscriber: &str, position, phase| StalledEvent {
+            stream: "b".into(),
+            subscriber: subscriber.into(),
+            position,
+            phase,
+        };
+        let all =
+            [event("u", 1, Phase::Filter), event("", 2, Phase::Filter), event("other", 3, Phase::Request)];
+        let aside = SetAside::of(&all, "b", "u");
+        let phases = [1, 2, 3].map(|position| aside.phase(Position::new(position)));
+        assert_eq!(phases, [Some(Phase::Filter), Some(Phase::Request), None]);
+        assert!(SetAside::of(&all, "c", "u").0.is_empty());
+    }
+}

@@ -1,0 +1,251 @@
+//! How long a request may stand still: the timers on bytes that a peer has to send or to take.
+//!
+//! Until the response begins, each read of the request's body has [`IdleTimeouts::request_body`]. From then on the two
+//! directions are one stream: a client that only listens and a server that only listens are both alive, so the stream is
+//! idle only when neither direction has carried a byte for [`IdleTimeouts::stream`].
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use ring::{Elapsed, Ring, Sleep, Tick};
+
+use crate::http::limits::HttpLimits;
+use crate::http::wire::earlier;
+use crate::table::Timeouts;
+
+/// The limits of one request; `None`: there is none.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IdleTimeouts {
+    /// For the next bytes of the request's body, before the response begins.
+    request_body: Option<Duration>,
+    /// For bytes of either direction after that, and for a peer that has to take bytes.
+    stream: Option<Duration>,
+}
+
+impl IdleTimeouts {
+    /// Those of the backend, or else of all.
+    pub(super) fn of(limits: &HttpLimits, timeouts: &Timeouts) -> Self {
+        let limit = |wait: Duration| (!wait.is_zero()).then_some(wait);
+        Self {
+            request_body: limit(timeouts.request_body.unwrap_or(limits.stall_max)),
+            stream: limit(timeouts.stream_idle.unwrap_or(limits.stream_idle_timeout)),
+        }
+    }
+}
+
+/// What has passed in one request, for both of its directions.
+pub(super) struct Activity {
+    timeouts: Cell<IdleTimeouts>,
+    /// When bytes passed last, in either direction.
+    last: Cell<Tick>,
+    /// When the head of the final response came.
+    answered: Cell<Option<Tick>>,
+}
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// The next bytes of the request's body.
+    Body,
+    /// A peer that takes bytes.
+    Room,
+}
+
+impl Activity {
+    pub(super) fn new(timeouts: IdleTimeouts) -> Self {
+        Self { timeouts: timeouts.into(), last: Tick::ZERO.into(), answered: None.into() }
+    }
+
+    /// The request has got its backend.
+    pub(super) fn set_timeouts(&self, timeouts: IdleTimeouts) {
+        self.timeouts.set(timeouts);
+    }
+
+    pub(super) fn answer_begins(&self, now: Tick) {
+        self.answered.set(Some(now));
+        self.last.set(now);
+    }
+
+    pub(super) fn answered(&self) -> Option<Tick> {
+        self.answered.get()
+    }
+
+    /// Bytes of the response have come.
+    pub(super) fn received(&self, now: Tick) {
+        self.last.set(now);
+    }
+
+    /// `read` brings the next bytes of the request's body, unless they take too long.
+    pub(super) fn body<'a, F: Future>(&'a self, ring: &'a Ring, read: F) -> UnlessIdle<'a, F> {
+        self.unless_idle(ring, (Wanted::Body, None), read)
+    }
+
+    /// `send` hands bytes to a peer, unless it takes none for too long, or not `until` then.
+    pub(super) fn send<'a, F: Future>(
+        &'a self,
+        ring: &'a Ring,
+        until: Option<Tick>,
+        send: F,
+    ) -> UnlessIdle<'a, F> {
+        self.unless_idle(ring, (Wanted::Room, until), send)
+    }
+
+    fn unless_idle<'a, F: Future>(
+        &'a self,
+        ring: &'a Ring,
+        (wanted, until): (Wanted, Option<Tick>),
+        future: F,
+    ) -> UnlessIdle<'a, F> {
+        UnlessIdle { future, activity: self, ring, wanted, until, since: ring.now(), sleep: None }
+    }
+
+    /// When the wait since then is over, as far as is known now.
+    fn due(&self, wanted: Wanted, since: Tick) -> Option<Tick> {
+        let IdleTimeouts { request_body, stream } = self.timeouts.get();
+        match (wanted, self.answered.get()) {
+            (Wanted::Body, None) => request_body.map(|wait| since + wait),
+            (Wanted::Body, Some(_)) | (Wanted::Room, _) => {
+                stream.map(|wait| since.max(self.last.get()) + wait)
+            }
+        }
+    }
+
+    /// When the wait is to be looked at. The response may begin meanwhile, which changes what is waited for.
+    fn next_look(&self, wanted: Wanted, since: Tick, now: Tick) -> Option<Tick> {
+        let soon = match self.answered.get() {
+            None => self.timeouts.get().stream.map(|wait| now + wait),
+            Some(_) => None,
+        };
+        earlier(self.due(wanted, since), soon)
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// See [`Activity::body`] and [`Activity::send`]. A type of its own for the reason that [`ring::Within`] is one.
+    #[must_use = "futures do nothing until they are awaited"]
+    pub(super) struct UnlessIdle<'a, F> {
+        #[pin]
+        future: F,
+        activity: &'a Activity,
+        ring: &'a Ring,
+        wanted: Wanted,
+        until: Option<Tick>,
+        since: Tick,
+        sleep: Option<Sleep>,
+    }
+}
+
+impl<F: Future> Future for UnlessIdle<'_, F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let (activity, wanted, since) = (*this.activity, *this.wanted, *this.since);
+        if let Poll::Ready(output) = this.future.poll(cx) {
+            activity.last.set(this.ring.now());
+            return Poll::Ready(Ok(output));
+        }
+        loop {
+            if this.sleep.is_none() {
+                let look = earlier(*this.until, activity.next_look(wanted, since, this.ring.now()));
+                *this.sleep = look.map(|at| this.ring.sleep_until(at));
+            }
+            let Some(sleep) = this.sleep.as_mut() else { return Poll::Pending };
+            ready!(Pin::new(sleep).poll(cx));
+            *this.sleep = None;
+            let due = earlier(*this.until, activity.due(wanted, since));
+            if due.is_some_and(|due| this.ring.now() >= due) {
+                return Poll::Ready(Err(Elapsed));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::rc::Rc;
+
+    use ring::sim::{Weather, World};
+
+    use super::*;
+
+    const BODY: Duration = Duration::from_secs(60);
+    const STREAM: Duration = Duration::from_secs(300);
+
+    fn timeouts(request_body: Duration, stream_idle: Duration) -> IdleTimeouts {
+        let own =
+            Timeouts { request_body: Some(request_body), stream_idle: Some(stream_idle), ..Timeouts::NONE };
+        IdleTimeouts::of(&HttpLimits::default(), &own)
+    }
+
+    /// How long a wait for nothing lasts, while `script` runs beside it.
+    fn lasts<F: Future<Output = ()> + 'static>(
+        timeouts: IdleTimeouts,
+        wanted: Wanted,
+        script: impl FnOnce(Ring, Rc<Activity>) -> F,
+    ) -> Duration {
+        let ring = World::new(1, Weather::calm()).ring();
+        let activity = Rc::new(Activity::new(timeouts));
+        ring.spawn(script(ring.clone(), Rc::clone(&activity)));
+        let begun = ring.now();
+        let idle = activity.unless_idle(&ring, (wanted, None), pending::<()>());
+        assert_eq!(ring.block_on(idle), Err(Elapsed));
+        let lasted = ring.now() - begun;
+        ring.shutdown();
+        lasted
+    }
+
+    async fn nothing(_ring: Ring, _activity: Rc<Activity>) {}
+
+    fn about(lasted: Duration, wanted: Duration) {
+        assert!(lasted >= wanted && lasted < wanted + Duration::from_secs(1), "{lasted:?}, not {wanted:?}");
+    }
+
+    #[test]
+    fn body_without_a_response_has_the_timeout_of_bodies() {
+        about(lasts(timeouts(BODY, STREAM), Wanted::Body, nothing), BODY);
+        // Nothing but the request's own bytes counts: an instance says nothing before its response.
+        let lasted = lasts(timeouts(BODY, STREAM), Wanted::Body, async |ring, activity| {
+            ring.sleep(BODY / 2).await;
+            activity.received(ring.now());
+        });
+        about(lasted, BODY);
+    }
+
+    #[test]
+    fn stream_with_a_response_lives_while_either_side_speaks() {
+        for stream in [Duration::from_secs(10), STREAM] {
+            for wanted in [Wanted::Body, Wanted::Room] {
+                let lasted = lasts(timeouts(BODY, stream), wanted, move |ring, activity| async move {
+                    activity.answer_begins(ring.now());
+                    for _ in 0..100 {
+                        ring.sleep(stream / 2).await;
+                        activity.received(ring.now());
+                    }
+                });
+                about(lasted, stream * 51);
+            }
+        }
+    }
+
+    #[test]
+    fn response_that_begins_late_changes_what_is_waited_for() {
+        let lasted = lasts(timeouts(BODY, STREAM), Wanted::Body, async |ring, activity| {
+            ring.sleep(BODY - Duration::from_secs(1)).await;
+            activity.answer_begins(ring.now());
+        });
+        about(lasted, BODY - Duration::from_secs(1) + STREAM);
+    }
+
+    #[test]
+    fn zero_is_no_timeout() {
+        let without = timeouts(Duration::ZERO, Duration::ZERO);
+        assert!(without.request_body.is_none() && without.stream.is_none());
+        let of_all = IdleTimeouts::of(&HttpLimits::default(), &Timeouts::NONE);
+        assert_eq!((of_all.request_body, of_all.stream), (Some(BODY), Some(STREAM)));
+    }
+}

@@ -1,0 +1,261 @@
+//! Streams on which one side is silent, or does not read. On simulated machines, whose minutes take no time.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{Request, Response};
+use ring::sim::{Weather, World};
+use ring::{Chunk, Ring, Stream};
+use sluicegate_dataplane::core::CoreLimits;
+use sluicegate_dataplane::h2::io::Io;
+use sluicegate_dataplane::table::{Backend, Protocol, Timeouts};
+
+use crate::house::{House, backend, in_house, raw_instance, read_through};
+use crate::streams::whole;
+
+const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::H2c];
+/// Longer than each default.
+const LONG: Duration = Duration::from_secs(400);
+
+fn simulated<F: Future<Output = ()> + 'static>(script: impl FnOnce(House) -> F + 'static) {
+    let weather = Weather { window_bytes: 64 << 10, ..Weather::calm() };
+    in_house(&World::new(7, weather).ring(), &CoreLimits::default(), script);
+}
+
+async fn seconds(ring: &Ring, count: u64) {
+    ring.sleep(Duration::from_secs(count)).await;
+}
+
+/// An instance that begins its response at once, says a byte each `pause` for `ticks` times, and ends when the request does.
+fn ticking(ring: &Ring, protocol: Protocol, (ticks, pause): (u64, u64)) -> SocketAddr {
+    let spawner = ring.clone();
+    raw_instance(ring, move |stream| {
+        let ring = spawner.clone();
+        match protocol {
+            Protocol::Http1 => Box::pin(tick_by_http1(ring, stream, (ticks, pause))),
+            Protocol::H2c => Box::pin(tick_by_http2(ring, stream, (ticks, pause))),
+        }
+    })
+}
+
+async fn tick_by_http1(ring: Ring, stream: Stream, (ticks, pause): (u64, u64)) {
+    read_through(&stream, b"\r\n\r\n").await;
+    let _ = stream.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec()).await;
+    for _ in 0..ticks {
+        seconds(&ring, pause).await;
+        if stream.send(b"1\r\nx\r\n".to_vec()).await.is_err() {
+            return;
+        }
+    }
+    let mut all = Vec::new();
+    while !all.ends_with(b"0\r\n\r\n") {
+        match stream.recv().await {
+            Ok(bytes) if !bytes.is_empty() => all.extend_from_slice(&bytes),
+            _ => return,
+        }
+    }
+    let _ = stream.send(b"0\r\n\r\n".to_vec()).await;
+}
+
+async fn tick_by_http2(ring: Ring, stream: Stream, (ticks, pause): (u64, u64)) {
+    let io = Io::new(&ring, stream, Chunk::empty(), LONG);
+    let Ok(mut connection) = h2::server::handshake(io).await else { return };
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        let ring = ring.clone();
+        ring.clone().spawn(async move {
+            let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
+            for _ in 0..ticks {
+                seconds(&ring, pause).await;
+                if answer.send_data("x".into(), false).is_err() {
+                    return;
+                }
+            }
+            if whole(request.into_body()).await.is_ok() {
+                let _ = answer.send_data(Bytes::new(), true);
+            }
+        });
+    }
+}
+
+/// A client's connection that sends for as long as it takes.
+async fn connect(house: &House) -> SendRequest<Bytes> {
+    let stream = Stream::connect(&house.ring, house.address).await.unwrap();
+    let io = Io::new(&house.ring, stream, Chunk::empty(), Duration::ZERO);
+    let (sender, connection) = h2::client::handshake(io).await.unwrap();
+    house.ring.spawn(async move { drop(connection.await) });
+    sender
+}
+
+fn post(path: &str) -> Request<()> {
+    Request::post(format!("http://app{path}")).body(()).unwrap()
+}
+
+fn publish(house: &House, protocol: Protocol, address: SocketAddr, timeouts: Timeouts) {
+    house.publish("app", Backend { protocol, timeouts, ..backend(&[address], 0, None) });
+}
+
+const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: app\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n";
+
+/// A call of gRPC in which the client has one message and listens, with its side open.
+#[test]
+fn silent_client_keeps_its_stream_while_the_instance_speaks() {
+    for protocol in BOTH {
+        simulated(move |house| async move {
+            publish(&house, protocol, ticking(&house.ring, protocol, (20, 100)), Timeouts::NONE);
+            let mut client = house.client().await;
+            client.send(CHUNKED).await;
+            let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
+            body.send_data("a".into(), false).unwrap();
+            let mut response = response.await.unwrap().into_body();
+            for _ in 0..20 {
+                assert_eq!(response.data().await.unwrap().unwrap(), "x", "{protocol:?}");
+            }
+            body.send_data(Bytes::new(), true).unwrap();
+            assert!(whole(response).await.unwrap().is_empty());
+
+            let ring = house.ring.clone();
+            seconds(&ring, 10).await;
+            client.send("0\r\n\r\n").await;
+            assert_eq!(client.message().await.unwrap().body, b"x".repeat(20), "{protocol:?}");
+        });
+    }
+}
+
+/// The other way round: the instance has begun its response and listens.
+#[test]
+fn silent_instance_keeps_its_stream_while_the_client_speaks() {
+    for protocol in BOTH {
+        simulated(move |house| async move {
+            publish(&house, protocol, ticking(&house.ring, protocol, (1, 1)), Timeouts::NONE);
+            let mut client = house.client().await;
+            client.send(CHUNKED).await;
+            let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
+            for _ in 0..10 {
+                seconds(&house.ring, 200).await;
+                client.send("1\r\na\r\n").await;
+                body.send_data("a".into(), false).unwrap();
+            }
+            client.send("0\r\n\r\n").await;
+            body.send_data(Bytes::new(), true).unwrap();
+            assert_eq!(client.message().await.unwrap().body, b"x", "{protocol:?}");
+            assert_eq!(whole(response.await.unwrap().into_body()).await.unwrap(), b"x");
+        });
+    }
+}
+
+/// Neither speaks: the stream is cut after the timeout, of all or of the route, and is not taken for a whole response.
+#[test]
+fn stream_without_bytes_either_way_is_cut_after_its_timeout() {
+    for (protocol, own, lasts) in
+        BOTH.into_iter().flat_map(|p| [(p, None, 300), (p, Some(Duration::from_secs(20)), 20)])
+    {
+        simulated(move |house| async move {
+            let timeouts = Timeouts { stream_idle: own, ..Timeouts::NONE };
+            publish(&house, protocol, ticking(&house.ring, protocol, (1, 1)), timeouts);
+            let begun = house.ring.now();
+            let mut client = house.client().await;
+            client.send(CHUNKED).await;
+            let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
+            body.send_data("a".into(), false).unwrap();
+            let cut = whole(response.await.unwrap().into_body()).await.unwrap_err();
+            assert!(cut.is_reset(), "{protocol:?}: {cut}");
+            let all = client.rest().await;
+            assert!(all.ends_with("1\r\nx\r\n"), "{protocol:?}: {all}");
+            let lasted = (house.ring.now() - begun).as_secs();
+            assert!((lasts..lasts + 10).contains(&lasted), "{protocol:?}: {lasted}, not {lasts}");
+        });
+    }
+}
+
+/// An upload with pauses, before there is any response: 408 after the timeout of all, or as long as its route says.
+#[test]
+fn upload_may_pause_as_long_as_its_route_says() {
+    for (own, whole_upload) in
+        [(None, false), (Some(Duration::from_secs(500)), true), (Some(Duration::ZERO), true)]
+    {
+        simulated(move |house| async move {
+            let address = crate::house::instance(&house.ring, |_| crate::house::ok("fine"));
+            publish(&house, Protocol::Http1, address, Timeouts { request_body: own, ..Timeouts::NONE });
+            let mut client = house.client().await;
+            client.send(CHUNKED).await;
+            let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
+            body.send_data("a".into(), false).unwrap();
+            house.ring.sleep(LONG).await;
+            let _ = client.stream.send(b"0\r\n\r\n".to_vec()).await;
+            let _ = body.send_data(Bytes::new(), true);
+            let status = client.message().await.unwrap().head[9..12].to_owned();
+            let other = response.await.unwrap().status().as_u16();
+            let wanted = if whole_upload { "200" } else { "408" };
+            assert_eq!((status.as_str(), other.to_string().as_str()), (wanted, wanted), "{own:?}");
+        });
+    }
+}
+
+const LARGE: usize = 4 << 20;
+
+fn large(ring: &Ring, protocol: Protocol) -> SocketAddr {
+    let spawner = ring.clone();
+    raw_instance(ring, move |stream| {
+        let ring = spawner.clone();
+        Box::pin(async move {
+            if protocol == Protocol::Http1 {
+                read_through(&stream, b"\r\n\r\n").await;
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n");
+                let _ = stream.send(head.into_bytes()).await;
+                let _ = stream.send(vec![b'y'; LARGE]).await;
+                while stream.recv().await.is_ok_and(|bytes| !bytes.is_empty()) {}
+                return;
+            }
+            let io = Io::new(&ring, stream, Chunk::empty(), Duration::ZERO);
+            let Ok(mut connection) = h2::server::handshake(io).await else { return };
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
+                answer.reserve_capacity(LARGE);
+                let _ = answer.send_data(vec![b'y'; LARGE].into(), true);
+            }
+        })
+    })
+}
+
+/// A download that its reader leaves alone for minutes, as a video that is paused.
+#[test]
+fn reader_that_pauses_gets_its_whole_download() {
+    for protocol in BOTH {
+        simulated(move |house| async move {
+            publish(&house, protocol, large(&house.ring, protocol), Timeouts::NONE);
+            let mut client = house.client().await;
+            client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
+            let (response, _) = connect(&house).await.send_request(post("/"), true).unwrap();
+            let response = response.await.unwrap().into_body();
+            seconds(&house.ring, 240).await;
+            assert_eq!(whole(response).await.unwrap().len(), LARGE, "{protocol:?}");
+            assert_eq!(client.message().await.unwrap().body.len(), LARGE, "{protocol:?}");
+        });
+    }
+}
+
+/// What is not read for longer is reset, and nothing else on its connection.
+#[test]
+fn stalled_stream_never_ends_its_connection() {
+    for protocol in BOTH {
+        simulated(move |house| async move {
+            publish(&house, protocol, large(&house.ring, protocol), Timeouts::NONE);
+            let sender = connect(&house).await;
+            let stalled: Vec<_> =
+                (0..3).map(|_| sender.clone().send_request(post("/"), true).unwrap().0).collect();
+            let mut bodies = Vec::new();
+            for response in stalled {
+                bodies.push(response.await.unwrap().into_body());
+            }
+            house.ring.sleep(LONG).await;
+            for body in bodies {
+                assert!(whole(body).await.unwrap_err().is_reset(), "{protocol:?}");
+            }
+            let (response, _) = sender.clone().send_request(post("/"), true).unwrap();
+            let body = response.await.unwrap().into_body();
+            assert_eq!(whole(body).await.unwrap().len(), LARGE, "{protocol:?}");
+        });
+    }
+}

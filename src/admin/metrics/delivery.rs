@@ -1,0 +1,256 @@
+//! What became of events, by stream and by subscriber.
+//!
+//! Few streams and subscribers have a line for every count. With many of them a count that is 0 has no line, and of the
+//! subscribers only [`SUBSCRIBERS_SHOWN_MAX`] and those with trouble have lines of their own: the sum of the others stands
+//! at `subscriber="(others)"`, so that all counts still add up. `/metrics?subscribers=all` shows each.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use dataplane::load::{Ends, StreamTally, SubscriberTally};
+use dataplane::table::{Subscriber, Table};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+
+use super::histogram::OTHERS;
+use super::{counter, gauge};
+
+/// Streams, or subscribers, that have a line for what is 0 too: a dashboard of a few finds every name.
+const ZEROS_SHOWN_MAX: usize = 100;
+/// Subscribers with lines of their own, unless they have trouble: some 5 lines each, 700 KiB together.
+const SUBSCRIBERS_SHOWN_MAX: usize = 1000;
+/// ... and of those with trouble.
+const TROUBLED_SHOWN_MAX: usize = 1000;
+
+/// How much of subscribers is told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::admin) enum Detail {
+    /// Many of them together.
+    #[default]
+    Bounded,
+    /// Each, with all counts.
+    All,
+}
+
+pub(super) fn streams(out: &mut DescriptorEncoder<'_>, table: &Table, detail: Detail) -> fmt::Result {
+    let mut streams: Vec<_> = table.streams.iter().collect();
+    streams.sort_by_key(|(path, _)| *path);
+    let zeros = detail == Detail::All || streams.len() <= ZEROS_SHOWN_MAX;
+
+    type Count = fn(&StreamTally) -> &AtomicU64;
+    let counts: [(&str, &str, Count); 7] = [
+        ("stream_accepted", "Events acknowledged and taken in again", |t| &t.accepted),
+        ("stream_accepted_unflushed", "Of those: acknowledged before they were durable", |t| {
+            &t.accepted_unflushed
+        }),
+        ("stream_refused", "Events refused", |t| &t.refused),
+        ("stream_over_quota", "Of those: because a quota was used up", |t| &t.over_quota),
+        ("stream_unauthorized", "Of the refused: because of who sent it", |t| &t.unauthorized),
+        ("stream_latin1", "Events and replies whose headers were no UTF-8, and read as Latin-1", |t| {
+            &t.latin1
+        }),
+        ("stream_abandoned", "Events that deleted subscribers had still to get", |t| &t.abandoned),
+    ];
+    for (name, help, pick) in counts {
+        let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (path, stream) in &streams {
+            let value = pick(&stream.tally).load(Relaxed);
+            if value > 0 || zeros {
+                counter(&mut family, &[("stream", path)], value)?;
+            }
+        }
+    }
+    let help = "Bytes of events that somebody still needs";
+    let mut family = out.encode_descriptor("stream_kept_bytes", help, None, MetricType::Gauge)?;
+    for (path, stream) in &streams {
+        let value = stream.tally.kept_bytes.load(Relaxed);
+        if value > 0 || zeros {
+            gauge(&mut family, &[("stream", path)], value)?;
+        }
+    }
+
+    let help = "Events that deleted streams and subscribers had still to get";
+    let mut family = out.encode_descriptor("abandoned", help, None, MetricType::Counter)?;
+    counter(&mut family, &[], table.left_behind.events())?;
+
+    let each = streams
+        .iter()
+        .flat_map(|(path, stream)| stream.subscribers.iter().map(move |one| Row::of(path, one)));
+    Rows::new(each.collect(), detail).encode(out)
+}
+
+/// One subscriber's counts, looked at once, so that they add up.
+struct Row<'a> {
+    stream: &'a str,
+    subscriber: &'a str,
+    ends: Ends,
+    rest: Rest,
+}
+
+/// Counts beside those of the ends.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rest {
+    retries: u64,
+    replies_dropped: u64,
+    untrusted: u64,
+    stalled: u64,
+    over_budget: u64,
+}
+
+impl<'a> Row<'a> {
+    fn of(stream: &'a str, one: &'a Arc<Subscriber>) -> Self {
+        let tally = &one.tally;
+        let [retries, replies_dropped, untrusted, stalled, over_budget] = [
+            &tally.retries,
+            &tally.replies_dropped,
+            &tally.untrusted,
+            &tally.stalled,
+            &tally.filter_over_budget,
+        ]
+        .map(|count| count.load(Relaxed));
+        let rest = Rest { retries, replies_dropped, untrusted, stalled, over_budget };
+        Self { stream, subscriber: &one.label, ends: tally.ends(), rest }
+    }
+
+    /// Once so, always so while the process runs: lines do not come and go.
+    fn has_trouble(&self) -> bool {
+        let rest = &self.rest;
+        self.ends.dropped + self.ends.dead_lettered + rest.retries + rest.stalled + rest.over_budget > 0
+    }
+
+    fn add(&mut self, other: &Self) {
+        let (ours, theirs) = (&mut self.ends, &other.ends);
+        for (sum, one) in [
+            (&mut ours.offered, theirs.offered),
+            (&mut ours.delivered, theirs.delivered),
+            (&mut ours.filtered, theirs.filtered),
+            (&mut ours.dead_lettered, theirs.dead_lettered),
+            (&mut ours.dropped, theirs.dropped),
+            (&mut ours.pending, theirs.pending),
+            (&mut self.rest.retries, other.rest.retries),
+            (&mut self.rest.replies_dropped, other.rest.replies_dropped),
+            (&mut self.rest.untrusted, other.rest.untrusted),
+            (&mut self.rest.stalled, other.rest.stalled),
+            (&mut self.rest.over_budget, other.rest.over_budget),
+        ] {
+            *sum += one;
+        }
+        ours.dropped_by.iter_mut().zip(theirs.dropped_by).for_each(|(sum, one)| *sum += one);
+    }
+}
+
+struct Rows<'a> {
+    rows: Vec<Row<'a>>,
+    zeros: bool,
+}
+
+impl<'a> Rows<'a> {
+    fn new(mut rows: Vec<Row<'a>>, detail: Detail) -> Self {
+        let zeros = detail == Detail::All || rows.len() <= ZEROS_SHOWN_MAX;
+        if detail == Detail::Bounded && rows.len() > SUBSCRIBERS_SHOWN_MAX {
+            let (mut troubled, quiet): (Vec<_>, Vec<_>) =
+                rows.split_off(SUBSCRIBERS_SHOWN_MAX).into_iter().partition(Row::has_trouble);
+            let beyond = troubled.split_off(troubled.len().min(TROUBLED_SHOWN_MAX));
+            rows.append(&mut troubled);
+            let mut others = Row {
+                stream: OTHERS,
+                subscriber: OTHERS,
+                ends: SubscriberTally::default().ends(),
+                rest: Rest::default(),
+            };
+            quiet.iter().chain(&beyond).for_each(|row| others.add(row));
+            rows.push(others);
+        }
+        Self { rows, zeros }
+    }
+
+    fn encode(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Pick = fn(&Row<'_>) -> u64;
+        let counts: [(&str, &str, Pick); 10] = [
+            ("subscriber_offered", "Events that the subscriber was to be asked about", |r| r.ends.offered),
+            ("subscriber_delivered", "Events delivered", |r| r.ends.delivered),
+            ("subscriber_filtered", "Events its filter withheld", |r| r.ends.filtered),
+            ("subscriber_dead_lettered", "Events given to the dead letter sink", |r| r.ends.dead_lettered),
+            ("subscriber_dropped", "Events given up for good; by reason below", |r| r.ends.dropped),
+            ("subscriber_retries", "Attempts after the first", |r| r.rest.retries),
+            ("subscriber_replies_dropped", "Answers whose body went nowhere", |r| r.rest.replies_dropped),
+            ("subscriber_untrusted", "Attempts at which the target could not prove by TLS who it is", |r| {
+                r.rest.untrusted
+            }),
+            ("subscriber_stalled", "Events set aside at the start because a core had stopped at them", |r| {
+                r.rest.stalled
+            }),
+            (
+                "subscriber_filter_over_budget",
+                "Events at which the filter used up its steps: withheld",
+                |r| r.rest.over_budget,
+            ),
+        ];
+        for (name, help, pick) in counts {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+            self.each(&mut family, pick, counter)?;
+        }
+        let help = "Events dropped, by reason";
+        let mut family = out.encode_descriptor("subscriber_dropped_by", help, None, MetricType::Counter)?;
+        for row in &self.rows {
+            for (reason, count) in SubscriberTally::DROP_REASONS.into_iter().zip(row.ends.dropped_by) {
+                if count > 0 || self.zeros {
+                    let labels = [("stream", row.stream), ("subscriber", row.subscriber), ("reason", reason)];
+                    counter(&mut family, &labels, count)?;
+                }
+            }
+        }
+        let help = "Events not yet come to an end";
+        let mut family = out.encode_descriptor("subscriber_pending", help, None, MetricType::Gauge)?;
+        self.each(&mut family, |row| row.ends.pending, gauge)
+    }
+
+    fn each(
+        &self,
+        family: &mut MetricEncoder<'_>,
+        pick: impl Fn(&Row<'_>) -> u64,
+        write: impl Fn(&mut MetricEncoder<'_>, &[(&str, &str)], u64) -> fmt::Result,
+    ) -> fmt::Result {
+        for row in &self.rows {
+            let value = pick(row);
+            if value > 0 || self.zeros {
+                write(family, &[("stream", row.stream), ("subscriber", row.subscriber)], value)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(nth: usize, dropped: u64) -> Row<'static> {
+        let mut ends = SubscriberTally::default().ends();
+        (ends.offered, ends.delivered, ends.dropped) = (1 + dropped, 1, dropped);
+        ends.dropped_by[0] = dropped;
+        let subscriber = if nth.is_multiple_of(2) { "a" } else { "b" };
+        Row { stream: "/brokers/ns/b", subscriber, ends, rest: Rest::default() }
+    }
+
+    #[test]
+    fn many_subscribers_are_summed_and_none_is_lost() {
+        let all = SUBSCRIBERS_SHOWN_MAX + 500;
+        let make =
+            |detail| Rows::new((0..all).map(|nth| row(nth, u64::from(nth == all - 1))).collect(), detail);
+        let sum = |rows: &Rows<'_>| {
+            rows.rows.iter().fold((0, 0), |(offered, dropped), row| {
+                (offered + row.ends.offered, dropped + row.ends.dropped_by[0])
+            })
+        };
+        let bounded = make(Detail::Bounded);
+        assert_eq!(bounded.rows.len(), SUBSCRIBERS_SHOWN_MAX + 2, "the one with trouble, and the others");
+        assert_eq!(bounded.rows.last().map(|row| row.subscriber), Some(OTHERS));
+        assert!(!bounded.zeros);
+        let whole = make(Detail::All);
+        assert_eq!((whole.rows.len(), whole.zeros), (all, true));
+        assert_eq!(sum(&bounded), sum(&whole));
+        assert!(Rows::new((0..ZEROS_SHOWN_MAX).map(|nth| row(nth, 0)).collect(), Detail::Bounded).zeros);
+    }
+}

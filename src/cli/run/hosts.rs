@@ -1,0 +1,21 @@
+//! The names by which clients may call API and admin, beside `localhost` and addresses.
+
+use std::net::IpAddr;
+
+use super::api;
+use crate::config::{Config, HostRule};
+
+/// By which a Pod's clients call the API server of a cluster.
+const KUBERNETES: [&str; 4] =
+    ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
+
+/// Of a listener that is bound to `bound`. The host's own name and those of a cluster are for listeners beyond loopback: no other
+/// is met by them, and an attacker's name server may answer for them.
+pub(super) fn own(config: &Config, bound: IpAddr) -> Vec<String> {
+    let mut own: Vec<String> = config.allowed_hosts.iter().map(|HostRule(host)| host.clone()).collect();
+    if !bound.is_loopback() {
+        own.extend(api::names(bound));
+        own.extend(KUBERNETES.map(str::to_owned));
+    }
+    own
+}

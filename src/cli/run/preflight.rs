@@ -1,0 +1,87 @@
+//! Everything that can be wrong with the settings and with the files that they name, tried before another process gives
+//! anything up.
+//!
+//! A hot restart that fails after the handover leaves the appliance without API and events, so each start makes here what it
+//! can make without the data folder, and one that may follow another process tries what it will open in the folder.
+
+use std::fs::OpenOptions;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use control::expiry::Expiries;
+use dataplane::tls::{Certificates, Trust};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use super::events_tls::EventsTls;
+use super::sockets::unix::{self, Prepared};
+use super::{access, api, certificates};
+use crate::cli::reach;
+use crate::config::Config;
+
+/// Folders below the data folder that a start writes into, if they are there.
+const WRITTEN: [&str; 5] = ["", "api", "log", "instances", "events-tls"];
+
+/// What a start has made before it takes sockets or the data folder.
+pub(super) struct Preflight {
+    pub(super) certificates: Certificates,
+    /// Of each `--route`, in their order.
+    pub(super) trust: Vec<Option<Arc<Trust>>>,
+    pub(super) given: api::Given,
+    pub(super) access: dataplane::access::Setup,
+    pub(super) access_log: access::Hand,
+    pub(super) api_socket: Option<Prepared>,
+}
+
+/// # Errors
+/// The first thing that is wrong, by the name of its flag or file.
+pub(super) fn run(config: &Config, expiries: &Expiries) -> Result<Preflight> {
+    dataplane::core::check_kernel()?;
+    let certificates = certificates::load(&config.certificates, expiries)?;
+    let trust =
+        config.routes.iter().map(|rule| certificates::trust(rule, expiries)).collect::<Result<_>>()?;
+    let given = api::Given::read(config)?;
+    if let Some(file) = &config.kubeconfig {
+        reach::check(file)?;
+    }
+    if config.hot_restart && config.data.exists() {
+        check_data(config)?;
+        check_stdout()?;
+    }
+    let api_socket = unix::prepare(config)?;
+    let (access, access_log) = access::start(config)?;
+    Ok(Preflight { certificates, trust, given, access, access_log, api_socket })
+}
+
+/// What a start opens in the data folder and can look at while another process has it.
+fn check_data(config: &Config) -> Result<()> {
+    for folder in WRITTEN.map(|name| config.data.join(name)).iter().filter(|folder| folder.exists()) {
+        accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+            .with_context(|| format!("cannot write to {}", folder.display()))?;
+    }
+    writable(&config.data.join("lock"))?;
+    api::check_made(config)?;
+    EventsTls::check(config)
+}
+
+fn writable(file: &Path) -> Result<()> {
+    if file.exists() {
+        let opened = OpenOptions::new().write(true).open(file);
+        opened.with_context(|| format!("cannot write to {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// The ready line goes there, last of all.
+fn check_stdout() -> Result<()> {
+    let out = std::io::stdout();
+    let mut state = [PollFd::from_borrowed_fd(out.as_fd(), PollFlags::OUT)];
+    // An error is a signal of ours; writing the line shows the rest.
+    if poll(&mut state, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() {
+        let closed = state[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL);
+        ensure!(!closed, "stdout is closed, so nobody would read the ready line");
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Static routes to host names: resolved at the start, and again every [`RESOLVE_EVERY`].
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use control::publish::Publisher;
+use dataplane::tls::Trust;
+
+use crate::config::{RouteRule, RouteTarget};
+
+/// Between two looks at the names: a host that has moved is found within half a minute, as by Envoy's and Traefik's defaults
+/// (5 s and 30 s), and a name server is asked twice a minute for each name.
+const RESOLVE_EVERY: Duration = Duration::from_secs(30);
+
+/// Addresses of one name at most: more is a mistake, and each has connections of its own.
+const ADDRESSES_MAX: usize = 256;
+
+/// A route of the command line.
+struct StaticRoute {
+    rule: RouteRule,
+    trust: Option<Arc<Trust>>,
+    /// Where its requests go now.
+    addresses: Vec<SocketAddr>,
+}
+
+impl StaticRoute {
+    fn new(rule: &RouteRule, trust: Option<Arc<Trust>>) -> Self {
+        Self { rule: rule.clone(), trust, addresses: Vec::new() }
+    }
+
+    fn has_names(&self) -> bool {
+        self.rule.targets.iter().any(|target| matches!(target, RouteTarget::Name(..)))
+    }
+
+    /// Resolves the names; whether the addresses are others than before. A name that cannot be resolved keeps all of the
+    /// addresses: a name server that is away is no reason to stop.
+    fn resolve(&mut self) -> bool {
+        let mut found = BTreeSet::new();
+        for target in &self.rule.targets {
+            match addresses(target) {
+                Ok(some) => found.extend(some),
+                Err(why) => {
+                    tracing::warn!(host = %self.rule.host, %target, %why, "a name of --route cannot be resolved");
+                    if !self.addresses.is_empty() {
+                        return false;
+                    }
+                }
+            }
+        }
+        let found: Vec<_> = found.into_iter().collect();
+        let is_other = self.addresses != found;
+        self.addresses = found;
+        is_other
+    }
+
+    fn publish(&self, publisher: &Publisher) {
+        let how = (self.rule.protocol, self.rule.timeouts);
+        publisher.set_static_route(&self.rule.host, how, self.trust.clone(), &self.addresses);
+    }
+}
+
+/// Where a target is now; a name is resolved by the system.
+///
+/// # Errors
+/// The name cannot be resolved.
+pub(super) fn addresses(target: &RouteTarget) -> std::io::Result<Vec<SocketAddr>> {
+    match target {
+        RouteTarget::Address(address) => Ok(vec![*address]),
+        RouteTarget::Name(name, port) => {
+            Ok((name.as_str(), *port).to_socket_addrs()?.take(ADDRESSES_MAX).collect())
+        }
+    }
+}
+
+/// Publishes the routes with the trust of each, and follows the names among their targets on a thread of its own, because resolving blocks.
+pub(super) fn publish(
+    rules: &[RouteRule],
+    trust: Vec<Option<Arc<Trust>>>,
+    publisher: &Arc<Publisher>,
+) -> Result<()> {
+    let mut routes: Vec<_> =
+        rules.iter().zip(trust).map(|(rule, trust)| StaticRoute::new(rule, trust)).collect();
+    for route in &mut routes {
+        route.resolve();
+        route.publish(publisher);
+    }
+    routes.retain(StaticRoute::has_names);
+    if routes.is_empty() {
+        return Ok(());
+    }
+    let publisher = Arc::downgrade(publisher);
+    std::thread::Builder::new()
+        .name("resolver".to_owned())
+        .spawn(move || follow(routes, &publisher))
+        .context("start the thread that resolves names of --route")?;
+    Ok(())
+}
+
+/// Ends with the publisher.
+#[allow(clippy::disallowed_methods)] // a thread of its own, which blocks in the resolver anyway
+fn follow(mut routes: Vec<StaticRoute>, publisher: &Weak<Publisher>) {
+    loop {
+        std::thread::sleep(RESOLVE_EVERY);
+        for route in &mut routes {
+            let is_other = route.resolve();
+            let Some(publisher) = publisher.upgrade() else { return };
+            if is_other {
+                tracing::info!(host = %route.rule.host, addresses = ?route.addresses, "a route has other addresses");
+                route.publish(&publisher);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn route_to_a_name_has_its_addresses_once() {
+        let rule: RouteRule = "a=localhost:9100,127.0.0.1:9100".parse().unwrap();
+        let mut route = StaticRoute::new(&rule, None);
+        assert!(route.has_names() && route.resolve());
+        let own = SocketAddr::from(([127, 0, 0, 1], 9100));
+        assert_eq!(route.addresses.iter().filter(|address| **address == own).count(), 1);
+        assert!(!route.resolve(), "nothing has changed");
+    }
+
+    #[test]
+    fn name_that_cannot_be_resolved_keeps_its_addresses() {
+        let rule: RouteRule = "a=nowhere.invalid:9100".parse().unwrap();
+        let before = vec![SocketAddr::from(([127, 0, 0, 1], 9100))];
+        let mut route = StaticRoute { rule, trust: None, addresses: before.clone() };
+        assert!(!route.resolve());
+        assert_eq!(route.addresses, before);
+    }
+}

@@ -1,0 +1,47 @@
+//! What signals mean to a running appliance.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc;
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
+
+use super::Event;
+
+/// As shells have it: ended by SIGINT.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// SIGHUP reloads. The first SIGTERM or SIGINT drains; a second SIGINT, or any signal after SIGTERM's drain began, ends
+/// the process at once. Instances die with their parent. What has not arrived yet, and may be waiting for another process, has
+/// nothing to drain.
+pub(super) fn listen(say: mpsc::Sender<Event>, arrived: Arc<AtomicBool>) -> Result<()> {
+    // A file that may not grow (`ulimit -f`) is an error of its write, not the end of the process; and whoever sends what other
+    // servers open their logs anew at does not mean the end either.
+    for signal in [SIGXFSZ, SIGUSR1, SIGUSR2] {
+        signal_hook::flag::register(signal, Arc::default()).context("no signal handler")?;
+    }
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("no signal handler")?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            let mut told = false;
+            for signal in signals.forever() {
+                if signal == SIGHUP {
+                    drop(say.send(Event::Reload));
+                    continue;
+                }
+                if signal == SIGINT && (told || !arrived.load(Relaxed)) {
+                    std::process::exit(EXIT_INTERRUPTED);
+                }
+                if !arrived.load(Relaxed) {
+                    std::process::exit(0);
+                }
+                told = true;
+                drop(say.send(Event::Told)); // a receiver that is gone is ending already
+            }
+        })
+        .context("no thread for signals")?;
+    Ok(())
+}

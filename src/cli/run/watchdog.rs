@@ -1,0 +1,269 @@
+//! Finds cores that do not turn, says what each works on, and writes it down for the next start.
+//!
+//! A thread looks at every core's count of turns, [`LOOKS_PER_TIMEOUT`] times within `--core-stall-timeout`. It counts its own looks
+//! and not the clock, so that a process which was stopped as a whole, or a suspended machine, stalls nothing.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dataplane::counters::CoreCounters;
+use dataplane::events::stalled::{self, Activity, StalledEvent};
+use dataplane::publish::Tables;
+use dataplane::table::{Stream, Subscriber, Table};
+
+use super::cores::Cores;
+use crate::admin::Health;
+use crate::config::Config;
+
+const LOOKS_PER_TIMEOUT: u32 = 8;
+
+/// Starts the thread, unless the timeout is 0. It ends with the process.
+pub(super) fn start(
+    config: &Config,
+    cores: &Cores,
+    tables: &Arc<Tables>,
+    health: &Arc<Health>,
+) -> Result<()> {
+    let Some(timeout) = config.stall_timeout() else { return Ok(()) };
+    let each = cores.counters.iter().zip(&cores.logs_of).enumerate();
+    let mut watched: Vec<Watched> =
+        each.map(|(core, (counters, logs))| Watched::new(core, Arc::clone(counters), logs.clone())).collect();
+    let (tables, health) = (Arc::clone(tables), Arc::clone(health));
+    let every = timeout / LOOKS_PER_TIMEOUT;
+    #[expect(clippy::disallowed_methods, reason = "this thread is the watchdog's own, and blocks no core")]
+    let watch = move || {
+        while !watched.iter().all(|one| one.counters.heartbeat.has_ended()) {
+            std::thread::sleep(every);
+            let table = tables.load();
+            for one in &mut watched {
+                if let Some(change) = one.look(every) {
+                    change.carry_out(one, &table, &health);
+                }
+                one.table = Arc::clone(&table);
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("watchdog".to_owned())
+        .spawn(watch)
+        .context("no thread for the watchdog")?;
+    Ok(())
+}
+
+/// One core.
+struct Watched {
+    core: usize,
+    counters: Arc<CoreCounters>,
+    /// Its own first.
+    logs: Vec<PathBuf>,
+    turns: u64,
+    /// Looks since the last turn.
+    looks: u32,
+    is_stalled: bool,
+    /// What was written down about the present stall.
+    noted: Option<(PathBuf, StalledEvent)>,
+    /// As of the last look: what is worked on may have left the newest one.
+    table: Arc<Table>,
+}
+
+/// What a look found.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    /// It does not turn, for so long by now.
+    Stalled(Duration),
+    Recovered,
+}
+
+impl Watched {
+    fn new(core: usize, counters: Arc<CoreCounters>, logs: Vec<PathBuf>) -> Self {
+        let table = Arc::default();
+        Self { core, counters, logs, turns: 0, looks: 0, is_stalled: false, noted: None, table }
+    }
+
+    fn look(&mut self, every: Duration) -> Option<Change> {
+        let turns = self.counters.heartbeat.turns();
+        if turns != self.turns || self.counters.heartbeat.has_ended() {
+            (self.turns, self.looks) = (turns, 0);
+            return std::mem::take(&mut self.is_stalled).then_some(Change::Recovered);
+        }
+        self.looks = self.looks.saturating_add(1);
+        (self.looks >= LOOKS_PER_TIMEOUT).then(|| Change::Stalled(every * self.looks))
+    }
+}
+
+impl Change {
+    fn carry_out(self, one: &mut Watched, table: &Table, health: &Health) {
+        let core = one.core;
+        let Self::Stalled(silent) = self else {
+            health.stalls.set(core, None);
+            let noted = one.noted.take().map_or(Ok(()), |(folder, event)| forget(&folder, &event));
+            tracing::warn!(core, "the core turns again");
+            return tell_failed(noted);
+        };
+        let activity = Activity::decode(one.counters.heartbeat.work());
+        let on = On::of(activity, [table, &one.table]);
+        let silent_s = silent.as_secs_f64();
+        health
+            .stalls
+            .set(core, Some(format!("core {core} has not turned for {silent_s:.1} s: {}", on.told(one))));
+        if std::mem::replace(&mut one.is_stalled, true) {
+            return;
+        }
+        one.counters.stalls.fetch_add(1, Relaxed);
+        tracing::error!(
+            core,
+            silent_s,
+            stream = on.stream.as_deref().map(|stream| &*stream.name),
+            subscriber = on.subscriber.as_deref().map(|subscriber| &*subscriber.label),
+            position = on.activity.map(|activity| activity.position.get()),
+            phase = on.activity.map(|activity| activity.phase.name()),
+            "the core does not turn: see /healthz; after kill -9 the next start sets the event aside, if there is one"
+        );
+        if let Some((folder, event)) = on.event(one) {
+            let written = note(&folder, &event);
+            one.noted = Some((folder, event));
+            tell_failed(written);
+        }
+    }
+}
+
+fn tell_failed(written: std::io::Result<()>) {
+    if let Err(why) = written {
+        tracing::error!(%why, "cannot write down which event stops a core: a restart tries it again");
+    }
+}
+
+/// What a core works on, by name.
+struct On {
+    activity: Option<Activity>,
+    stream: Option<Arc<Stream>>,
+    subscriber: Option<Arc<Subscriber>>,
+}
+
+impl On {
+    /// Addresses are only compared: what they named may be gone.
+    fn of(activity: Option<Activity>, tables: [&Table; 2]) -> Self {
+        let is_worked_on = |stream: &&Arc<Stream>| {
+            activity.is_some_and(|activity| Arc::as_ptr(stream).addr() == activity.stream)
+        };
+        let stream = tables.into_iter().find_map(|table| table.streams.values().find(is_worked_on).cloned());
+        let is_asked = |one: &&Arc<Subscriber>| {
+            activity.is_some_and(|activity| Arc::as_ptr(one).addr() == activity.subscriber)
+        };
+        let subscriber = stream.as_ref().and_then(|stream| stream.subscribers.iter().find(is_asked).cloned());
+        Self { activity, stream, subscriber }
+    }
+
+    fn told(&self, one: &Watched) -> String {
+        let Some(activity) = self.activity else { return "it works on no event".to_owned() };
+        let stream = self.stream.as_ref().map_or("(deleted)", |stream| &*stream.name);
+        let subscriber = match (&self.subscriber, activity.subscriber) {
+            (Some(subscriber), _) => &*subscriber.label,
+            (None, 0) => "-",
+            (None, _) => "(deleted)",
+        };
+        let log = one.logs.get(activity.log).map_or_else(String::new, |log| log.display().to_string());
+        format!(
+            "{} of stream {stream}, subscriber {subscriber}, event at position {} of {log}",
+            activity.phase.name(),
+            activity.position
+        )
+    }
+
+    /// What is set aside if the process is ended now, and the log's folder. `None`: no event in a log, or nobody knows whose.
+    fn event(&self, one: &Watched) -> Option<(PathBuf, StalledEvent)> {
+        let activity = self.activity.filter(|activity| activity.phase != stalled::Phase::Intake)?;
+        let folder = one.logs.get(activity.log)?.clone();
+        let subscriber = match (&self.subscriber, activity.subscriber) {
+            (Some(subscriber), _) => subscriber.name.to_string(),
+            (None, 0) => String::new(),
+            (None, _) => return None,
+        };
+        let stream = self.stream.as_ref()?.name.to_string();
+        let (position, phase) = (activity.position.get(), activity.phase);
+        Some((folder, StalledEvent { stream, subscriber, position, phase }))
+    }
+}
+
+fn note(folder: &std::path::Path, event: &StalledEvent) -> std::io::Result<()> {
+    let mut all = stalled::read(folder);
+    all.retain(|other| other != event);
+    all.push(event.clone());
+    stalled::write(folder, &all)
+}
+
+fn forget(folder: &std::path::Path, event: &StalledEvent) -> std::io::Result<()> {
+    let mut all = stalled::read(folder);
+    all.retain(|other| other != event);
+    stalled::write(folder, &all)
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::events::stalled::Phase;
+
+    use super::*;
+
+    const EVERY: Duration = Duration::from_millis(250);
+
+    fn watched(logs: Vec<PathBuf>) -> Watched {
+        Watched::new(0, Arc::default(), logs)
+    }
+
+    #[test]
+    fn core_without_a_turn_for_the_timeout_is_stalled() {
+        let mut one = watched(Vec::new());
+        for _ in 1..LOOKS_PER_TIMEOUT {
+            assert_eq!(one.look(EVERY), None);
+        }
+        assert_eq!(one.look(EVERY), Some(Change::Stalled(EVERY * LOOKS_PER_TIMEOUT)));
+        one.is_stalled = true;
+        one.counters.heartbeat.end();
+        assert_eq!((one.look(EVERY), one.look(EVERY)), (Some(Change::Recovered), None));
+    }
+
+    /// An event is noted while the core stands still, and a core that goes on takes the note back.
+    #[test]
+    fn stalled_event_is_noted_until_the_core_turns_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut one = watched(vec![folder.path().to_owned()]);
+        let stream = Arc::new(Stream {
+            name: "broker/ns/b/1".into(),
+            event_bytes_max: 1,
+            keeping: dataplane::table::Keeping::default(),
+            quota: Arc::default(),
+            in_order: false,
+            is_closed: false,
+            guards_loops: true,
+            types: None,
+            admission: None,
+            subscribers: Vec::new(),
+            tally: Arc::default(),
+        });
+        let mut table = Table::default();
+        table.streams.insert("/brokers/ns/b".into(), Arc::clone(&stream));
+        let activity = Activity {
+            phase: Phase::Filter,
+            log: 0,
+            stream: Arc::as_ptr(&stream).addr(),
+            subscriber: 0,
+            position: wal::Position::new(77),
+        };
+        let heartbeat = Arc::clone(&one.counters);
+        let _working = heartbeat.heartbeat.begin(activity.encode());
+        let health = Health::default();
+
+        Change::Stalled(EVERY).carry_out(&mut one, &table, &health);
+        Change::Stalled(EVERY).carry_out(&mut one, &table, &health);
+        let noted = stalled::read(folder.path());
+        assert_eq!(noted.len(), 1);
+        assert_eq!((&*noted[0].stream, noted[0].position), ("broker/ns/b/1", 77));
+        assert_eq!(one.counters.stalls.load(Relaxed), 1, "one stall, however long");
+
+        Change::Recovered.carry_out(&mut one, &table, &health);
+        assert_eq!(stalled::read(folder.path()), []);
+    }
+}

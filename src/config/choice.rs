@@ -1,0 +1,36 @@
+//! Settings that take one of a few words.
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+/// How a line of the access log looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AccessFormat {
+    #[default]
+    Off,
+    Common,
+    Json,
+}
+
+/// Which answers carry `Server-Timing`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ServerTiming {
+    /// Those to requests that waited for an instance.
+    #[default]
+    Cold,
+    Off,
+}
+
+/// A version of TLS, by its number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+pub(crate) enum TlsVersion {
+    #[default]
+    #[value(name = "1.2")]
+    #[serde(rename = "1.2")]
+    V12,
+    #[value(name = "1.3")]
+    #[serde(rename = "1.3")]
+    V13,
+}

@@ -1,0 +1,221 @@
+//! `--route`: a host whose requests go to given addresses.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use dataplane::table::{Protocol, Timeouts};
+use serde::Deserialize;
+
+use super::value::{Wait, is_domain};
+
+/// `HOST=[SCHEME://]ADDR[,ADDR...][?OPTION[&OPTION...]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct RouteRule {
+    /// Lower case; `*.` and a parent for every name right below it, `*` for any host.
+    pub(crate) host: String,
+    /// What all of the addresses speak.
+    pub(crate) protocol: Protocol,
+    pub(crate) targets: Vec<RouteTarget>,
+    /// They speak it by TLS.
+    pub(crate) tls: Option<TlsRule>,
+    pub(crate) timeouts: Timeouts,
+}
+
+/// Where requests go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RouteTarget {
+    Address(SocketAddr),
+    /// A host name, which is resolved at the start and again and again.
+    Name(String, u16),
+}
+
+/// Whom the addresses of a route have to prove to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TlsRule {
+    /// PEM, with the authorities that are believed.
+    pub(crate) authorities: PathBuf,
+    pub(crate) name: String,
+}
+
+impl fmt::Display for RouteTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name(name, port) => write!(f, "{name}:{port}"),
+        }
+    }
+}
+
+impl FromStr for RouteTarget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
+            (Ok(address), _) if address.port() != 0 => return Ok(Self::Address(address)),
+            (Err(_), Some((name, port))) if is_domain(name) && !is_number(name) => match port.parse() {
+                Ok(port) if port != 0 => return Ok(Self::Name(name.to_ascii_lowercase(), port)),
+                _ => {}
+            },
+            _ => {}
+        }
+        Err(format!("{text:?} is not an address like 127.0.0.1:9100 or localhost:9100"))
+    }
+}
+
+/// A name that ends in a number is an address with a mistake in it, like 127.0.0.256.
+fn is_number(name: &str) -> bool {
+    name.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+impl FromStr for RouteRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (host, list) =
+            text.split_once('=').ok_or_else(|| format!("{text:?} is not HOST=[SCHEME://]ADDR[,ADDR...]"))?;
+        let host = host.to_ascii_lowercase();
+        if host != "*" && !is_domain(host.strip_prefix("*.").unwrap_or(&host)) {
+            return Err(format!("{host:?} is neither a DNS name nor *.PARENT nor *"));
+        }
+        let (scheme, list) = list.split_once("://").unwrap_or(("http", list));
+        let (protocol, by_tls) = match scheme {
+            "http" => (Protocol::Http1, false),
+            "h2c" => (Protocol::H2c, false),
+            "https" => (Protocol::Http1, true),
+            "h2" => (Protocol::H2c, true),
+            other => return Err(format!("{other:?} is neither http, https, h2c nor h2")),
+        };
+        let (list, options) = list.split_once('?').unwrap_or((list, ""));
+        let options = RouteOptions::parse(options)?;
+        let timeouts = Timeouts {
+            request_body: options.request_body_timeout,
+            stream_idle: options.stream_idle_timeout,
+            ..Timeouts::NONE
+        };
+        let tls = options.tls_rule(&host, by_tls)?;
+        let targets = list.split(',').map(str::parse).collect::<Result<_, _>>()?;
+        Ok(Self { host, protocol, targets, tls, timeouts })
+    }
+}
+
+/// What stands behind `?`.
+#[derive(Default)]
+struct RouteOptions {
+    authorities: Option<PathBuf>,
+    name: Option<String>,
+    request_body_timeout: Option<Duration>,
+    stream_idle_timeout: Option<Duration>,
+}
+
+impl RouteOptions {
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut options = Self::default();
+        for option in text.split('&').filter(|option| !option.is_empty()) {
+            let wait = |text: &str| text.parse::<Wait>().map(|Wait(wait)| Some(wait));
+            match option.split_once('=') {
+                Some(("ca", file)) if !file.is_empty() => options.authorities = Some(PathBuf::from(file)),
+                Some(("name", name)) if !name.is_empty() => options.name = Some(name.to_owned()),
+                Some(("request-body-timeout", text)) => options.request_body_timeout = wait(text)?,
+                Some(("stream-idle-timeout", text)) => options.stream_idle_timeout = wait(text)?,
+                _ => {
+                    return Err(format!(
+                        "{option:?} is not one of ca=FILE, name=NAME, request-body-timeout=WAIT, \
+                         stream-idle-timeout=WAIT"
+                    ));
+                }
+            }
+        }
+        Ok(options)
+    }
+
+    /// The name is the host's, unless that is none.
+    fn tls_rule(self, host: &str, by_tls: bool) -> Result<Option<TlsRule>, String> {
+        if !by_tls {
+            return match (self.authorities, self.name) {
+                (None, None) => Ok(None),
+                _ => Err("ca and name are for https:// and h2://".to_owned()),
+            };
+        }
+        let authorities = self.authorities.ok_or("TLS to an address needs ?ca=FILE: whose word counts")?;
+        let name = match self.name {
+            Some(name) => name,
+            None if host.starts_with('*') => {
+                return Err(format!("{host:?} is no server's name; give &name=NAME"));
+            }
+            None => host.to_owned(),
+        };
+        Ok(Some(TlsRule { authorities, name }))
+    }
+}
+
+impl TryFrom<String> for RouteRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_names_a_host_and_its_addresses() {
+        let rule: RouteRule = "App.Example.com=127.0.0.1:1,[::1]:2".parse().unwrap();
+        assert_eq!((rule.host.as_str(), rule.targets.len()), ("app.example.com", 2));
+        assert_eq!(rule.protocol, Protocol::Http1);
+        assert!("*.example.com=127.0.0.1:1".parse::<RouteRule>().is_ok());
+        let rule: RouteRule = "a=h2c://127.0.0.1:1,127.0.0.1:2".parse().unwrap();
+        assert_eq!((rule.protocol, rule.targets.len(), rule.tls), (Protocol::H2c, 2, None));
+        let rule: RouteRule = "a.test=https://127.0.0.1:1?ca=/ca.pem".parse().unwrap();
+        let tls = rule.tls.unwrap();
+        assert_eq!((rule.protocol, tls.name.as_str()), (Protocol::Http1, "a.test"));
+        let rule: RouteRule = "*=h2://127.0.0.1:1,127.0.0.1:2?ca=/ca.pem&name=b.test".parse().unwrap();
+        let tls = rule.tls.unwrap();
+        assert_eq!((rule.protocol, rule.targets.len(), tls.name.as_str()), (Protocol::H2c, 2, "b.test"));
+        assert_eq!(tls.authorities.to_str(), Some("/ca.pem"));
+        for bad in [
+            "",
+            "a",
+            "a=",
+            "a=host",
+            "a=host:0",
+            "a=ho st:1",
+            "a=127.0.0.256:1",
+            "a=h2c://",
+            "a=ftp://127.0.0.1:1",
+            "a=https://127.0.0.1:1",
+            "*=https://127.0.0.1:1?ca=/f",
+            "a=https://127.0.0.1:1?ca=",
+            "a=https://127.0.0.1:1?ca=/f&what=x",
+            "a=h2c://127.0.0.1:1?ca=/f",
+            "a=127.0.0.1:1?ca=/f",
+            "a=127.0.0.1",
+            "a b=127.0.0.1:1",
+            "-a=127.0.0.1:1",
+            "*.=127.0.0.1:1",
+            "a.*=127.0.0.1:1",
+        ] {
+            assert!(bad.parse::<RouteRule>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn route_has_names_and_timeouts_of_its_own() {
+        let rule: RouteRule =
+            "a=h2c://LocalHost:9100,127.0.0.1:1?stream-idle-timeout=1h&request-body-timeout=0"
+                .parse()
+                .unwrap();
+        let named = RouteTarget::Name("localhost".to_owned(), 9100);
+        assert_eq!(rule.targets, [named, RouteTarget::Address(([127, 0, 0, 1], 1).into())]);
+        let timeouts = (rule.timeouts.stream_idle, rule.timeouts.request_body);
+        assert_eq!(timeouts, (Some(Duration::from_secs(3600)), Some(Duration::ZERO)));
+        assert!("a=127.0.0.1:1?stream-idle-timeout=5".parse::<RouteRule>().is_err());
+    }
+}
