@@ -10,7 +10,7 @@ use ring::sim::{FaultProfile, Simulation};
 use ring::{Chunk, Ring, RingStream};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::h2::io::Http2Io;
-use sluicegate_dataplane::table::{Backend, Protocol, RequestTimeouts};
+use sluicegate_dataplane::table::{Backend, OwnTimeout, Protocol, RequestTimeouts};
 
 use crate::fixture::{ProxyFixture, backend, in_house, raw_instance, read_through};
 use crate::streams::whole;
@@ -152,7 +152,7 @@ fn stream_without_bytes_either_way_is_cut_after_its_timeout() {
         BOTH.into_iter().flat_map(|p| [(p, None, 300), (p, Some(Duration::from_secs(20)), 20)])
     {
         simulated(move |house| async move {
-            let timeouts = RequestTimeouts { stream_idle: own, ..RequestTimeouts::NONE };
+            let timeouts = RequestTimeouts { stream_idle: OwnTimeout::new(own), ..RequestTimeouts::NONE };
             publish(&house, protocol, ticking(&house.ring, protocol, (1, 1)), timeouts);
             let begun = house.ring.now();
             let mut client = house.client().await;
@@ -181,7 +181,7 @@ fn upload_may_pause_as_long_as_its_route_says() {
                 &house,
                 Protocol::Http1,
                 address,
-                RequestTimeouts { request_body: own, ..RequestTimeouts::NONE },
+                RequestTimeouts { request_body: OwnTimeout::new(own), ..RequestTimeouts::NONE },
             );
             let mut client = house.client().await;
             client.send(CHUNKED).await;
