@@ -43,9 +43,9 @@ const BENCHES: [(&str, &str, &str); 5] = [
 const CONNECTS: [(&str, &str); 5] = [
     ("dataplane/src/http/client.rs", "asks the target policy"),
     ("dataplane/src/h2/client.rs", "asks the target policy"),
-    ("dataplane/src/tls/wire.rs", "called by these two"),
+    ("dataplane/src/tls/transport.rs", "called by these two"),
     ("control/src/runtime/probe.rs", "asks the target policy, but for what an instance of ours speaks"),
-    ("control/src/names/forward.rs", "asks the name servers of the host"),
+    ("control/src/dns/forward.rs", "asks the name servers of the host"),
 ];
 
 const FILE_LINES_MAX: usize = 500;

@@ -1,7 +1,7 @@
 //! What the API server must know of a kind, so that a new kind is mostly data.
 //!
-//! A kind is a serde type that implements [`Resource`]; [`Entry::of`] turns it into a row of the
-//! [`Registry`]. The API server works on JSON values and asks the row for everything kind-specific.
+//! A kind is a serde type that implements [`ResourceStrategy`]; [`KindEntry::of`] turns it into a row of the
+//! [`KindRegistry`]. The API server works on JSON values and asks the row for everything kind-specific.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Publish: what the controllers decided, compiled into the table that the cores read.
 //!
 //! [`Publisher`] holds the model: backends, routes, streams and subscribers by identity. Every change marks
-//! what it touches; a compile makes that anew and hands down a [`Table`] that shares the rest. Counters (loads, tallies) stay the same
+//! what it touches; a compile makes that anew and hands down a [`dataplane::table::RoutingTable`] that shares the rest. Counters (loads, tallies) stay the same
 //! `Arc`s across tables, because requests that began under an old table still count.
 //! Deliberately absent: why something is routed (controllers) and how a core learns of a swap (data plane).
 
@@ -98,7 +98,7 @@ pub struct DroppedEvents {
     pub uid: String,
     /// `NAMESPACE/NAME`.
     pub label: String,
-    /// By reason, as in [`dataplane::load::SubscriberTally::DROP_REASONS`].
+    /// By reason, as in [`dataplane::load::SubscriberCounters::DROP_REASONS`].
     pub events: [u64; 5],
     /// Events at which its filter used up its steps: not dropped, but withheld.
     pub over_budget: u64,

@@ -158,7 +158,7 @@ pub trait EventsService {
     /// The core stops: resolves once nothing is in flight. Has `drain_max` for it.
     fn drain(self: Rc<Self>) -> LocalBoxFuture<'static>;
 
-    /// After [`Events::drain`]: gives what is on the disk to another process.
+    /// After [`EventsService::drain`]: gives what is on the disk to another process.
     fn release(self: Rc<Self>) -> LocalBoxFuture<'static>;
 }
 

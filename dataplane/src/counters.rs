@@ -64,15 +64,15 @@ pub struct CoreCounters {
     pub connections_refused: AtomicU64,
     /// Requests answered, by the status' first digit (index 0: cut before an answer).
     pub requests: [AtomicU64; 6],
-    /// TLS handshakes by how they ended ([`crate::tls::Outcome::NAMES`]).
+    /// TLS handshakes by how they ended ([`crate::tls::HandshakeOutcome::NAMES`]).
     pub handshakes: [AtomicU64; crate::tls::HandshakeOutcome::NAMES.len()],
     pub bytes_received: AtomicU64,
     pub bytes_sent: AtomicU64,
-    /// Answers that were ours and not an instance's, by reason ([`crate::proxy::Refusal::REASONS`]).
+    /// Answers that were ours and not an instance's, by reason ([`crate::proxy::LocalReply::REASONS`]).
     pub refused: [AtomicU64; crate::proxy::LocalReply::REASONS.len()],
     /// Connections of clients that speak HTTP/2.
     pub http2_connections: AtomicU64,
-    /// ... cut because of too many frames of one kind ([`crate::h2::meter::Flood::NAMES`]).
+    /// ... cut because of too many frames of one kind ([`crate::h2::flood_guard::FloodKind::NAMES`]).
     pub http2_floods: [AtomicU64; crate::h2::flood_guard::FloodKind::NAMES.len()],
     /// ... cut because they broke the protocol or one of the limits that h2 keeps.
     pub http2_violations: AtomicU64,

@@ -1,6 +1,6 @@
 //! Whose turn it is among those who wait for one backend on different cores.
 //!
-//! Each core has a queue of its own ([`crate::proxy::waiting`]) and shows here how long its first guest has waited. A
+//! Each core has a queue of its own ([`crate::proxy::pending_queue`]) and shows here how long its first guest has waited. A
 //! place that becomes free is offered to the one who has waited longest, wherever he is: a core that served its own
 //! guests first would, under load, never come to the others'. They go before an older one of another core only if they
 //! came little later ([`AHEAD_MAX`]): to make another core look takes longer than many a request does.

@@ -268,7 +268,7 @@ pub struct SubscriberCounters {
 }
 
 impl SubscriberCounters {
-    /// Why events can be dropped, in the order of [`SubscriberTally::dropped_by_reason`].
+    /// Why events can be dropped, in the order of [`SubscriberCounters::dropped_by_reason`].
     pub const DROP_REASONS: [&str; 5] =
         ["no_dead_letter_sink", "dead_letter_sink_refused", "retention", "damaged", "stalled"];
 
@@ -326,7 +326,7 @@ pub struct SubscriberTotals {
     pub filtered: u64,
     pub dead_lettered: u64,
     pub dropped: u64,
-    /// In the order of [`SubscriberTally::DROP_REASONS`].
+    /// In the order of [`SubscriberCounters::DROP_REASONS`].
     pub dropped_by: [u64; 5],
     pub pending: u64,
 }

@@ -1,6 +1,6 @@
 //! How long things took, by what they came to: counters that scrapers read as histograms.
 //!
-//! One [`Outcomes`] is a list that only grows, by a box for each new outcome: nearly every request ends like the
+//! One [`OutcomeHistograms`] is a list that only grows, by a box for each new outcome: nearly every request ends like the
 //! first one did, so a note is one comparison and two adds, and whoever is never asked has nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ring::prefetch;
 
-/// Upper bounds of the buckets of [`Durations`], in microseconds: from a warm request to the longest that a route
+/// Upper bounds of the buckets of [`DurationHistogram`], in microseconds: from a warm request to the longest that a route
 /// usually allows. Those of Knative's own histograms, 5 ms to 10 s, are among them.
 pub const DURATIONS_US: [u64; 19] = [
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000, 1_000_000,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crossbeam_queue::ArrayQueue;
 
 /// Reports from cores wait here for control; when it is full a report is dropped, and the sender
-/// repeats it while the need lasts (see [`Signals::send`]).
+/// repeats it while the need lasts (see [`SignalQueue::send`]).
 pub const SIGNALS_MAX: usize = 4096;
 
 /// One report.

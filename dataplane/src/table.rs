@@ -1,6 +1,6 @@
 //! What a core must know: an immutable picture of hosts, backends, streams and subscribers.
 //!
-//! Control compiles its objects into a [`Table`] and replaces the whole (`arc_swap`); a core reads
+//! Control compiles its objects into a [`RoutingTable`] and replaces the whole (`arc_swap`); a core reads
 //! it through its own cache, one comparison a request, never a lock. Nothing in here knows what a
 //! Service or a Trigger is.
 
@@ -321,7 +321,7 @@ pub enum EventFilter {
 pub type AttributeMatches = Vec<(Box<str>, Box<str>)>;
 
 /// One filter in one dialect (X-FLT-04 to X-FLT-09). Values are not empty, except in
-/// [`Filter::Exact`].
+/// [`EventFilter::Exact`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterRule {
     Exact(AttributeMatches),
@@ -343,7 +343,7 @@ pub enum FilterVerdict {
     NoFilter,
 }
 
-/// The port of a [`Target`] whose URL is neither `http` nor `https`, or has a port that is none: every attempt to send there fails.
+/// The port of a [`DeliveryTarget`] whose URL is neither `http` nor `https`, or has a port that is none: every attempt to send there fails.
 pub const NO_PORT: u16 = 0;
 
 /// An absolute URL, parsed once.
@@ -353,7 +353,7 @@ pub struct DeliveryTarget {
     pub url: Box<str>,
     /// Host header: host, and port if it was written.
     pub authority: Box<str>,
-    /// Lower case, without port: looked up in [`Table::hosts`] before anything is resolved by DNS.
+    /// Lower case, without port: looked up in [`RoutingTable::hosts`] before anything is resolved by DNS.
     pub host: Box<str>,
     pub port: u16,
     /// Path and query; `/` when the URL has none.
@@ -387,7 +387,7 @@ pub struct DeliveryPolicy {
     /// Attempts after the first (AMB-28).
     pub retries_max: u32,
     pub backoff: BackoffPolicy,
-    /// One request's limit; `Duration::ZERO` = [`Delivery::TIMEOUT_DEFAULT`].
+    /// One request's limit; `Duration::ZERO` = [`DeliveryPolicy::TIMEOUT_DEFAULT`].
     pub timeout: Duration,
     /// Requests in flight to this subscriber from one core. To instances of ours: beyond those that they take
     /// at a time.

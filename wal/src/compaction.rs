@@ -52,7 +52,7 @@ enum CompactionStep {
 }
 
 impl WriteAheadLog {
-    /// A segment is being emptied: call [`Log::move_on`] after each flush.
+    /// A segment is being emptied: call [`WriteAheadLog::move_on`] after each flush.
     #[must_use]
     pub const fn is_compacting(&self) -> bool {
         self.compaction.is_some()

@@ -36,7 +36,7 @@ pub struct Flush {
     _lock: Arc<File>,
 }
 
-/// How soon the owner should take [`Log::next_flush`].
+/// How soon the owner should take [`WriteAheadLog::next_flush`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlushUrgency {
     Nothing,

@@ -1,12 +1,12 @@
 //! The write-ahead log: bytes that survive.
 //!
-//! One [`Log`] per core is shared by many streams, so that one flush serves them all. It never
-//! waits by itself: [`Log::next_flush`] hands out a write, the owner makes it durable in its own way
+//! One [`WriteAheadLog`] per core is shared by many streams, so that one flush serves them all. It never
+//! waits by itself: [`WriteAheadLog::next_flush`] hands out a write, the owner makes it durable in its own way
 //! (io_uring with RWF_DSYNC, or `pwrite` and `fdatasync`) and reports back with
-//! [`Log::flush_done`]. *Visible* is what was appended, *durable* what a crash cannot take; only
+//! [`WriteAheadLog::flush_done`]. *Visible* is what was appended, *durable* what a crash cannot take; only
 //! durable records can be read, and only they may be acknowledged.
 //!
-//! Start reading at [`Log`]; the bytes on disk are drawn in `FORMAT.md`.
+//! Start reading at [`WriteAheadLog`]; the bytes on disk are drawn in `FORMAT.md`.
 //!
 //! Deliberately absent: threads, clocks and chance (they are passed in), knowledge of what an
 //! event is, replication.

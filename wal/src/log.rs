@@ -136,7 +136,7 @@ impl WriteAheadLog {
         }
     }
 
-    /// Appends one event, `parts` joined. It is visible now, and durable when [`Log::durable`] has
+    /// Appends one event, `parts` joined. It is visible now, and durable when [`WriteAheadLog::durable`] has
     /// passed the position.
     pub fn append(
         &mut self,

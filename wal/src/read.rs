@@ -53,7 +53,7 @@ pub(crate) struct DamageReport {
 
 impl WriteAheadLog {
     /// The stream's first durable event at or after `from` whose checksum holds. One that was damaged
-    /// is passed over, counted in [`crate::Stat::damaged`] and told by [`Log::take_damage`].
+    /// is passed over, counted in [`crate::LogStat::damaged`] and told by [`WriteAheadLog::take_damage`].
     #[must_use]
     pub fn read(&self, stream: StreamId, from: LogPosition) -> Option<LogRecord> {
         let index = &self.ledger.streams.get(&stream.0)?.index;
@@ -99,7 +99,7 @@ impl WriteAheadLog {
         from(mark.low()) - behind - done.sum::<u64>()
     }
 
-    /// Damage that readers met since the last call; the first [`DAMAGE_TOLD_MAX`] of it.
+    /// Damage that readers met since the last call; the first [`DAMAGE_REPORTED_MAX`] of it.
     pub fn take_damage(&self) -> Vec<RecordDamage> {
         self.damages.untold.take()
     }

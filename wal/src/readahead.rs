@@ -17,7 +17,7 @@ pub struct ReadaheadRequest {
 }
 
 impl ReadaheadRequest {
-    /// Where records lie that can be read without the disk once [`PageIn::run`] has returned.
+    /// Where records lie that can be read without the disk once [`ReadaheadRequest::run`] has returned.
     #[must_use]
     pub fn ranges(&self) -> Range<LogPosition> {
         self.ranges.clone()

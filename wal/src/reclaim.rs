@@ -11,7 +11,7 @@ use crate::position::LogPosition;
 use crate::roll::RollPurpose;
 use crate::segment::{Segment, SpareSegment};
 
-/// What one [`Log::reclaim`] set in motion.
+/// What one [`WriteAheadLog::reclaim`] set in motion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReclaimedSpace {
     /// Segments that nobody needs any more; their files go when the next flush is durable.
@@ -38,7 +38,7 @@ pub struct LogStat {
     pub compacted_bytes: u64,
     /// Records that could not be read because the disk had changed them.
     pub damaged: u64,
-    /// Segments whose file was cut short, or cannot be read ([`Log::look_at_files`]).
+    /// Segments whose file was cut short, or cannot be read ([`WriteAheadLog::check_files`]).
     pub broken: usize,
     pub streams: BTreeMap<Box<str>, StreamStat>,
 }
@@ -53,7 +53,7 @@ pub struct StreamStat {
 impl WriteAheadLog {
     /// Drops segments in which no stream's (durable) bookmarks need anything; streams without
     /// a bookmark keep nothing. Their files go when the drop itself is durable. When too much of
-    /// what is left is dead, begins to move live records ([`Log::is_moving`]).
+    /// what is left is dead, begins to move live records ([`WriteAheadLog::is_compacting`]).
     pub fn reclaim(&mut self) -> ReclaimedSpace {
         let mut live = self.live_bytes();
         let mut dead = self.dead_of(&live);

@@ -38,7 +38,7 @@ pub(crate) enum RollPurpose {
 
 impl WriteAheadLog {
     /// The slow part of the next roll-over, when it is worth doing ahead: run it on a thread that
-    /// may wait and hand the outcome to [`Log::spare_ready`]. Without it a roll-over does it inline.
+    /// may wait and hand the outcome to [`WriteAheadLog::spare_ready`]. Without it a roll-over does it inline.
     pub fn prepare_spare(&mut self) -> Option<SegmentPreparation> {
         let next = self.used_bytes() + u64::from(self.options.segment_bytes);
         let tail = self.tail();
@@ -54,7 +54,7 @@ impl WriteAheadLog {
         Some(self.prepare(wanted, needed.max(SMALL_SEGMENT_BYTES).min(wanted)))
     }
 
-    /// The outcome of [`PrepareSpare::run`]. A failure is no harm yet: the roll-over tries again. Ahead of it nobody does for
+    /// The outcome of [`SegmentPreparation::run`]. A failure is no harm yet: the roll-over tries again. Ahead of it nobody does for
     /// [`SPACE_RETRY_MS`], or a full disk would cost a thread for each flush.
     pub fn spare_ready(&mut self, outcome: std::io::Result<SpareSegment>) {
         self.spare_out = false;

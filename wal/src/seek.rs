@@ -23,8 +23,8 @@ impl WriteAheadLog {
         moved.unwrap_or(native)
     }
 
-    /// The stream's durable events at or after `from`, in order, as [`Log::read`] gives them one by one;
-    /// [`Position::ORIGIN`] is the beginning. Ends where nothing more is durable.
+    /// The stream's durable events at or after `from`, in order, as [`WriteAheadLog::read`] gives them one by one;
+    /// [`LogPosition::ORIGIN`] is the beginning. Ends where nothing more is durable.
     pub fn read_from(&self, stream: StreamId, from: LogPosition) -> impl Iterator<Item = LogRecord> {
         let mut next = from;
         std::iter::from_fn(move || {

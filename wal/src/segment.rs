@@ -94,7 +94,7 @@ impl SpareSegment {
 }
 
 /// The slow part of a roll-over, to be run on a thread that may wait. Hand the result to
-/// [`crate::Log::spare_ready`].
+/// [`crate::WriteAheadLog::spare_ready`].
 #[derive(Debug)]
 pub struct SegmentPreparation {
     pub(crate) folder: PathBuf,

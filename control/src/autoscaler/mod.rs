@@ -1,6 +1,6 @@
 //! The fleet: all instances of all revisions, as many as their demand needs.
 //!
-//! [`Fleet`] is the handle; one task behind it (the future of [`Fleet::new`], run on the control thread)
+//! [`Autoscaler`] is the handle; one task behind it (the future of [`Autoscaler::new`], run on the control thread)
 //! owns everything, so there is no lock to hold wrongly. How many is arithmetic ([`decide`]); what one
 //! revision's instances are doing is a `crew::Crew`; the task in `manager` carries it out.
 //! Deliberately absent: what a Revision is (controllers), and how an instance runs (runtime).
@@ -182,7 +182,7 @@ impl ScaleStatus {
     };
 }
 
-/// The handle. All calls return at once; what they cause shows in [`Fleet::observe`].
+/// The handle. All calls return at once; what they cause shows in [`Autoscaler::status`].
 #[derive(Clone)]
 pub struct Autoscaler {
     /// Senders are the controllers and the signal queue, which are bounded by the objects there are and by
@@ -218,7 +218,7 @@ struct AutoscalerSnapshot {
 }
 
 impl Autoscaler {
-    /// The handle, and the future that does the work. It ends after [`Fleet::shutdown`], or when all handles
+    /// The handle, and the future that does the work. It ends after [`Autoscaler::shutdown`], or when all handles
     /// are dropped. `first_id` starts the instances' ids: they name log files, so a value above all of the
     /// last run's (the Unix time in milliseconds) keeps those apart.
     pub fn new(
@@ -258,7 +258,7 @@ impl Autoscaler {
         self.send(AutoscalerMessage::Unreachable(key.into(), endpoint));
     }
 
-    /// The state of `key`; of one that was never declared, [`State::Pending`] with zeros.
+    /// The state of `key`; of one that was never declared, [`RevisionState::Pending`] with zeros.
     #[must_use]
     pub fn status(&self, key: &str) -> ScaleStatus {
         let known = self.snapshot.revisions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,7 +277,7 @@ impl Autoscaler {
         self.send(AutoscalerMessage::Restart(key.into(), id));
     }
 
-    /// The keys whose [`Fleet::observe`] or [`Fleet::instances`] has changed. Who lags behind misses some and should look at all.
+    /// The keys whose [`Autoscaler::status`] or list of instances has changed. Who lags behind misses some and should look at all.
     #[must_use]
     pub fn changes(&self) -> broadcast::Receiver<Arc<str>> {
         self.snapshot.changes.subscribe()

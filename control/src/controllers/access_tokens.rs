@@ -1,5 +1,5 @@
 //! Tokens for our own deliveries: asked of the API for each account and audience, and renewed long before they
-//! end. The cores hold a [`Pass`] and never hear of accounts.
+//! end. The cores hold a [`AccessToken`] and never hear of accounts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

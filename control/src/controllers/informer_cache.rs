@@ -73,7 +73,7 @@ impl<K: Resource + DeserializeOwned> InformerCache<K> {
         Self { state: Mutex::new(CacheState::new(words, open, packer)), transform: OnceLock::new() }
     }
 
-    /// Objects are also found by these ([`Cache::having`]).
+    /// Objects are also found by these ([`InformerCache::by_index`]).
     #[must_use]
     pub fn with_index(words: IndexFn<K>) -> Self {
         Self::new(Some(words), None)
@@ -229,7 +229,7 @@ impl<K: Resource + Send + Sync> InformerCache<K> {
         self.decode_all(sights)
     }
 
-    /// Opens those of sleepers: where there may be many, [`Cache::opened`] has some at a time.
+    /// Opens those of sleepers: where there may be many, [`InformerCache::get_many`] has some at a time.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K>> {
         let home = self.lock().backing_store.clone();

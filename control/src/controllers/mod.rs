@@ -1,7 +1,7 @@
 //! The controllers: what the objects say is made true, and the objects are told how it went.
 //!
 //! Each kind has a folder: wiring in `mod.rs`, verdicts as values in `reconcile.rs`, children where it has
-//! some. All share one [`World`] and one queue. Level-triggered: a look at an object starts from what is
+//! some. All share one [`ControllerContext`] and one queue. Level-triggered: a look at an object starts from what is
 //! there, so any look may be missed as long as a later one comes. The same code runs over the in-process
 //! client and over a cluster's.
 

@@ -163,7 +163,7 @@ impl WorkQueue {
         }
     }
 
-    /// The next item; the caller gives it back with [`Queue::done`] or [`Queue::failed`].
+    /// The next item; the caller gives it back with [`WorkQueue::done`] or [`WorkQueue::add_rate_limited`].
     pub async fn get(&self) -> WorkItem {
         loop {
             let next_due = {

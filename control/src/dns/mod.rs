@@ -4,7 +4,7 @@
 //! A small name server on an address of loopback that is this appliance's own. It answers for names below
 //! `cluster.local` out of the table that the cores read, leaves all others to the host's name servers, and is what
 //! `/etc/resolv.conf` says in an instance. Routes' names lead to an address of their namespace, whose ports 80
-//! and 443 the instance's control group takes to the gateway (see [`dataplane::group_port`]). Needs port 53, so mostly root.
+//! and 443 the instance's control group takes to the gateway (see [`dataplane::cgroup_ports`]). Needs port 53, so mostly root.
 //! Deliberately absent: caches, and anything that a request waits for.
 
 mod forward;

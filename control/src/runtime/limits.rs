@@ -68,7 +68,7 @@ pub const LOGS_RETAINED_MAX: usize = 5;
 pub const TAIL_LINES_MAX: usize = 10;
 /// Bytes of each quoted line: a message ends up in a condition, which people read in a terminal.
 pub const TAIL_LINE_BYTES_MAX: usize = 300;
-/// Output that the appliance's own log repeats of one container in each [`ECHO_PERIOD`]: some three hundred short lines, far
+/// Output that the appliance's own log repeats of one container in each [`OUTPUT_LIMIT_PERIOD`]: some three hundred short lines, far
 /// more than people read, and far less than would keep the lines of others from being written. The rest is in the
 /// instance's log, and a line says how many are missing.
 pub const OUTPUT_BYTES_PER_PERIOD_MAX: usize = 64 * 1024;

@@ -1,7 +1,7 @@
 //! Where instances run: one started program that answers requests at an address.
 //!
 //! [`Runtime`] is the wall between "how many" (the fleet) and "how". Starting returns at once; what
-//! becomes of an instance is told through its [`Reporter`]: `Ready` and `Unready`, in the end exactly one `Gone`.
+//! becomes of an instance is told through its [`InstanceReporter`]: `Ready` and `Unready`, in the end exactly one `Gone`.
 //! The process runtime is the implementation for programs of this host; see [`ProcessRuntime`].
 //! What it deliberately leaves to others: when to start or stop (fleet), which requests go where (cores).
 
@@ -151,7 +151,7 @@ pub struct ProbeSpec {
     pub check: ProbeCheck,
     /// Before the first attempt.
     pub initial_delay: Duration,
-    /// Between attempts. Zero, for readiness: as fast as possible until it passed; then see [`Probe::later`].
+    /// Between attempts. Zero, for readiness: as fast as possible until it passed; then see [`ProbeSpec::periodic`].
     pub period: Duration,
     /// Of one attempt.
     pub timeout: Duration,
@@ -248,7 +248,7 @@ fn host_name(pod: &str) -> &str {
     pod[..pod.floor_char_boundary(limits::HOST_NAME_BYTES_MAX)].trim_end_matches(['-', '.'])
 }
 
-/// One started instance, to be told what to do. Dropping it is the same as [`Instance::stop`].
+/// One started instance, to be told what to do. Dropping it is the same as [`InstanceHandle::stop`].
 pub trait InstanceHandle: Send {
     /// Asks it to end and, after the grace period, ends it. `Gone` follows.
     fn stop(&self);

@@ -67,7 +67,7 @@ impl InstanceVolume {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeFile {
-    /// Below the volume's folder; never leads out of it (see [`is_inside`]).
+    /// Below the volume's folder; never leads out of it (see [`is_contained_path`]).
     pub path: String,
     pub bytes: Vec<u8>,
     /// Permission bits.

@@ -17,7 +17,7 @@ pub const HISTORY_EVENTS_MAX: usize = 10_000;
 /// What those changes hold, in bytes (packed, mostly): a burst of huge objects must not cost the process its memory.
 pub const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How long those changes are kept at least, if they are few ([`HISTORY_OLD_MAX`]); what Kubernetes keeps by default, too. A system
+/// How long those changes are kept at least, if they are few ([`HISTORY_OLD_EVENTS_MAX`]); what Kubernetes keeps by default, too. A system
 /// where nothing happens holds no old versions, and a watch or a list that wants to go on from before that begins again.
 pub const HISTORY_AGE_MIN: Duration = Duration::from_secs(300);
 

@@ -13,7 +13,7 @@ use super::uid_index::{WarmUidEntries, WarmUidIndex, uid};
 use super::{ObjectKey, StoredObject};
 use crate::worker_threads;
 
-/// The state as of [`Memory::revision`], with the changes that led there.
+/// The state as of [`MemoryIndex::revision`], with the changes that led there.
 #[derive(Debug)]
 pub struct MemoryIndex {
     revision: u64,
@@ -212,7 +212,7 @@ impl MemoryIndex {
         Ok((found, self.revision.max(revision)))
     }
 
-    /// Deletions after `revision`, which a [`super::Reader`] has reached, oldest first; however long they are ago.
+    /// Deletions after `revision`, which a [`super::ChangeReader`] has reached, oldest first; however long they are ago.
     #[must_use]
     pub fn tombstones(
         &self,

@@ -5,7 +5,7 @@
 //! and only then changes memory, wakes the watchers and answers. A reader never touches the disk,
 //! and nobody ever sees an object that a crash could take back.
 //!
-//! What nobody writes is folded ([`fold_settled`]): neighbours become one block, which a reader opens for as long as it looks.
+//! What nobody writes is folded ([`run_compaction`]): neighbours become one block, which a reader opens for as long as it looks.
 
 mod block;
 mod cold_objects;

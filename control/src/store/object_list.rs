@@ -30,7 +30,7 @@ pub(super) struct ListScope {
     pub(super) excluded: BTreeSet<ObjectKey>,
 }
 
-/// The objects of a [`Listing`].
+/// The objects of a [`ObjectList`].
 #[derive(Debug, Clone)]
 pub struct ObjectListIter {
     warm: Peekable<vec::IntoIter<Arc<StoredObject>>>,

@@ -4,7 +4,7 @@
 //! `bind` and `connect`, so that programs with a port written into them run beside each other in the host's network, with
 //! all that they reach there, and without the bridge, address translation and routes that a network namespace would need
 //! for that. They cost nothing but at those two calls, and go with the group. Needs a group of cgroup v2 and the
-//! capabilities BPF and `NET_ADMIN`; without them [`GroupPort::attach`] says so and changes nothing.
+//! capabilities BPF and `NET_ADMIN`; without them [`CgroupPortPrograms::attach`] says so and changes nothing.
 
 use std::io;
 use std::net::Ipv4Addr;

@@ -26,7 +26,7 @@ enum ChunkStorage {
 }
 
 impl Chunk {
-    /// No bytes. From [`recv`](crate::Stream::recv) it means that the peer has finished.
+    /// No bytes. From [`recv`](crate::RingStream::recv) it means that the peer has finished.
     #[must_use]
     pub const fn empty() -> Self {
         Self(ChunkStorage::Bytes(Bytes::new()))

@@ -3,9 +3,9 @@
 //! Everything here belongs to one thread. A future asks for an operation and may be dropped at any
 //! time; the operation and its buffers belong to the ring's slab and stay there until the kernel has
 //! said its last word about them. So a dropped future never frees memory that is still written to,
-//! and bytes that had arrived wait for the next [`Stream::recv`].
+//! and bytes that had arrived wait for the next [`RingStream::recv`].
 //!
-//! [`group_port`], [`code`] and [`heap`] stand beside the loop: the kernel does it all.
+//! [`cgroup_ports`], [`code_pages`] and [`allocator`] stand beside the loop: the kernel does it all.
 //!
 //! Read `ring` first (the handle and the turn of the loop), then `slab` (who owns what), then
 //! `driver` (what a kernel must be able to do). `kernel` and [`sim`] are the two drivers.

@@ -13,7 +13,7 @@ use crate::ring::{OpTicket, Ring, RingState};
 use crate::slab::{MultishotPoll, QueuedCompletion};
 use crate::stream::{RingStream, checked};
 
-/// Takes connections in. Dropping it stops that too; [`Listener::close`] says when it has.
+/// Takes connections in. Dropping it stops that too; [`RingListener::close`] says when it has.
 pub struct RingListener {
     core: Rc<RingState>,
     socket: Rc<SharedSocket>,

@@ -166,7 +166,7 @@ impl Ring {
         WakeHandle(Arc::clone(&self.core.doorbell))
     }
 
-    /// Resolves once after each burst of [`Remote::wake`], for one of those who wait.
+    /// Resolves once after each burst of [`WakeHandle::wake`], for one of those who wait.
     pub async fn woken(&self) {
         poll_fn(|cx| {
             if self.core.doorbell.take_call() {

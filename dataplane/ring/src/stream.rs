@@ -80,7 +80,7 @@ impl RingStream {
         Ok(Self::new(core, socket))
     }
 
-    /// Whether it has a descriptor that is kept for files, see [`crate::Options::sockets_max`].
+    /// Whether it has a descriptor that is kept for files, see [`crate::RingOptions::sockets_max`].
     #[must_use]
     pub fn is_beyond_limit(&self) -> bool {
         self.socket.handle.0 >= self.core.options.sockets_max

@@ -1,7 +1,7 @@
 //! Who may send to a stream, and what our own deliveries show to somebody who asks the same.
 //!
-//! A stream with an [`Admission`] wants a bearer token on each request. What a token is and who signed it is the
-//! business of whoever implements [`Papers`]; a core remembers what it has seen, so that a warm sender costs one
+//! A stream with an [`StreamAdmission`] wants a bearer token on each request. What a token is and who signed it is the
+//! business of whoever implements [`TokenVerifier`]; a core remembers what it has seen, so that a warm sender costs one
 //! look-up. Deliberately absent: accounts, policies, and revocation before a token ends.
 
 use std::cell::RefCell;

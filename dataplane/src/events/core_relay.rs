@@ -45,7 +45,7 @@ pub enum CoreMessage {
     DeadLetter(Box<ForwardedDeadLetter>),
 }
 
-/// See [`Parcel::Letter`].
+/// See [`CoreMessage::DeadLetter`].
 #[derive(Debug)]
 pub struct ForwardedDeadLetter {
     pub target: DeliveryTarget,

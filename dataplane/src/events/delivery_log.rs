@@ -1,7 +1,7 @@
 //! The flight recorder: what became of each delivery, as records of the log itself.
 //!
 //! Notes gather in a page and are appended to a stream of their own when the page is full or
-//! [`JOURNAL_EVERY`] old, or bookmarks are written by themselves: nobody waits for them, they ride on flushes that come anyway, and a
+//! [`DELIVERY_LOG_INTERVAL`] old, or bookmarks are written by themselves: nobody waits for them, they ride on flushes that come anyway, and a
 //! kill takes the last page. That an event was given up is nowhere else, so a page that says so is in the log no later than the
 //! bookmark that calls the event done. No subscriber reads the stream, so it holds no segment: history reaches back as far as
 //! the log's files do.
@@ -50,7 +50,7 @@ pub enum DeliveryOutcome {
     /// Retention dropped what the subscriber had not read yet before this position: one note for all of it.
     Expired = 6,
     /// Its subscriber or the whole stream was deleted, and with it what it had not got until then: one note for all of
-    /// it, by a name for [`who_left`], since the table knows neither any more.
+    /// it, by a name for [`abandoned_subscriber`], since the table knows neither any more.
     Abandoned = 7,
 }
 
@@ -92,11 +92,11 @@ impl DeliveryOutcome {
 pub struct DeliveryLogEntry<'a> {
     pub what: DeliveryOutcome,
     pub subscriber: &'a str,
-    /// The event, by its place in this log; of [`What::Expired`], the first one that was kept; of
-    /// [`What::LeftBehind`], the first one that was not for it any more (0 in notes of earlier versions).
+    /// The event, by its place in this log; of [`DeliveryOutcome::Expired`], the first one that was kept; of
+    /// [`DeliveryOutcome::Abandoned`], the first one that was not for it any more (0 in notes of earlier versions).
     pub position: LogPosition,
     pub at_ms: u64,
-    /// Below 100 there was no answer, and [`super::delivery::PostError::told`] says why; 0 also where nothing was asked.
+    /// Below 100 there was no answer, and [`super::delivery::PostError::reason`] says why; 0 also where nothing was asked.
     pub status: u16,
     /// From 0.
     pub attempt: u16,
@@ -123,7 +123,7 @@ pub(super) fn abandoned_name(stream: &str, subscriber: &str) -> String {
     format!("{stream} {subscriber}")
 }
 
-/// Stream and subscriber, by their names in the log, of a note of [`What::LeftBehind`].
+/// Stream and subscriber, by their names in the log, of a note of [`DeliveryOutcome::Abandoned`].
 #[must_use]
 pub fn abandoned_subscriber(name: &str) -> Option<(&str, &str)> {
     name.split_once(' ')

@@ -134,7 +134,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         }
     }
 
-    /// Gives the logs to another process, after [`Events::drain`].
+    /// Gives the logs to another process, after [`BrokerEngine::drain`].
     pub async fn release(&self) {
         for LogPipeline { writer: keeper, .. } in &self.logs {
             if let Err(why) = keeper.release().await {

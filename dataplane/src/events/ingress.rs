@@ -1,6 +1,6 @@
 //! The door: which requests are events for a stream, and what the others are told.
 //!
-//! Values in, values out; [`super::house`] appends what passes. A loop through a broker is cut by
+//! Values in, values out; [`super::engine`] appends what passes. A loop through a broker is cut by
 //! counting hops (`knativebrokerttl`, EV-RTE-13, X-BRK-04): an event may say how many it may still
 //! make, else [`HOPS_MAX`]; each entry takes one, and at none the event is refused. What we send to a stream of our own
 //! says it in a header ([`HOPS_HEADER`]): beside the event, so that it is the same in both modes and no subscriber of a
@@ -31,7 +31,7 @@ pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
 /// The header that carries them from one of our streams to another, channels too.
 pub const HOPS_HEADER: &str = "Sluicegate-Hops-Left";
 
-/// The header by which a stream knows what another one of this process sends on: [`Table::inside_key`].
+/// The header by which a stream knows what another one of this process sends on: [`RoutingTable::internal_key`].
 pub const INTERNAL_HEADER: &str = "Sluicegate-Inside";
 
 /// The header with the namespace of whose subscription an event is (X-DLV-10).

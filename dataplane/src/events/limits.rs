@@ -48,7 +48,7 @@ pub const UNFINISHED_MAX: usize = 1000;
 /// from each core even so. Long enough that one which is slow only because it is sent twice as much at a time still counts.
 pub const QUICK_ANSWER_MAX: Duration = Duration::from_millis(8);
 
-/// Done ranges from which on a bookmark is long: it is written at most every [`BOOKMARK_EVERY`], and not
+/// Done ranges from which on a bookmark is long: it is written at most every [`CURSOR_INTERVAL`], and not
 /// with each flush, which would cost more than the events.
 pub const CURSOR_LONG_RANGES: usize = 32;
 

@@ -1,7 +1,7 @@
 //! Owns a log on the ring: takes appends from many tasks, makes them durable, tells who waits.
 //!
 //! One write is out at a time, and whatever is appended meanwhile is the next one; it leaves when the core has nothing else to do,
-//! or [`GATHER_MAX`] later. Bookmarks ride along; alone they wait [`BOOKMARK_EVERY`], because all they save is
+//! or [`GATHER_MAX`] later. Bookmarks ride along; alone they wait [`CURSOR_INTERVAL`], because all they save is
 //! duplicates after a crash.
 
 use std::cell::{Cell, Ref, RefCell};
@@ -179,7 +179,7 @@ impl LogWriter {
         self.work.ring();
     }
 
-    /// Takes records that become durable together. Wait for the range's end with [`Keeper::durable`].
+    /// Takes records that become durable together. Wait for the range's end with [`LogWriter::durable`].
     pub fn append(
         &self,
         feed: &Rc<StreamFeed>,

@@ -113,7 +113,7 @@ pub struct EventRecord {
     bytes: Bytes,
     pub mode: ContentMode,
     pub hops_left: u8,
-    /// Whether it is for one subscriber only, [`Record::addressee`].
+    /// Whether it is for one subscriber only, [`EventRecord::addressee`].
     pub is_addressed: bool,
     data_code: u8,
     attributes: Range<usize>,
@@ -218,7 +218,7 @@ impl EventRecord {
         std::str::from_utf8(self.attribute_bytes(name)?).ok()
     }
 
-    /// The same for who compares only: UTF-8, as [`Record::decode`] has seen.
+    /// The same for who compares only: UTF-8, as [`EventRecord::decode`] has seen.
     #[must_use]
     pub fn attribute_bytes(&self, name: &str) -> Option<&[u8]> {
         if let Some(ms) = self.arrived_ms.filter(|_| name == ARRIVAL_ATTRIBUTE) {

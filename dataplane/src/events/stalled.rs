@@ -1,7 +1,7 @@
 //! Events at which a core stopped.
 //!
-//! Whatever evaluates a filter or makes a request of an event says so beforehand ([`Activity`]). A watchdog that finds the
-//! core standing still writes that down beside the log ([`write`]), and takes it back when the core goes on. So what
+//! Whatever evaluates a filter or makes a request of an event says so beforehand ([`CoreActivity`]). A watchdog that finds the
+//! core standing still writes that down beside the log ([`write`](fn@write)), and takes it back when the core goes on. So what
 //! the next start finds there ([`read`]) is what the process was ended over, and it is not tried again: the event is
 //! set aside for that subscriber, and all others go on.
 
@@ -54,7 +54,7 @@ pub struct CoreActivity {
     pub phase: Phase,
     /// Which of the core's logs, in their order.
     pub log: usize,
-    /// Of a [`crate::table::Stream`]; 0: none.
+    /// Of a [`crate::table::EventStream`]; 0: none.
     pub stream: usize,
     /// Of a [`crate::table::Subscriber`]; 0: all of the stream.
     pub subscriber: usize,

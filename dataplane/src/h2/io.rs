@@ -39,7 +39,7 @@ pub struct Http2Io {
     stall_max: Option<Duration>,
 }
 
-/// What a connection's owner wants to know while h2 holds the [`Io`].
+/// What a connection's owner wants to know while h2 holds the [`Http2Io`].
 #[derive(Debug, Default)]
 pub struct IoState {
     pub received: Cell<u64>,

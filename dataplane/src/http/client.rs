@@ -32,7 +32,7 @@ pub struct UpstreamAddress<'a> {
     pub key: PoolKey,
     /// It speaks TLS, and has to be believed by this.
     pub tls: Option<&'a TlsClientConfig>,
-    /// The target policy is not asked: see [`crate::table::Endpoint::unrestricted`].
+    /// The target policy is not asked: see [`crate::table::InstanceStart::unrestricted`].
     pub unrestricted: bool,
 }
 
@@ -136,7 +136,7 @@ impl UpstreamClient {
     ///
     /// The request is sent once, whatever becomes of it: a kept connection that ends after it was written may have been
     /// closing anyway, or its peer may have acted on the request and fallen over, and nobody here can tell the two apart (RFC
-    /// 9110, 9.2.2). Of a peer that closes idle connections politely, [`Pool::take`] leaves out those whose end was heard by now; one
+    /// 9110, 9.2.2). Of a peer that closes idle connections politely, [`ConnectionPool::take`] leaves out those whose end was heard by now; one
     /// whose end is still on its way costs an attempt. That is rare, because we are the first to close (`pool_idle_max`).
     pub async fn exchange(
         &self,

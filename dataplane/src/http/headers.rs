@@ -2,7 +2,7 @@
 //!
 //! Removed on the way to an instance: what belongs to one hop (`Connection` and every field it names,
 //! `Keep-Alive`, `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`), `K-Network-Hash` and what else only a platform
-//! tells ([`Name::Platform`]), everything under `Sluicegate-`, and what the route sets itself. Added: the route's [`Edits`], `Forwarded`,
+//! tells ([`super::codec::FieldName::Platform`]), everything under `Sluicegate-`, and what the route sets itself. Added: the route's [`HeaderEdits`], `Forwarded`,
 //! `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All else, `Host` first, goes through unchanged and in
 //! its order (RT-HDR-01).
 

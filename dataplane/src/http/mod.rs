@@ -2,7 +2,7 @@
 //!
 //! [`codec`] decides what bytes mean, strictly: a message that two parsers could read differently is
 //! refused, because every request here passes at least two of them. [`headers`] writes the heads
-//! that leave, `lines` the fields that go on as they came. [`wire`] is a socket's two directions, [`relay`] carries a body from one to another. [`client`] and [`pool`]
+//! that leave, `lines` the fields that go on as they came. [`buffers`] is a socket's two directions, [`relay`] carries a body from one to another. [`client`] and [`pool`]
 //! are connections to instances, [`server`] serves small whole messages (events). [`websocket`] is what a tunnel has to know.
 //! [`date`] has the time for answers. [`trace`] puts spans of our own between a client's and an instance's.
 

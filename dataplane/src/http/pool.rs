@@ -43,7 +43,7 @@ pub enum PoolKey {
     Endpoint(u64),
     /// Somebody outside.
     Address(SocketAddr),
-    /// Somebody outside who is believed by the [`crate::tls::Trust`] of this id, and by no other.
+    /// Somebody outside who is believed by the [`crate::tls::TlsClientConfig`] of this id, and by no other.
     Trusted(SocketAddr, u64),
 }
 

@@ -50,7 +50,7 @@ pub fn step(
     }
 }
 
-/// The part of a chunked piece that follows a [`Step::Send`].
+/// The part of a chunked piece that follows a [`RelayStep::Send`].
 pub fn after_send(chunked: bool, out: &mut BytesMut) {
     if chunked {
         out.put_slice(b"\r\n");

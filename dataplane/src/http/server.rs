@@ -1,6 +1,6 @@
 //! A client's connection: its requests one after the other, and how it ends.
 //!
-//! [`Downstream`] is the part that every server has. [`serve_buffered`] is a whole server for small
+//! [`ClientConnection`] is the part that every server has. [`serve_buffered`] is a whole server for small
 //! messages: it hands over requests with their body and sends answers in one piece.
 
 use std::future::poll_fn;

@@ -72,7 +72,7 @@ pub enum LocalReply {
 }
 
 impl LocalReply {
-    /// The reasons' names in metrics, in the order of [`Refusal::index`].
+    /// The reasons' names in metrics, in the order of [`LocalReply::index`].
     pub const REASONS: [&'static str; 25] = [
         "malformed",
         "head_stalled",

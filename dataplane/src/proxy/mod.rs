@@ -1,8 +1,8 @@
 //! The proxy of one core: from a client's request to an instance's answer.
 //!
 //! `connection` takes a client's requests one after the other; `exchange` carries one of them:
-//! [`pick`] a backend and an instance, or wait for one ([`waiting`], `place`), send, answer, streaming
-//! both ways. Reasons for an answer of our own are in [`refusal`](Refusal).
+//! [`pick`] a backend and an instance, or wait for one ([`pending_queue`], `place`), send, answer, streaming
+//! both ways. Reasons for an answer of our own are in [`refusal`](LocalReply).
 
 mod activity;
 mod cold_start_timing;

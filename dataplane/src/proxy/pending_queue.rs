@@ -5,7 +5,7 @@
 //! its front is ever called: when it finds a place it leaves and the next is called, when it finds
 //! none it keeps its turn. So guests leave in the order in which they came, whether a table brought
 //! new instances or a request gave one place back. Whose turn it is among the fronts of several cores
-//! is known to the backend's [`Line`](crate::line::Line), to which each queue shows its own.
+//! is known to the backend's [`Line`](crate::fair_queue::FairQueue), to which each queue shows its own.
 //!
 //! No I/O and no clock: a guest's own task holds its deadline and leaves.
 
@@ -41,7 +41,7 @@ pub enum QueueRejection {
     Bytes,
 }
 
-/// A guest's right to its seat. It has to be given back with [`WaitingRoom::leave`].
+/// A guest's right to its seat. It has to be given back with [`PendingQueue::remove`].
 #[derive(Debug)]
 pub struct PendingTicket {
     key: Rc<str>,

@@ -257,7 +257,7 @@ impl Index<&str> for HostTable {
     type Output = Arc<Route>;
 
     /// # Panics
-    /// The host has no route. For tests; the data plane asks by [`Hosts::find`].
+    /// The host has no route. For tests; the data plane asks by [`HostTable::get`].
     fn index(&self, host: &str) -> &Arc<Route> {
         match self.get(host) {
             Some(route) => route,

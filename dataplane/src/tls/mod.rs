@@ -1,8 +1,8 @@
 //! TLS, for clients and towards instances: rustls, fed bytes from the ring.
 //!
-//! A [`Door`] turns an accepted connection into a [`TlsStream`]: it waits for the hello, takes its turn
-//! (`turnstile`), and answers by the [`Terms`] that all cores share. Which certificate a name gets is in
-//! the table ([`certificates`]). [`Trust`] says which instance or subscriber is believed. From there on [`Wire`] is all the proxy sees.
+//! A [`TlsAcceptor`] turns an accepted connection into a [`TlsStream`]: it waits for the hello, takes its turn
+//! (`turnstile`), and answers by the [`TlsServerConfig`] that all cores share. Which certificate a name gets is in
+//! the table ([`certificates`]). [`TlsClientConfig`] says which instance or subscriber is believed. From there on [`Transport`] is all the proxy sees.
 //! Deliberately absent: what is said inside (HTTP), and where certificates come from (files, control).
 
 mod acceptor;

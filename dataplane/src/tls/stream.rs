@@ -17,7 +17,7 @@ use rustls::{Connection, HandshakeKind};
 
 use super::limits::BATCH_BYTES_MAX;
 
-/// One TLS connection. As with [`Stream`], a recv may run beside a send; both belong to one task.
+/// One TLS connection. As with [`RingStream`], a recv may run beside a send; both belong to one task.
 pub struct TlsStream {
     stream: Rc<RingStream>,
     session: RefCell<Connection>,
@@ -129,7 +129,7 @@ impl TlsStream {
         self.session.borrow().alpn_protocol().map(<[u8]>::to_vec)
     }
 
-    /// Whether a connection that should be idle is, as [`Stream::ready`] says it. What the protocol says for
+    /// Whether a connection that should be idle is, as [`RingStream::ready`] says it. What the protocol says for
     /// itself (tickets, key updates) is heard and is no data.
     #[must_use]
     pub fn ready(&self) -> IdleReadiness {
@@ -152,12 +152,12 @@ impl TlsStream {
         }
     }
 
-    /// As [`Stream::hung_up`]: who has finished his side of the connection says nothing more in the session either.
+    /// As [`RingStream::hung_up`]: who has finished his side of the connection says nothing more in the session either.
     pub async fn hung_up(&self) -> io::Result<()> {
         self.stream.hung_up().await
     }
 
-    /// As [`Stream::suspend`].
+    /// As [`RingStream::suspend`].
     pub fn suspend(&self) {
         self.stream.suspend();
     }

@@ -75,7 +75,7 @@ impl Transport {
         }
     }
 
-    /// Hands over the last bytes of a message, if it need not be waited for that they leave; see [`Stream::post`].
+    /// Hands over the last bytes of a message, if it need not be waited for that they leave; see [`RingStream::send_detached`].
     pub fn send_detached(&self, bytes: Chunk) -> Result<(), Chunk> {
         match self {
             Self::Plain(stream) => stream.send_detached(bytes),

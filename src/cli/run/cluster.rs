@@ -1,7 +1,7 @@
 //! The client of a cluster's API (`--kubeconfig`): bounded in how long it waits for a silent server, and in how often it
 //! comes back to one that cuts its answers.
 //!
-//! A watch ends after [`control::controllers::cache::WATCH_SECONDS`] and starts where it ended, so a healthy connection is never
+//! A watch ends after [`control::controllers::informer_cache::WATCH_SECONDS`] and starts where it ended, so a healthy connection is never
 //! silent for [`READ_SILENCE_MAX`]. One that is, because its other end is gone or a proxy between stopped forwarding, is
 //! closed, and the watch goes on by a new one. A watch that ended too soon, and a list that was cut, delay the next attempt,
 //! whatever they brought: a proxy that cuts every answer in half brings a little each time.

@@ -61,7 +61,7 @@ impl HttpCall {
         }
     }
 
-    /// As [`Call::send`], for callers that live with a peer that goes away.
+    /// As [`HttpCall::send`], for callers that live with a peer that goes away.
     pub fn try_send(&self, to: SocketAddr) -> io::Result<HttpResponse> {
         HttpConnection::try_open(to)?.try_call(self)
     }

@@ -32,7 +32,7 @@ pub fn backend(api: KitApi, name: &str, port: &str, addresses: &[SocketAddr]) {
     }));
 }
 
-/// POST of a core Service, which [`Api`] takes for a Knative one.
+/// POST of a core Service, which [`KitApi`] takes for a Knative one.
 pub fn core_service(api: KitApi, object: &Value) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/services");
     let response = HttpCall::post(&path).json(object).send(api.address());

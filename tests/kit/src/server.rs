@@ -1,4 +1,4 @@
-//! An HTTP/1.1 server on a monoio loop of its own thread: what [`crate::Upstream`] and
+//! An HTTP/1.1 server on a monoio loop of its own thread: what [`crate::TestUpstream`] and
 //! [`crate::EventSink`] are made of.
 //!
 //! Shutting down takes care, because monoio frees buffers under operations that are still in flight

@@ -1,7 +1,7 @@
 //! EventTypes of what comes in and of what subscribers answer (`eventtype-auto-create` in ConfigMap
 //! `config-features`, X-FEA-06).
 //!
-//! The cores note each new type once ([`dataplane::events::types`]); here they are fetched now and then, so
+//! The cores note each new type once ([`dataplane::events::event_types`]); here they are fetched now and then, so
 //! that no event waits for an object.
 
 use std::sync::Arc;

@@ -61,7 +61,7 @@ pub fn validate_reference(reference: &KReference, at: &str, problems: &mut Field
     }
 }
 
-/// A reference that may leave the version open (X-FEA-01). Whether it really may, [`allowed_reference`] says.
+/// A reference that may leave the version open (X-FEA-01). Whether it really may, [`check_reference_features`] says.
 pub fn validate_group_reference(reference: &KReference, at: &str, problems: &mut FieldErrors) {
     for (field, value) in [("name", &reference.name), ("kind", &reference.kind)] {
         if value.is_empty() {

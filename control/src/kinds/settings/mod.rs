@@ -1,9 +1,9 @@
 //! The operator's ConfigMaps: one typed struct each, read whenever something changes, refused with the
 //! key named when a value makes no sense.
 //!
-//! [`Settings`] is all of them as of one moment. Admission gets them with the [`Requester`](crate::kind_registry::Requester),
+//! [`Settings`] is all of them as of one moment. Admission gets them with the [`Requester`](crate::kind_registry::RequestContext),
 //! controllers from their world; a change takes effect at the next look, without a restart. A new map is a
-//! type that implements [`Setting`] and a line in [`Settings`].
+//! type that implements [`ConfigMapSetting`] and a line in [`Settings`].
 
 mod config_map_reader;
 mod defaults;

@@ -2,7 +2,7 @@
 //!
 //! What a sleeping Service leaves is a hundred small pieces among ten thousand that its making needed and that are gone. The C library takes
 //! the best fitting hole wherever it is, so that a page in two has a piece that stays: a thousand sleepers with 7 MB of their own held
-//! 26 MB of pages. So who makes what stays says so ([`stays`]), and such pieces stand beside each other.
+//! 26 MB of pages. So who makes what stays says so ([`long_lived`]), and such pieces stand beside each other.
 
 mod arena;
 mod mapping;
@@ -46,7 +46,7 @@ pub struct LongLivedScope {
 }
 
 /// What this thread allocates from here on stays for long, in small pieces, until the answer is dropped. Costs what one addition does. What
-/// is said wrongly costs nothing but room on the shelf. Where [`Heap`] is not the allocator it does nothing.
+/// is said wrongly costs nothing but room on the shelf. Where [`ArenaAllocator`] is not the allocator it does nothing.
 pub fn long_lived() -> LongLivedScope {
     STAYING.set(STAYING.get() + 1);
     LongLivedScope { here: PhantomData }
@@ -136,7 +136,7 @@ pub struct CachedChunks {
     _pieces: Vec<Vec<u8>>,
 }
 
-/// Takes out what this thread's cache holds, for [`let_go`]. After a burst its four hundred pieces lie where the burst has left them,
+/// Takes out what this thread's cache holds, for [`release_pages`]. After a burst its four hundred pieces lie where the burst has left them,
 /// each on a page of its own with nothing beside it: 1.7 MB of a thousand sleepers. Takes some 20 µs.
 pub fn cached() -> CachedChunks {
     let sizes = (CACHED_MIN..=CACHED_MAX).step_by(CACHED_STEP);
@@ -145,7 +145,7 @@ pub fn cached() -> CachedChunks {
     }
 }
 
-/// What this thread's cache holds may join its neighbours, for the next [`let_go`] of whoever.
+/// What this thread's cache holds may join its neighbours, for the next [`release_pages`] of whoever.
 pub fn give_cache_back() {
     give_back(vec![cached()]);
 }

@@ -1,7 +1,7 @@
 //! Binary mode: attributes are `ce-` headers, `datacontenttype` is Content-Type, the body is the data.
 //!
 //! The HTTP binding percent-encodes what a header cannot carry, and many SDKs (npm's, PyPI's 1.x) do not. Both kinds of
-//! senders mean what [`text::header_value`] and [`text::uri_header_value`] make of it.
+//! senders mean what `text::header_value` and `text::uri_header_value` make of it.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! A CloudEvent as it stands in a request: a borrowed view, validated at the door.
 //!
 //! [`binary`] reads headers and body, [`structured`] the JSON envelope, alone or in a batch. Both
-//! come out as the same [`Event`]: attributes in canonical string form with the type they came as,
+//! come out as the same [`CloudEvent`]: attributes in canonical string form with the type they came as,
 //! and the data as the bytes that were sent. Versions 1.0 and 0.3 are taken and never converted
 //! (AMB-50).
 

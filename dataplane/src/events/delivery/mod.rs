@@ -1,6 +1,6 @@
 //! Delivery: every subscriber of every stream of one log, each by itself.
 //!
-//! [`Desk::sync`] compares the table with what is running; `pump` is one subscriber's loop,
+//! [`Dispatcher::sync`] compares the table with what is running; `pump` is one subscriber's loop,
 //! `attempt` one request and what its answer leads to, [`retry`] the arithmetic, `place` how far
 //! a subscriber has come.
 

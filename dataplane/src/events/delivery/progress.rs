@@ -45,7 +45,7 @@ impl SubscriberProgress {
         }
     }
 
-    /// The next durable event below `end` that is not done. It is unfinished until [`Place::finish`].
+    /// The next durable event below `end` that is not done. It is unfinished until [`SubscriberProgress::finish`].
     pub fn read(&self, log: &WriteAheadLog, end: LogPosition) -> Option<LogRecord> {
         let progress = &mut *self.progress.borrow_mut();
         loop {
@@ -87,7 +87,7 @@ impl SubscriberProgress {
         }
     }
 
-    /// Damaged events that [`Place::read`] has passed over since the last call.
+    /// Damaged events that [`SubscriberProgress::read`] has passed over since the last call.
     pub fn take_damaged(&self) -> u64 {
         std::mem::take(&mut self.progress.borrow_mut().damaged)
     }
@@ -107,7 +107,7 @@ impl SubscriberProgress {
         events
     }
 
-    /// Where [`Place::read`] looks next.
+    /// Where [`SubscriberProgress::read`] looks next.
     #[must_use]
     pub fn next(&self) -> LogPosition {
         let progress = self.progress.borrow();

@@ -92,7 +92,7 @@ pub(super) fn to_dead_letter_sink(
 #[derive(Debug, Clone, Copy)]
 pub struct RequestOrigin<'a> {
     pub namespace: &'a str,
-    /// [`crate::table::Table::inside_key`]
+    /// [`crate::table::RoutingTable::internal_key`]
     pub internal_key: &'a str,
 }
 

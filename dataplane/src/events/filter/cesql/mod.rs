@@ -1,7 +1,7 @@
 //! CloudEvents SQL: an expression over an event's attributes.
 //!
-//! [`parse`] makes an [`Expression`] once, where a Trigger is admitted and again where it is compiled;
-//! [`Expression::evaluate`] reads the attributes where they stand in the log. The language is total, and
+//! [`parse`] makes an [`CesqlExpression`] once, where a Trigger is admitted and again where it is compiled;
+//! [`CesqlExpression::evaluate`] reads the attributes where they stand in the log. The language is total, and
 //! every evaluation has a budget of [`Steps`]: one that is used up is an error like any other.
 //!
 //! How tightly operators bind, tightest first (the reference grammar's order, which is not SQL's):
