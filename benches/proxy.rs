@@ -55,12 +55,7 @@ fn time_of(count: u64, target: SocketAddr, connections: usize) -> Duration {
 fn load(requests: u64, target: SocketAddr, connections: usize) -> LoadReport {
     let call = HttpCall::get("/status?code=200").host("bench.example.com");
     let report = run(LoadPlan { target, call, connections, requests });
-    assert_eq!(
-        report.statuses.get(&200),
-        Some(&requests),
-        "every request is answered: {:?}",
-        report.statuses
-    );
+    assert_eq!(report.statuses.get(&200), Some(&requests), "every request is answered: {:?}", report.statuses);
     report
 }
 

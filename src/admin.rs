@@ -55,11 +55,7 @@ pub(crate) struct SpanCounters {
 }
 
 /// The listener's routes, behind `protection`.
-pub(crate) fn router(
-    admin: Arc<AdminServer>,
-    scaler: AutoscalerMetrics,
-    protection: CrossOriginProtection,
-) -> Router {
+pub(crate) fn router(admin: Arc<AdminServer>, scaler: AutoscalerMetrics, protection: CrossOriginProtection) -> Router {
     Router::new()
         .route(
             "/metrics",
@@ -75,7 +71,8 @@ pub(crate) fn router(
         .route("/debug/events/dead-letters", get(delivery_log::dead_letters))
         .route("/debug/events/replay", post(delivery_log::replay))
         .fallback(|| async {
-            let there = "there are /metrics, /healthz, /readyz, /debug/connections, /debug/routes and /debug/events/…\n";
+            let there =
+                "there are /metrics, /healthz, /readyz, /debug/connections, /debug/routes and /debug/events/…\n";
             (StatusCode::NOT_FOUND, there)
         })
         .with_state(admin)
@@ -83,11 +80,7 @@ pub(crate) fn router(
 }
 
 /// Answers what a web page may have sent with why not.
-async fn protect(
-    State(protection): State<Arc<CrossOriginProtection>>,
-    request: Request,
-    next: Next,
-) -> Response {
+async fn protect(State(protection): State<Arc<CrossOriginProtection>>, request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     match protection.check(&head) {
         Ok(()) => next.run(Request::from_parts(head, body)).await,
@@ -108,17 +101,11 @@ impl MetricsQuery {
     }
 }
 
-fn show_metrics(
-    admin: &AdminServer,
-    scaler: &AutoscalerMetrics,
-    detail: Detail,
-) -> impl IntoResponse + use<> {
+fn show_metrics(admin: &AdminServer, scaler: &AutoscalerMetrics, detail: Detail) -> impl IntoResponse + use<> {
     const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     match metrics::render(admin, scaler, detail) {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, TEXT)], text),
-        Err(why) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], why.to_string())
-        }
+        Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], why.to_string()),
     }
 }
 

@@ -100,9 +100,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Event(verb) => event::run(&verb),
         Command::Wal(verb) => wal::run(&verb),
         Command::Selftest(args) => selftest::run(&args),
-        Command::Version => {
-            exit_code(tell(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true))
-        }
+        Command::Version => exit_code(tell(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true)),
     }
 }
 
@@ -112,8 +110,7 @@ fn command() -> clap::Command {
 }
 
 fn without_empty_variables(command: clap::Command) -> clap::Command {
-    let is_empty =
-        |arg: &clap::Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|text| text.is_empty());
+    let is_empty = |arg: &clap::Arg| arg.get_env().and_then(std::env::var_os).is_some_and(|text| text.is_empty());
     command
         .mut_args(|arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg })
         .mut_subcommands(without_empty_variables)
@@ -122,9 +119,7 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
 /// Help and version go to stdout; everything else is one line that names what is wrong, and where help is.
 fn refuse(why: &clap::Error) -> ExitCode {
     match why.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            exit_code(tell(&why.to_string()).map(|()| true))
-        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => exit_code(tell(&why.to_string()).map(|()| true)),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             complain!(part "{why}");
             USAGE.into()

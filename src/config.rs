@@ -27,8 +27,8 @@ pub(crate) use multi_value::ManyValues;
 pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use settings::Settings;
 pub(crate) use value::{
-    AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule,
-    QuotaRule, UserRule, Wait, address, whole,
+    AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule, QuotaRule,
+    UserRule, Wait, address, whole,
 };
 
 /// All settings, decided.
@@ -88,9 +88,8 @@ const WORKERS_MAX: usize = 512;
 impl RunConfig {
     /// Joins flags and environment (already in `given`) with the file it may name, and the defaults.
     pub(crate) fn decide(given: Settings) -> Result<Self, String> {
-        let variables = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
-        });
+        let variables = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
         environment::refuse_unknown(variables)?;
         let file = match &given.config {
             Some(path) => file::read(path)?,
@@ -178,9 +177,7 @@ impl RunConfig {
         if let (None, Some(rule)) = (by_tls, self.certificates.first()) {
             return Err(format!("tls-cert: {}: nothing listens for TLS; give --https", rule.host));
         }
-        for (name, paths) in
-            [("manifests", self.manifests.as_slice()), ("kubeconfig", self.kubeconfig.as_slice())]
-        {
+        for (name, paths) in [("manifests", self.manifests.as_slice()), ("kubeconfig", self.kubeconfig.as_slice())] {
             if let Some(path) = paths.iter().find(|path| !path.exists()) {
                 return Err(format!("{name}: {} does not exist", path.display()));
             }
@@ -241,8 +238,7 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 fn either<T>(given: Vec<ManyValues<T>>, file: Vec<ManyValues<T>>) -> Vec<T> {
-    let all =
-        |many: Vec<ManyValues<T>>| many.into_iter().flat_map(|ManyValues(some)| some).collect::<Vec<_>>();
+    let all = |many: Vec<ManyValues<T>>| many.into_iter().flat_map(|ManyValues(some)| some).collect::<Vec<_>>();
     let given = all(given);
     if given.is_empty() { all(file) } else { given }
 }
@@ -284,8 +280,7 @@ mod tests {
     /// APP-07: a small log has small segments, and none is too small for the largest record.
     #[test]
     fn a_small_log_is_divided_and_one_too_small_is_refused() {
-        for (text, segment) in [("64Mi", 8 << 20), ("100Mi", 8 << 20), ("128Mi", 16 << 20), ("1Ti", 64 << 20)]
-        {
+        for (text, segment) in [("64Mi", 8 << 20), ("100Mi", 8 << 20), ("128Mi", 16 << 20), ("1Ti", 64 << 20)] {
             let options = log_options(Some(text.parse().unwrap())).unwrap();
             assert_eq!(options.segment_bytes, segment, "{text}");
         }
@@ -298,8 +293,7 @@ mod tests {
     fn quotas_are_named_by_namespace() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sluicegate.toml");
-        std::fs::write(&path, "event-quota = \"1Gi\"\nnamespace-event-quota = [\"a=1Mi\", \"*=5k\"]\n")
-            .unwrap();
+        std::fs::write(&path, "event-quota = \"1Gi\"\nnamespace-event-quota = [\"a=1Mi\", \"*=5k\"]\n").unwrap();
         let config = RunConfig::decide(Settings { config: Some(path), ..Settings::default() }).unwrap();
         let namespaces = vec![("a".to_owned(), 1 << 20), ("*".to_owned(), 5000)];
         assert_eq!(config.quotas, QuotaConfig { total: 1 << 30, namespaces });

@@ -203,8 +203,7 @@ fn backups_are_made_by_whom_a_kubeconfig_names() {
     }
     // So much that it is still being sent when the answer is there.
     std::fs::write(&file, vec![b'x'; 32 << 20]).unwrap();
-    for (config, why) in [(bob, "nonResourceURLs"), (kubeconfig("guess", &ca, "token: guess"), "or --token")]
-    {
+    for (config, why) in [(bob, "nonResourceURLs"), (kubeconfig("guess", &ca, "token: guess"), "or --token")] {
         let (done, told) = tool("restore", &config);
         assert!(!done && told.contains(why), "{told}");
     }
@@ -239,9 +238,7 @@ fn a_certificate_of_its_own_making_is_enough() {
     let home = TempDir::new().unwrap();
     let tokens = home.path().join("tokens.csv");
     std::fs::write(&tokens, "s3cret,carol,3,\"system:masters\"\n").unwrap();
-    let setup = ApplianceSetup::new(BINARY)
-        .flag("api", "0.0.0.0:0")
-        .flag("api-tokens", &tokens.display().to_string());
+    let setup = ApplianceSetup::new(BINARY).flag("api", "0.0.0.0:0").flag("api-tokens", &tokens.display().to_string());
     let mut appliance = setup.start();
     let folder = setup.data().join("api");
     let ca = std::fs::read_to_string(folder.join("ca.pem")).unwrap();
@@ -258,10 +255,7 @@ fn a_certificate_of_its_own_making_is_enough() {
     let printed = Command::new(BINARY).args(["kubeconfig", "--data"]).arg(setup.data()).output().unwrap();
     let left = std::fs::read_to_string(folder.join("kubeconfig")).unwrap();
     assert_eq!(String::from_utf8_lossy(&printed.stdout), left);
-    assert!(
-        left.contains(&format!("https://127.0.0.1:{port}")) && left.contains("tls-server-name"),
-        "{left}"
-    );
+    assert!(left.contains(&format!("https://127.0.0.1:{port}")) && left.contains("tls-server-name"), "{left}");
     if let Some(said) = kubectl(home.path(), &folder.join("kubeconfig"), "get namespaces -o name") {
         let told = String::from_utf8_lossy(&said.stdout).into_owned();
         assert!(told.contains("namespace/default"), "{told}{}", String::from_utf8_lossy(&said.stderr));
@@ -323,8 +317,7 @@ fn the_unix_socket_is_for_its_owner() {
 /// Files of a certificate that has expired; it is its own authority.
 fn expired(folder: &Path) -> (PathBuf, PathBuf) {
     let mut params = CertificateParams::new(["old.example.com".to_owned()]).unwrap();
-    (params.not_before, params.not_after) =
-        (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2021, 1, 1));
+    (params.not_before, params.not_after) = (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2021, 1, 1));
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
     let (chain, secret) = (folder.join("old.pem"), folder.join("old.key"));

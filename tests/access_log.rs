@@ -51,19 +51,13 @@ fn every_answer_has_its_line() {
     let lines: Vec<Value> = lines(&file, 6).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |path: &str| lines.iter().find(|line| line["path"] == path).unwrap();
     let first = of("/delay?ms=20&q=\"x\"");
-    assert_eq!(
-        (&first["method"], &first["host"], &first["status"]),
-        (&"GET".into(), &HOST.into(), &200.into())
-    );
+    assert_eq!((&first["method"], &first["host"], &first["status"]), (&"GET".into(), &HOST.into(), &200.into()));
     assert_eq!((&first["client"], &first["protocol"]), (&"127.0.0.1".into(), &"HTTP/1.1".into()));
     assert_eq!(first["trace_id"], "0af7651916cd43dd8448eb211c80319c");
     assert_eq!(first["instance"], upstream.address().to_string());
     assert_eq!(first["backend"], format!("static/{HOST}"));
     let number = |line: &Value, name: &str| line[name].as_u64().unwrap();
-    assert!(
-        number(first, "upstream_us") >= 20_000
-            && number(first, "duration_us") >= number(first, "upstream_us")
-    );
+    assert!(number(first, "upstream_us") >= 20_000 && number(first, "duration_us") >= number(first, "upstream_us"));
     assert!(first["time"].as_str().unwrap().ends_with('Z'));
     assert!(number(of("/mirror"), "bytes") > 50_000);
     assert_eq!(of("/mirror")["trace_id"].as_str().unwrap().len(), 32);
@@ -83,10 +77,7 @@ fn the_common_format_is_that_of_others_and_its_file_can_be_rotated() {
     let get = |path: &str| HttpCall::get(path).host(HOST).send(appliance.http());
     get("/before");
     let line = lines(&file, 1).remove(0);
-    assert!(
-        line.starts_with("127.0.0.1 - - [") && line.contains("] \"GET /before HTTP/1.1\" 200 "),
-        "{line}"
-    );
+    assert!(line.starts_with("127.0.0.1 - - [") && line.contains("] \"GET /before HTTP/1.1\" 200 "), "{line}");
     let mut old = HttpConnection::open(appliance.http());
     old.send(format!("GET /old HTTP/1.0\r\nHost: {HOST}\r\n\r\n").as_bytes());
     assert_eq!(old.receive().status, 200);
@@ -107,8 +98,7 @@ fn the_common_format_is_that_of_others_and_its_file_can_be_rotated() {
 
 #[test]
 fn a_file_that_cannot_be_opened_stops_the_start() {
-    let nowhere =
-        ApplianceSetup::new(BIN).flag("access-log", "json").flag("access-log-file", "/nowhere/at/all");
+    let nowhere = ApplianceSetup::new(BIN).flag("access-log", "json").flag("access-log-file", "/nowhere/at/all");
     let refusal = nowhere.refused();
     assert!(refusal.stderr.contains("/nowhere/at/all"), "{refusal}");
     let unused = ApplianceSetup::new(BIN).flag("access-log-file", "a.log").refused();
@@ -136,8 +126,7 @@ fn a_backend_has_a_histogram() {
         let line = format!("sluicegate_backend_answers_total{{{label},class=\"{class}\"}}");
         assert_eq!(value(&line), count, "{class}");
     }
-    let bucket =
-        |le: &str| value(&format!("sluicegate_backend_duration_seconds_bucket{{le=\"{le}\",{label}}}"));
+    let bucket = |le: &str| value(&format!("sluicegate_backend_duration_seconds_bucket{{le=\"{le}\",{label}}}"));
     assert!(bucket("0.025") <= 3.0 && bucket("+Inf") == 4.0);
     assert!(value(&format!("sluicegate_backend_duration_seconds_sum{{{label}}}")) >= 0.03);
 }
@@ -187,9 +176,7 @@ fn requests_of_revisions_have_lines_by_the_operators_template() {
 
     get("/probed", "kube-probe/1.34");
     get("/last", "x");
-    wait::until(PATIENCE, "the last line", || {
-        own().iter().any(|line| line.contains(" /last ")).then_some(())
-    });
+    wait::until(PATIENCE, "the last line", || own().iter().any(|line| line.contains(" /last ")).then_some(()));
     assert!(own().iter().all(|line| !line.contains(" /probed ")));
     assert_eq!(set(template, "true").status, 200);
     wait::until(PATIENCE, "a probe's line", || {

@@ -37,8 +37,7 @@ fn a_revisions_scaler_is_shown_and_kept() {
         .header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
         .send(api.address())
         .json();
-    let columns: Vec<_> =
-        table["columnDefinitions"].as_array().into_iter().flatten().map(|c| &c["name"]).collect();
+    let columns: Vec<_> = table["columnDefinitions"].as_array().into_iter().flatten().map(|c| &c["name"]).collect();
     assert_eq!(columns, ["Name", "DesiredScale", "ActualScale", "Ready", "Reason"]);
 
     api.patch("PodAutoscaler", NAMESPACE, "hello-00001", &json!({ "spec": { "containerConcurrency": 7 } }));
@@ -68,11 +67,7 @@ fn the_mode_says_whether_instances_have_room_for_a_burst() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     let annotated = |object, key: &str, value: &str| {
-        with(
-            object,
-            &format!("/spec/template/metadata/annotations/autoscaling.knative.dev~1{key}"),
-            json!(value),
-        )
+        with(object, &format!("/spec/template/metadata/annotations/autoscaling.knative.dev~1{key}"), json!(value))
     };
     let roomy = annotated(service("roomy", IMAGE, "x"), "target-burst-capacity", "0");
     api.create(&annotated(roomy, "window", "6s"));
@@ -119,9 +114,7 @@ fn the_wanted_replicas_rise_before_the_actual_ones() {
     let http = appliance.http();
     let callers: Vec<_> = (0..3)
         .map(|_| {
-            std::thread::spawn(move || {
-                HttpCall::get("/slow?ms=4000").host("slow.default.localhost").send(http).status
-            })
+            std::thread::spawn(move || HttpCall::get("/slow?ms=4000").host("slow.default.localhost").send(http).status)
         })
         .collect();
     let revision = |wanted: &dyn Fn((i64, i64)) -> bool| {

@@ -53,8 +53,6 @@ fn a_backlog_costs_some_bytes_an_event_and_is_delivered_on_return() {
     assert!(grown <= BYTES_AN_EVENT, "{grown} bytes an event: {before} to {after}");
 
     let _back = EventSink::start_at(away, |_| kit::SinkResponse::status(202));
-    wait::until(PATIENCE, "a good part of it to be delivered", || {
-        (of_it("delivered_total") > 5 * BATCH).then_some(())
-    });
+    wait::until(PATIENCE, "a good part of it to be delivered", || (of_it("delivered_total") > 5 * BATCH).then_some(()));
     assert_eq!(of_it("dropped_total") + of_it("dead_lettered_total"), 0);
 }

@@ -49,8 +49,7 @@ fn a_restore_makes_the_objects_what_they_were() {
     assert!(told.status.success(), "{told:?}");
     let back = api.get("ConfigMap", "default", "kept").unwrap();
     assert_eq!((&back["data"]["color"], &back["metadata"]["uid"]), (&json!("red"), &kept["metadata"]["uid"]));
-    let version =
-        |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+    let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     assert!(version(&back) > version(&newest), "versions never go back");
     assert!(api.get("ConfigMap", "default", "lost").is_some());
     assert!(api.get("ConfigMap", "default", "new").is_none());
@@ -83,8 +82,7 @@ fn children_come_back_with_their_owner() {
     let whole = std::fs::read_to_string(&file).unwrap();
     let mut lines: Vec<String> = whole.lines().map(str::to_owned).collect();
     lines.pop();
-    let children =
-        (0..CHILDREN).map(|number| row("/configmaps", &owned(&format!("child-{number}"), "the-owner")));
+    let children = (0..CHILDREN).map(|number| row("/configmaps", &owned(&format!("child-{number}"), "the-owner")));
     lines.splice(1..1, children);
     lines.push(row("/secrets", &owner));
     lines.push(json!({ "objects": lines.len() - 1 }).to_string());
@@ -95,8 +93,7 @@ fn children_come_back_with_their_owner() {
     // When this one is gone, the collector has looked at all that changed before it.
     api.create(&owned("of-nobody", "nobody"));
     api.wait_gone("ConfigMap", "default", "of-nobody", PATIENCE);
-    let kept =
-        (0..CHILDREN).filter(|number| api.get("ConfigMap", "default", &format!("child-{number}")).is_some());
+    let kept = (0..CHILDREN).filter(|number| api.get("ConfigMap", "default", &format!("child-{number}")).is_some());
     assert_eq!(kept.count(), CHILDREN);
 }
 

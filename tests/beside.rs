@@ -53,19 +53,14 @@ fn a_route_has_a_core_service_by_each_of_its_names() {
         let (labels, annotations) = (&one["metadata"]["labels"], &one["metadata"]["annotations"]);
         assert_eq!((&labels["serving.knative.dev/route"], &labels["team"]), (&json!("hello"), &json!("a")));
         assert_eq!(labels["serving.knative.dev/service"], "hello");
-        assert!(
-            annotations["example.com/note"] == "kept"
-                && annotations["serving.knative.dev/creator"].is_string()
-        );
+        assert!(annotations["example.com/note"] == "kept" && annotations["serving.knative.dev/creator"].is_string());
         let owner = &one["metadata"]["ownerReferences"][0];
         assert_eq!((&owner["kind"], &owner["controller"]), (&json!("Route"), &json!(true)));
     }
 
     let deleted = api.send(HttpCall::new("DELETE", &core_path("hello")));
     assert_eq!(deleted.status, 200, "{deleted}");
-    wait_core(api, "hello", |found| {
-        found.is_some_and(|new| new["metadata"]["uid"] != own["metadata"]["uid"])
-    });
+    wait_core(api, "hello", |found| found.is_some_and(|new| new["metadata"]["uid"] != own["metadata"]["uid"]));
     let untagged = json!({ "spec": { "traffic": [{ "latestRevision": true, "percent": 100 }] } });
     api.patch("Service", NAMESPACE, "hello", &untagged);
     wait_core(api, "blue-hello", |found| found.is_none());
@@ -127,9 +122,7 @@ fn a_revision_has_a_deployment_that_counts_its_instances() {
     api.wait_for("Deployment", NAMESPACE, NAME, std::time::Duration::from_secs(90), |one| counts(one, 0));
     api.delete("Deployment", NAMESPACE, NAME);
     let uid = busy["metadata"]["uid"].clone();
-    api.wait_for("Deployment", NAMESPACE, NAME, PATIENCE, |one| {
-        one["metadata"]["uid"] != uid && counts(one, 0)
-    });
+    api.wait_for("Deployment", NAMESPACE, NAME, PATIENCE, |one| one["metadata"]["uid"] != uid && counts(one, 0));
     api.delete("Service", NAMESPACE, "hello");
     api.wait_gone("Deployment", NAMESPACE, NAME, PATIENCE);
 }

@@ -57,10 +57,7 @@ fn a_broker_takes_its_options_from_its_config_map() {
     api.patch("ConfigMap", NAMESPACE, "options", &data);
     api.wait_ready("Broker", NAMESPACE, "own", PATIENCE);
     let path = "/brokers/default/own";
-    assert_eq!(
-        (answered(&appliance, path, &of_size(3000)), answered(&appliance, path, &of_size(5000))),
-        (202, 413)
-    );
+    assert_eq!((answered(&appliance, path, &of_size(3000)), answered(&appliance, path, &of_size(5000))), (202, 413));
 
     let larger = json!({ "metadata": { "annotations": { "sluicegate.dev/event-bytes-max": "1536Ki" } } });
     api.patch("Broker", NAMESPACE, "own", &larger);
@@ -90,17 +87,12 @@ fn a_broker_takes_its_options_from_its_config_map() {
 #[test]
 fn a_channel_takes_events_of_its_own_size() {
     let appliance = setup().start();
-    let object =
-        with(channel("small"), "/metadata/annotations", json!({ "sluicegate.dev/event-bytes-max": "2Ki" }));
+    let object = with(channel("small"), "/metadata/annotations", json!({ "sluicegate.dev/event-bytes-max": "2Ki" }));
     appliance.api().create(&object);
     appliance.api().wait_ready("Channel", NAMESPACE, "small", PATIENCE);
     let path = "/channels/default/small";
-    assert_eq!(
-        (answered(&appliance, path, &of_size(1000)), answered(&appliance, path, &of_size(3000))),
-        (202, 413)
-    );
-    let drains =
-        with(channel("bad"), "/metadata/annotations", json!({ "sluicegate.dev/on-delete": "drain" }));
+    assert_eq!((answered(&appliance, path, &of_size(1000)), answered(&appliance, path, &of_size(3000))), (202, 413));
+    let drains = with(channel("bad"), "/metadata/annotations", json!({ "sluicegate.dev/on-delete": "drain" }));
     assert_eq!(appliance.api().try_create(&drains).status, 422);
 }
 
@@ -232,8 +224,7 @@ fn event_types_are_made_of_what_comes_in() {
     let found = || -> BTreeSet<[String; 3]> {
         let all = api.list("EventType", NAMESPACE);
         let text = |one: &Value, at| one.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let each =
-            |one: &Value| ["/spec/type", "/spec/source", "/spec/reference/kind"].map(|at| text(one, at));
+        let each = |one: &Value| ["/spec/type", "/spec/source", "/spec/reference/kind"].map(|at| text(one, at));
         all.iter().map(each).collect()
     };
     let wanted: BTreeSet<_> = [
@@ -303,9 +294,8 @@ fn event_types_are_made_of_what_a_subscription_is_answered() {
 #[test]
 fn an_event_type_is_the_same_in_all_versions() {
     let appliance = with_broker(&setup());
-    let at = |version: &str, rest: &str| {
-        format!("/apis/eventing.knative.dev/{version}/namespaces/default/eventtypes{rest}")
-    };
+    let at =
+        |version: &str, rest: &str| format!("/apis/eventing.knative.dev/{version}/namespaces/default/eventtypes{rest}");
     let send = |call: HttpCall| call.send(appliance.api().address());
     let attribute = |name: &str, value: &str| json!({ "name": name, "required": true, "value": value });
     let attributes = json!([
@@ -332,9 +322,8 @@ fn an_event_type_is_the_same_in_all_versions() {
     }
     let listed = send(HttpCall::get(&at("v1beta3", "?labelSelector=by%3Dv1beta2"))).json();
     assert_eq!(listed["items"][0]["spec"]["attributes"], attributes, "{listed:#}");
-    let table = send(
-        HttpCall::get(&at("v1beta3", "/e")).header("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1"),
-    );
+    let table =
+        send(HttpCall::get(&at("v1beta3", "/e")).header("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1"));
     assert_eq!(table.json()["rows"][0]["cells"][1], "t");
     let watched = send(HttpCall::get(&at("v1beta3", "?watch=1&timeoutSeconds=1"))).text();
     assert!(watched.contains("\"attributes\"") && watched.contains("v1beta3"), "{watched}");
@@ -352,18 +341,15 @@ fn an_event_type_is_the_same_in_all_versions() {
         json!({ "attributes": attributes })
     );
     for _ in 0..2 {
-        let apply =
-            HttpCall::new("PATCH", &at("v1beta3", "/applied?fieldManager=kubectl")).body(yaml.as_str());
+        let apply = HttpCall::new("PATCH", &at("v1beta3", "/applied?fieldManager=kubectl")).body(yaml.as_str());
         let applied = send(apply.header("Content-Type", "application/apply-patch+yaml"));
         assert!(matches!(applied.status, 200 | 201), "{applied}");
         assert_eq!(applied.json()["spec"]["attributes"], attributes);
     }
-    let short =
-        json!({ "metadata": { "name": "short" }, "spec": { "attributes": [attribute("type", "t")] } });
+    let short = json!({ "metadata": { "name": "short" }, "spec": { "attributes": [attribute("type", "t")] } });
     let refused = send(HttpCall::post(&at("v1beta3", "")).json(&short));
     assert!(refused.status == 422 && refused.text().contains("spec.attributes"), "{refused}");
-    let definition =
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/eventtypes.eventing.knative.dev";
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/eventtypes.eventing.knative.dev";
     let versions = send(HttpCall::get(definition)).json()["spec"]["versions"].as_array().unwrap().len();
     assert_eq!(versions, 3);
 }
@@ -387,12 +373,8 @@ fn a_missing_cesql_function_is_warned_of() {
     assert!(told["message"].as_str().unwrap().contains("LENGHT"), "{told}");
     post(&appliance, &TestEvent::new("withheld"));
 
-    let patched = api.try_patch(
-        "Trigger",
-        NAMESPACE,
-        "typo",
-        &json!({ "spec": { "filters": filters("LENGTH(type) > 0") } }),
-    );
+    let patched =
+        api.try_patch("Trigger", NAMESPACE, "typo", &json!({ "spec": { "filters": filters("LENGTH(type) > 0") } }));
     assert!(patched.status == 200 && patched.headers.get("warning").is_none(), "{patched}");
     let right = api.wait_ready("Trigger", NAMESPACE, "typo", PATIENCE);
     assert!(condition(&right, "FiltersEvaluable").is_none(), "{right:#}");
@@ -449,11 +431,8 @@ fn deliveries_to_one_place_are_told_apart_by_their_trace() {
         subscribe(appliance.api(), name, &sink.url(), &[only(json!({ "type": "kit.test" }))]);
     }
     post(&appliance, &TestEvent::new("1"));
-    let parents: BTreeSet<_> = sink
-        .wait_for(2, PATIENCE)
-        .iter()
-        .map(|event| event.header("traceparent").unwrap().to_owned())
-        .collect();
+    let parents: BTreeSet<_> =
+        sink.wait_for(2, PATIENCE).iter().map(|event| event.header("traceparent").unwrap().to_owned()).collect();
     assert_eq!(parents.len(), 2);
     let traces: BTreeSet<_> = parents.iter().map(|parent| &parent[..36]).collect();
     assert_eq!(traces.len(), 1, "one trace: {parents:?}");
@@ -465,9 +444,7 @@ fn deliveries_to_one_place_are_told_apart_by_their_trace() {
 fn a_broker_is_made_where_it_is_only_named() {
     let appliance = setup().start();
     let api = appliance.api();
-    let sugar = |data: Value| {
-        api.try_patch("ConfigMap", "knative-eventing", "config-sugar", &json!({ "data": data }))
-    };
+    let sugar = |data: Value| api.try_patch("ConfigMap", "knative-eventing", "config-sugar", &json!({ "data": data }));
     api.create(&trigger("early", "plain", "http://127.0.0.1:1/"));
     assert_eq!(sugar(json!({ "trigger-selector": "Like" })).status, 422);
     let selectors = json!({
@@ -480,8 +457,7 @@ fn a_broker_is_made_where_it_is_only_named() {
     assert_eq!(made["metadata"]["labels"]["eventing.knative.dev/injected"], "true");
     api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
 
-    let namespace =
-        |name: &str| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+    let namespace = |name: &str| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
     api.create(&namespace("without"));
     api.create(&namespace("later"));
     api.create(&with(namespace("team"), "/metadata/labels", labels.clone()));

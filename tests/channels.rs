@@ -8,8 +8,8 @@ use kit::manifest::{NAMESPACE, channel, subscription, with};
 use kit::scene::{SILENCE, accepted, delivery, ids};
 use kit::server::closed_address;
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, KitApi, PATIENCE, ReceivedRequest,
-    SinkResponse, TestEvent, wait,
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, KitApi, PATIENCE, ReceivedRequest, SinkResponse,
+    TestEvent, wait,
 };
 use serde_json::{Value, json};
 
@@ -69,10 +69,7 @@ fn every_subscription_gets_every_event_unaltered() {
         subscribe(appliance.api(), name, &sink.url(), &[]);
     }
     let junk: Vec<u8> = (0..=255).cycle().take(5000).collect();
-    post(
-        &appliance,
-        &TestEvent::new("binary").with("subject", "s").data("application/octet-stream", junk.clone()),
-    );
+    post(&appliance, &TestEvent::new("binary").with("subject", "s").data("application/octet-stream", junk.clone()));
     let odd = TestEvent::new("structured").with("subject", "s").data("text/plain", " { odd ");
     accepted(&odd.structured(CHANNEL), &appliance);
 
@@ -113,8 +110,7 @@ fn a_channel_takes_nothing_but_posted_events() {
 #[test]
 fn a_reply_goes_where_the_subscription_says_with_retries_of_its_own() {
     let (asked, heard) = (replying(), EventSink::start());
-    let stubborn =
-        EventSink::answering(|event| SinkResponse::status(if event.attempt < 3 { 500 } else { 202 }));
+    let stubborn = EventSink::answering(|event| SinkResponse::status(if event.attempt < 3 { 500 } else { 202 }));
     let appliance = appliance();
     let api = appliance.api();
     let replies = make_channel(api, "replies");
@@ -164,8 +160,7 @@ fn a_subscription_with_nothing_but_a_reply_sends_the_events_there() {
     let target = replying();
     let appliance = appliance();
     let subscriber = ("/spec/subscriber", Value::Null);
-    let ready =
-        subscribe(appliance.api(), "only", "http://unused/", &[subscriber, ("/spec/reply", to(&target))]);
+    let ready = subscribe(appliance.api(), "only", "http://unused/", &[subscriber, ("/spec/reply", to(&target))]);
     let physical = &ready["status"]["physicalSubscription"];
     assert_eq!((physical["replyUri"].as_str(), physical.get("subscriberUri")), (Some(&*target.url()), None));
     post(&appliance, &TestEvent::new("1"));
@@ -295,9 +290,7 @@ fn the_channel_of_a_subscription_stays_and_its_subscriber_may_change() {
     api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
     post(&appliance, &TestEvent::new("1"));
     assert_eq!(ids(&new.wait_for(1, PATIENCE)), ["1"]);
-    wait::nothing(SILENCE, "the old subscriber still counts", || {
-        old.received().first().map(ReceivedRequest::id)
-    });
+    wait::nothing(SILENCE, "the old subscriber still counts", || old.received().first().map(ReceivedRequest::id));
 }
 
 /// EV-CH-01, EV-OBJ-23, EV-OBJ-24, EV-OBJ-32, EV-OBJ-55, AMB-37: the status fields that clients read.
@@ -316,10 +309,7 @@ fn channel_and_subscription_show_where_events_go() {
     let uid = &subscribed["metadata"]["uid"];
     let entry = json!({ "uid": uid, "generation": 1, "observedGeneration": 1, "ready": "True" });
     assert_eq!(status["subscribers"], json!([entry]));
-    assert_eq!(
-        (&status["channel"]["kind"], &status["channel"]["name"]),
-        (&json!("InMemoryChannel"), &json!("main"))
-    );
+    assert_eq!((&status["channel"]["kind"], &status["channel"]["name"]), (&json!("InMemoryChannel"), &json!("main")));
     for (object, kinds) in [
         (&shown, ["BackingChannelReady", "Addressable", "DeadLetterSinkResolved", "EventPoliciesReady"]),
         (&subscribed, ["ReferencesResolved", "AddedToChannel", "ChannelReady", "OIDCIdentityCreated"]),

@@ -39,11 +39,7 @@ fn processes() -> Vec<ChaosProcess> {
         .filter_map(|pid| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
             let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-            Some(ChaosProcess {
-                pid,
-                state: words.next()?.chars().next()?,
-                parent: words.next()?.parse().ok()?,
-            })
+            Some(ChaosProcess { pid, state: words.next()?.chars().next()?, parent: words.next()?.parse().ok()? })
         })
         .collect()
 }
@@ -67,12 +63,7 @@ fn carrying(text: &str) -> Vec<u32> {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.windows(text.len()).any(|window| window == text.as_bytes())
     };
-    processes()
-        .iter()
-        .filter(|process| process.state != 'Z')
-        .map(|process| process.pid)
-        .filter(carries)
-        .collect()
+    processes().iter().filter(|process| process.state != 'Z').map(|process| process.pid).filter(carries).collect()
 }
 
 fn kill(pid: u32) {
@@ -160,8 +151,7 @@ fn killed_instances_are_replaced_and_only_their_own_requests_fail() {
     let mut killed = BTreeSet::new();
     for _ in 0..KILLS {
         until_all_run(&appliance);
-        let victim =
-            children(appliance.pid()).into_iter().find(|child| !killed.contains(&child.pid)).unwrap();
+        let victim = children(appliance.pid()).into_iter().find(|child| !killed.contains(&child.pid)).unwrap();
         kill(victim.pid);
         killed.insert(victim.pid);
         wait::until(RECOVERY, "its end", || {
@@ -203,9 +193,7 @@ fn a_killed_appliance_leaves_no_instance_beside_its_successors() {
     appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     for _ in 0..3 {
         until_all_run(&appliance);
-        wait::until(PATIENCE, "program and child of each", || {
-            (carrying(&token).len() == 2 * INSTANCES).then_some(())
-        });
+        wait::until(PATIENCE, "program and child of each", || (carrying(&token).len() == 2 * INSTANCES).then_some(()));
         let old: BTreeSet<_> = carrying(&token).into_iter().collect();
         appliance.restart();
         assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
@@ -226,9 +214,8 @@ fn descriptor_limit(appliance: &Appliance) -> usize {
 
 /// `prlimit` on a running process; `None` if this host has none or does not let us.
 fn limit_descriptors(appliance: &Appliance, soft: usize) -> Option<()> {
-    let done = Command::new("prlimit")
-        .args(["--pid", &appliance.pid().to_string(), &format!("--nofile={soft}:")])
-        .status();
+    let done =
+        Command::new("prlimit").args(["--pid", &appliance.pid().to_string(), &format!("--nofile={soft}:")]).status();
     done.ok().filter(std::process::ExitStatus::success).map(drop)
 }
 

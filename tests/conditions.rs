@@ -65,9 +65,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 
 fn is_word(text: &str) -> bool {
     let rest_fits = |c: char| c.is_ascii_alphanumeric() || "_,:".contains(c);
-    text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text.chars().all(rest_fits)
-        && !text.ends_with([',', ':'])
+    text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(rest_fits) && !text.ends_with([',', ':'])
 }
 
 /// What is wrong with the conditions of one object as it was seen.
@@ -85,34 +83,21 @@ fn complaints(object: &Value) -> Vec<String> {
         };
         check(is_word(kind) && kind.starts_with(|c: char| c.is_ascii_uppercase()), "a CamelCase type");
         check(kinds.insert(kind.to_owned()), "each type once");
-        check(
-            !kind.starts_with("Not") && !kind.contains("Fail") && !kind.contains("Error"),
-            "said positively",
-        );
+        check(!kind.starts_with("Not") && !kind.contains("Fail") && !kind.contains("Error"), "said positively");
         check(["True", "False", "Unknown"].contains(&status), "one of three statuses");
         check(["", "Warning", "Info"].contains(&severity), "one of three severities");
         check(each["lastHeartbeatTime"].is_null(), "no heartbeat");
         let time = &each["lastTransitionTime"];
-        check(
-            time.as_str().is_none_or(|time| time.ends_with('Z') && time.contains('T')),
-            "a time in RFC 3339",
-        );
+        check(time.as_str().is_none_or(|time| time.ends_with('Z') && time.contains('T')), "a time in RFC 3339");
         let reason = text(each, "reason");
         check(reason.is_empty() || is_word(reason), "a reason of one word");
         check(status != "False" || !reason.is_empty(), "False has a reason");
         check(status != "False" || !text(each, "message").is_empty(), "False has a message");
         check(!text(each, "message").ends_with(".."), "one full stop");
-        check(
-            !severity.is_empty() || status != "False" || summary == "False",
-            "a failed part fails the whole",
-        );
-        check(
-            !severity.is_empty() || status != "Unknown" || summary != "True",
-            "an open part keeps the whole open",
-        );
+        check(!severity.is_empty() || status != "False" || summary == "False", "a failed part fails the whole");
+        check(!severity.is_empty() || status != "Unknown" || summary != "True", "an open part keeps the whole open");
     }
-    let parts =
-        conditions.iter().filter(|one| text(one, "severity").is_empty() && text(one, "type") != "Ready");
+    let parts = conditions.iter().filter(|one| text(one, "severity").is_empty() && text(one, "type") != "Ready");
     let mut parts = parts.map(|one| text(one, "status")).peekable();
     if parts.peek().is_some() && parts.all(|status| status == "True") && summary != "True" {
         wrong.push(format!("no part is hidden: {conditions:?}"));

@@ -47,8 +47,7 @@ fn the_document_says_what_the_tests_say() {
 
 #[test]
 fn every_requirement_has_one_row() {
-    let document =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md")).unwrap();
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/conformance.md")).unwrap();
     let rows: Vec<_> = document.lines().filter_map(row_of).collect();
     let ids: BTreeSet<_> = rows.iter().map(|(id, _)| *id).collect();
     assert_eq!((rows.len(), ids.len()), (706, 706));
@@ -170,9 +169,7 @@ fn ids_of_document(document: &str) -> BTreeSet<&str> {
 /// The document with its last column and its counts as the tests have it.
 fn rewrite(document: &str, shown: &ShownRequirement) -> String {
     let mut out = String::new();
-    for section in
-        document.split_inclusive('\n').collect::<Vec<_>>().chunk_by(|_, next| !next.starts_with("## "))
-    {
+    for section in document.split_inclusive('\n').collect::<Vec<_>>().chunk_by(|_, next| !next.starts_with("## ")) {
         let rows: Vec<_> = section.iter().filter_map(|line| row_of(line)).collect();
         let done = rows.iter().filter(|(id, _)| shown.contains_key(*id)).count();
         for line in section {

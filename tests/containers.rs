@@ -50,9 +50,7 @@ fn a_sidecar_runs_beside_the_container_that_serves() {
         let name = metadata["name"].as_str().unwrap_or_default();
         HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log{query}")).send(api.address())
     };
-    for (query, listens_at) in
-        [("?container=helper", Some(aside.port())), ("?container=server", None), ("", None)]
-    {
+    for (query, listens_at) in [("?container=helper", Some(aside.port())), ("?container=server", None), ("", None)] {
         wait::until(PATIENCE, query, || log(query).text().contains("listening on").then_some(()));
         let own = log(query).text().contains(&format!(":{}\n", aside.port()));
         assert_eq!(own, listens_at.is_some(), "{query}: {}", log(query));
@@ -108,10 +106,7 @@ fn init_containers_run_before_the_container_that_serves() {
         pods.into_iter().find(|pod| pod["status"]["containerStatuses"][0]["ready"] == true)
     });
     let setup = &pod["status"]["initContainerStatuses"][0];
-    assert_eq!(
-        (&setup["state"]["terminated"]["reason"], &setup["ready"]),
-        (&json!("Completed"), &json!(true))
-    );
+    assert_eq!((&setup["state"]["terminated"]["reason"], &setup["ready"]), (&json!("Completed"), &json!(true)));
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log?container=setup");
     assert_eq!(HttpCall::get(&path).send(api.address()).text(), "prepared\n");

@@ -38,17 +38,14 @@ fn every_field_is_there() {
         "deadLetterSink": destination("/dead"), "retry": 7, "timeout": "PT9S", "backoffPolicy": "linear",
         "backoffDelay": "PT0.3S", "format": "json",
     });
-    let config =
-        json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "options", "namespace": NAMESPACE });
+    let config = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "options", "namespace": NAMESPACE });
     let template = json!({ "apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel",
                            "spec": { "delivery": { "retry": 1 } } });
     let attributes = json!({ "type": "t", "any": "" });
     let filters = json!([{ "all": [{ "exact": { "type": "t" } }, { "not": { "prefix": { "id": "x" } } }] },
                          { "any": [{ "suffix": { "source": "/" } }, { "cesql": "EXISTS any" }] }]);
     let of = |object: Value, fields: &[(&str, &Value)]| {
-        fields
-            .iter()
-            .fold(object, |object, (at, value)| with(object, &format!("/spec/{at}"), (*value).clone()))
+        fields.iter().fold(object, |object, (at, value)| with(object, &format!("/spec/{at}"), (*value).clone()))
     };
     let to = destination("/in");
     let of_channel = json!({ "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c" });
@@ -77,10 +74,7 @@ fn every_field_is_there() {
     for (plural, fields) in [
         ("brokers.eventing", &["observedGeneration", "conditions", "address", "deadLetterSinkUri"][..]),
         ("triggers.eventing", &["observedGeneration", "conditions", "subscriberUri", "deadLetterSinkUri"]),
-        (
-            "channels.messaging",
-            &["observedGeneration", "conditions", "address", "subscribers", "deadLetterSinkUri"],
-        ),
+        ("channels.messaging", &["observedGeneration", "conditions", "address", "subscribers", "deadLetterSinkUri"]),
         ("subscriptions.messaging", &["observedGeneration", "conditions", "physicalSubscription"]),
     ] {
         let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.knative.dev");
@@ -118,8 +112,7 @@ fn addressable_kinds_have_their_resolver_roles() {
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?labelSelector={}",
         "duck.knative.dev/addressable%3Dtrue"
     ));
-    let kinds: Vec<_> =
-        all["items"].as_array().unwrap().iter().map(|one| one["metadata"]["name"].clone()).collect();
+    let kinds: Vec<_> = all["items"].as_array().unwrap().iter().map(|one| one["metadata"]["name"].clone()).collect();
     assert!(kinds.len() >= 6, "{kinds:?}");
     for kind in kinds {
         let (plural, group) = kind.as_str().unwrap().split_once('.').unwrap();
@@ -170,9 +163,8 @@ fn channels_have_their_manipulator_roles() {
 /// events like all others.
 #[test]
 fn a_subscriber_is_not_asked_before_it_is_sent_an_event() {
-    let sink = EventSink::answering(|event| {
-        SinkResponse::status(if event.request.method == "POST" { 202 } else { 405 })
-    });
+    let sink =
+        EventSink::answering(|event| SinkResponse::status(if event.request.method == "POST" { 202 } else { 405 }));
     let appliance = with_broker(&ApplianceSetup::new(BIN));
     subscribe(appliance.api(), "all", &sink.url(), &[]);
     post(&appliance, &TestEvent::new("1"));
@@ -192,8 +184,7 @@ fn an_event_that_comes_twice_is_delivered_twice() {
     for event in [TestEvent::new("1"), TestEvent::new("1"), TestEvent::new("1").with("source", "/other")] {
         post(&appliance, &event);
     }
-    let mut sources: Vec<_> =
-        sink.wait_for(3, PATIENCE).iter().filter_map(|one| one.attribute("source")).collect();
+    let mut sources: Vec<_> = sink.wait_for(3, PATIENCE).iter().filter_map(|one| one.attribute("source")).collect();
     sources.sort();
     assert_eq!(sources, ["/kit", "/kit", "/other"]);
 }
@@ -267,15 +258,10 @@ fn nothing_vanishes() {
     }
     assert_eq!(metric(&appliance, "sluicegate_stream_accepted_total", BROKER), events);
     let of = |name: &str, what: &str| {
-        metric(
-            &appliance,
-            &format!("sluicegate_subscriber_{what}"),
-            &format!("subscriber=\"default/{name}\""),
-        )
+        metric(&appliance, &format!("sluicegate_subscriber_{what}"), &format!("subscriber=\"default/{name}\""))
     };
     let ends = |name: &str| {
-        ["delivered_total", "filtered_total", "dead_lettered_total", "dropped_total", "pending"]
-            .map(|w| of(name, w))
+        ["delivered_total", "filtered_total", "dead_lettered_total", "dropped_total", "pending"].map(|w| of(name, w))
     };
     let wanted = [
         ("sinkless", [40, 0, 0, 40, 0]),
@@ -311,8 +297,7 @@ fn nothing_vanishes() {
     }
     let told = |name: &str, why: &str| {
         wait::until(PATIENCE, &format!("an Event on {name}"), || {
-            let events =
-                HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/events")).send(api.address()).json();
+            let events = HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/events")).send(api.address()).json();
             let is = |one: &&Value| {
                 one["reason"] == "EventDropped"
                     && one["involvedObject"]["name"] == name
@@ -339,8 +324,7 @@ fn both_doors_answer_hostile_requests_by_the_book() {
         event.with("datacontentencoding", "base64").data("application/octet-stream", "AAEC")
     };
     for path in [BROKER, "/channels/default/main"] {
-        let as_type =
-            |content: &str, body: String| HttpCall::post(path).header("Content-Type", content).body(body);
+        let as_type = |content: &str, body: String| HttpCall::post(path).header("Content-Type", content).body(body);
         let rows: Vec<(HttpCall, u16)> = vec![
             (old().binary(path), 202),
             (TestEvent::new("x").with("specversion", "0.2").binary(path), 400),
@@ -429,8 +413,7 @@ fn events_come_in_over_http2() {
         ];
         let mut statuses = Vec::new();
         for (method, path, headers, body) in rows {
-            let (response, mut stream) =
-                client.begin(request(method, path, headers), body.is_empty()).await.unwrap();
+            let (response, mut stream) = client.begin(request(method, path, headers), body.is_empty()).await.unwrap();
             if !body.is_empty() {
                 // Who is refused half way need not send the rest.
                 let _ = kit::http2::send_all(&mut stream, body.into(), true).await;
@@ -443,8 +426,8 @@ fn events_come_in_over_http2() {
     assert_eq!(statuses, [202, 400, 400, 404, 200, 405, 405, 413, 413]);
     let received = sink.wait_for(EVENTS + 1, PATIENCE);
     assert!(
-        received.iter().all(
-            |one| one.id() == "structured" || one.data().len() == 50 * one.id().parse::<usize>().unwrap()
-        )
+        received
+            .iter()
+            .all(|one| one.id() == "structured" || one.data().len() == 50 * one.id().parse::<usize>().unwrap())
     );
 }

@@ -10,8 +10,7 @@ use kit::manifest::{NAMESPACE, channel, subscription, with};
 use kit::scene::{BROKER, SILENCE, delivery, ids, only, post, subscribe};
 use kit::server::closed_address;
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent,
-    wait,
+    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait,
 };
 use serde_json::{Value, json};
 
@@ -142,12 +141,7 @@ fn an_event_that_fails_twice_is_delivered_the_third_time() {
     for policy in ["linear", "exponential"] {
         let appliance = appliance();
         let (pointer, options) = delivery(3, &dead);
-        subscribe(
-            appliance.api(),
-            "all",
-            &sink.url(),
-            &[(pointer, with(options, "/backoffPolicy", json!(policy)))],
-        );
+        subscribe(appliance.api(), "all", &sink.url(), &[(pointer, with(options, "/backoffPolicy", json!(policy)))]);
         let before = sink.received().len();
         post(&appliance, &TestEvent::new(policy).with("subject", "same").data("text/plain", "data"));
         let attempts = sink.wait_for(before + 3, PATIENCE).split_off(before);
@@ -197,8 +191,7 @@ fn events_for_an_unknown_scheme_are_dead_letters() {
 /// EV-DLV-09: given up without a dead letter sink, and the next one goes its way.
 #[test]
 fn without_a_dead_letter_sink_the_backlog_moves_on() {
-    let sink =
-        EventSink::answering(|event| SinkResponse::status(if event.id() == "bad" { 400 } else { 202 }));
+    let sink = EventSink::answering(|event| SinkResponse::status(if event.id() == "bad" { 400 } else { 202 }));
     let appliance = appliance();
     subscribe(appliance.api(), "all", &sink.url(), &[("/spec/delivery", json!({ "retry": 0 }))]);
     post(&appliance, &TestEvent::new("bad"));
@@ -285,21 +278,14 @@ fn answers_that_are_no_replies_stay_where_they_are() {
     });
     let (replies, dead) = (EventSink::start(), EventSink::start());
     let appliance = appliance();
-    subscribe(
-        appliance.api(),
-        "ask",
-        &sink.url(),
-        &[only(json!({ "type": "question" })), delivery(2, &dead)],
-    );
+    subscribe(appliance.api(), "ask", &sink.url(), &[only(json!({ "type": "question" })), delivery(2, &dead)]);
     subscribe(appliance.api(), "hear", &replies.url(), &[only(json!({ "type": "reply" }))]);
     for id in ["empty", "text", "accepted", "created", "broken"] {
         post(&appliance, &TestEvent::new(id).of_type("question"));
     }
 
     assert_eq!(ids(&dead.wait_for(1, PATIENCE)), ["broken"]);
-    wait::nothing(SILENCE, "something was routed", || {
-        (!replies.received().is_empty()).then(|| replies.received())
-    });
+    wait::nothing(SILENCE, "something was routed", || (!replies.received().is_empty()).then(|| replies.received()));
     let mut asked = ids(&sink.received());
     asked.sort();
     assert_eq!(asked, ["accepted", "broken", "broken", "broken", "created", "empty", "text"]);
@@ -327,10 +313,8 @@ fn an_endless_echo_ends_at_its_hop_limit() {
 /// channel, or as a dead letter. Such loops were once endless.
 #[test]
 fn a_loop_over_addresses_ends_at_its_hop_limit() {
-    let to_broker =
-        json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } });
-    let to_channel =
-        json!({ "ref": { "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c" } });
+    let to_broker = json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } });
+    let to_channel = json!({ "ref": { "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c" } });
     let appliance = appliance();
     let api = appliance.api();
     api.create(&channel("c"));
@@ -353,9 +337,7 @@ fn a_loop_over_addresses_ends_at_its_hop_limit() {
         let received = heard.wait_for(before + times, PATIENCE).split_off(before);
         assert!(received.iter().all(|event| event.id() == kind));
         assert!(received.iter().all(|event| event.header("sluicegate-hops-left").is_none()));
-        wait::nothing(SILENCE, "the loop went on", || {
-            (heard.received().len() > before + times).then_some(())
-        });
+        wait::nothing(SILENCE, "the loop went on", || (heard.received().len() > before + times).then_some(()));
     }
     assert_eq!(seen.received().len(), 5);
 }
@@ -402,8 +384,7 @@ fn a_trigger_that_is_not_ready_gets_events_too() {
     let object = with(kit::manifest::trigger("t", "main", &sink.url()), "/spec/delivery", lost);
     appliance.api().create(&object);
     appliance.api().wait_for("Trigger", "default", "t", PATIENCE, |object| {
-        kit::api::condition(object, "Ready")
-            .is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
+        kit::api::condition(object, "Ready").is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
     });
     post(&appliance, &TestEvent::new("1"));
     assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
@@ -436,8 +417,7 @@ fn a_subscription_that_is_not_ready_gets_events_too() {
     let lost = json!({ "spec": { "delivery": { "deadLetterSink": { "ref": nowhere } } } });
     api.patch("Subscription", "default", "s", &lost);
     api.wait_for("Subscription", "default", "s", PATIENCE, |object| {
-        kit::api::condition(object, "Ready")
-            .is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
+        kit::api::condition(object, "Ready").is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
     });
     let sent = TestEvent::new("1").binary("/channels/default/c").send(appliance.events());
     assert_eq!(sent.status, 202, "{sent}");
@@ -462,8 +442,7 @@ fn a_dead_letter_by_way_of_a_channel_is_the_same_one() {
     post(&appliance, &TestEvent::new("1").with("subject", "s").data("text/plain", "data"));
     let [one, other] = [&outside, &behind].map(|sink| sink.wait_for(1, PATIENCE)[0].clone());
     let told = |letter: &kit::ReceivedRequest| {
-        let names =
-            ["id", "source", "type", "subject", "knativeerrordest", "knativeerrorcode", "knativeerrordata"];
+        let names = ["id", "source", "type", "subject", "knativeerrordest", "knativeerrorcode", "knativeerrordata"];
         (names.map(|name| letter.attribute(name)), letter.data())
     };
     assert_eq!(told(&one), told(&other));

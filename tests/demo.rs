@@ -34,12 +34,10 @@ fn through(lines: &mut Lines<BufReader<ChildStdout>>, start: &str) -> Vec<String
 /// when it is told to.
 #[test]
 fn the_demo_shows_what_it_says() {
-    let mut demo =
-        Demo(Command::new(BIN).arg("demo").stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut demo = Demo(Command::new(BIN).arg("demo").stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines();
     let said = through(&mut lines, "Try it");
-    let line =
-        |start: &str| said.iter().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{said:#?}"));
+    let line = |start: &str| said.iter().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{said:#?}"));
 
     let first: f64 = line("split").split(' ').nth(2).unwrap().parse().unwrap();
     assert!((75.0..85.0).contains(&first), "{first} % of 1,000 is four standard deviations from 80");

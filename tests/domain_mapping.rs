@@ -27,8 +27,7 @@ fn claim(namespace: &str) -> Value {
 /// Waits until Ready is False for `reason`.
 fn wait_refused(api: KitApi, namespace: &str, reason: &str) -> Value {
     api.wait_for("DomainMapping", namespace, DOMAIN, PATIENCE, |mapping| {
-        condition(mapping, "Ready")
-            .is_some_and(|ready| ready["status"] == "False" && ready["reason"] == reason)
+        condition(mapping, "Ready").is_some_and(|ready| ready["status"] == "False" && ready["reason"] == reason)
     })
 }
 
@@ -52,10 +51,7 @@ fn a_claimed_domain_leads_to_its_service() {
 
     api.create(&claim(NAMESPACE));
     let ready = api.wait_ready("DomainMapping", NAMESPACE, DOMAIN, PATIENCE);
-    assert!(
-        ready["status"]["url"].as_str().is_some_and(|url| url.starts_with("http://app.example.com")),
-        "{ready:#}"
-    );
+    assert!(ready["status"]["url"].as_str().is_some_and(|url| url.starts_with("http://app.example.com")), "{ready:#}");
     for kind in ["DomainClaimed", "ReferenceResolved", "IngressReady", "CertificateProvisioned"] {
         assert_eq!(condition(&ready, kind).map(|c| &c["status"]), Some(&json!("True")), "{kind}");
     }

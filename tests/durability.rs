@@ -12,8 +12,7 @@ use kit::manifest::{NAMESPACE, broker, trigger, with};
 use kit::scene::{BROKER, with_broker};
 use kit::server::closed_address;
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent,
-    wait,
+    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait,
 };
 use serde_json::{Value, json};
 
@@ -115,8 +114,7 @@ fn an_event_for_a_subscriber_that_is_away_waits_over_a_crash() {
     let mut appliance = subscribed(&format!("http://{address}/"));
     let promised: BTreeSet<_> = (0..20).map(|n| n.to_string()).collect();
     for id in &promised {
-        let response =
-            TestEvent::new(id).data("text/plain", id.as_str()).binary(BROKER).send(appliance.events());
+        let response = TestEvent::new(id).data("text/plain", id.as_str()).binary(BROKER).send(appliance.events());
         assert_eq!(response.status, 202, "{response}");
     }
     appliance.restart();
@@ -153,8 +151,7 @@ fn a_crash_does_not_begin_to_count_attempts_anew() {
 fn retries_go_on_after_a_crash() {
     let crashed = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&crashed);
-    let sink =
-        EventSink::answering(move |_| SinkResponse::status(if seen.load(SeqCst) == 0 { 503 } else { 202 }));
+    let sink = EventSink::answering(move |_| SinkResponse::status(if seen.load(SeqCst) == 0 { 503 } else { 202 }));
     let mut appliance = subscribed(&sink.url());
     assert_eq!(TestEvent::new("stubborn").binary(BROKER).send(appliance.events()).status, 202);
     sink.wait_for(2, PATIENCE);

@@ -6,10 +6,7 @@ use std::collections::BTreeSet;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, service, trigger, with};
 use kit::scene::{BROKER, SILENCE, accepted, delivery, ids, only, post, subscribe};
-use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, ReceivedRequest, TestEvent,
-    wait,
-};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, ReceivedRequest, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -64,8 +61,7 @@ fn every_valid_event_is_accepted() {
     let sink = EventSink::start();
     let appliance = appliance();
     subscribe(appliance.api(), "all", &sink.url(), &[]);
-    let extended =
-        (0..20).fold(TestEvent::new("extended"), |event, n| event.with(&format!("ext{n}"), "value"));
+    let extended = (0..20).fold(TestEvent::new("extended"), |event, n| event.with(&format!("ext{n}"), "value"));
     let events = [
         TestEvent::new("minimal"),
         extended,
@@ -217,10 +213,7 @@ fn a_broker_answers_by_the_book() {
     );
     let batch = json!([TestEvent::new("batch-1").envelope(), TestEvent::new("batch-2").envelope()]);
     let content_type = "application/cloudevents-batch+json";
-    accepted(
-        &HttpCall::post(BROKER).header("Content-Type", content_type).body(batch.to_string()),
-        &appliance,
-    );
+    accepted(&HttpCall::post(BROKER).header("Content-Type", content_type).body(batch.to_string()), &appliance);
 
     let mut received = ids(&sink.wait_for(5, PATIENCE));
     received.sort();
@@ -270,8 +263,7 @@ fn a_trigger_is_ready_only_while_its_broker_is() {
 fn a_reference_to_nothing_keeps_a_trigger_from_ready() {
     let sink = EventSink::start();
     let appliance = appliance();
-    let missing =
-        json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "missing" } });
+    let missing = json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "missing" } });
     for (name, pointer, failed) in [
         ("no-subscriber", "/spec/subscriber", "SubscriberResolved"),
         ("no-dead-letter-sink", "/spec/delivery/deadLetterSink", "DeadLetterSinkResolved"),
@@ -296,18 +288,14 @@ fn a_service_is_subscribed_by_reference() {
     api.create(&broker("main"));
     api.create(&service("hello", "example.com/hello", "events"));
     let target = api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
-    let reference =
-        json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } });
-    let ready =
-        subscribe(api, "to-hello", "http://unused/", &[("/spec/subscriber", reference), delivery(0, &dead)]);
+    let reference = json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } });
+    let ready = subscribe(api, "to-hello", "http://unused/", &[("/spec/subscriber", reference), delivery(0, &dead)]);
     assert_eq!(ready["status"]["subscriberUri"], target["status"]["address"]["url"]);
 
     for n in 0..10 {
         post(&appliance, &TestEvent::new(&n.to_string()));
     }
-    wait::nothing(SILENCE, "the service did not take it", || {
-        dead.received().first().map(ReceivedRequest::id)
-    });
+    wait::nothing(SILENCE, "the service did not take it", || dead.received().first().map(ReceivedRequest::id));
 }
 
 /// EV-TRG-11: a changed filter counts for what comes after Ready.

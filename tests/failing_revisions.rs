@@ -90,13 +90,13 @@ fn revision_over_its_deadline_is_marked_and_scaled_to_zero() {
     let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     for (name, script) in [("crashes", CRASHES), ("hangs", HANGS)] {
-        let deadline = json!({ "serving.knative.dev/progress-deadline": "2s", "autoscaling.knative.dev/min-scale": "1" });
+        let deadline =
+            json!({ "serving.knative.dev/progress-deadline": "2s", "autoscaling.knative.dev/min-scale": "1" });
         api.create(&bad(name, script, deadline));
     }
     for (name, healthy) in [("crashes-00001", "ExitCode3"), ("hangs-00001", "")] {
         let late = api.wait_for("Revision", NAMESPACE, name, PATIENCE, |found| {
-            reason(found, "ResourcesAvailable") == "ProgressDeadlineExceeded"
-                && reason(found, "Active") == "TimedOut"
+            reason(found, "ResourcesAvailable") == "ProgressDeadlineExceeded" && reason(found, "Active") == "TimedOut"
         });
         assert!(healthy.is_empty() || reason(&late, "ContainerHealthy") == healthy, "{late:#}");
         wait_scaled_to_zero(api, name);

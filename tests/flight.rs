@@ -89,9 +89,7 @@ fn what_cores_left_that_are_no_more_is_told_of() {
     let said = Arc::clone(&status);
     let sink = EventSink::answering(move |_| SinkResponse::status(said.load(SeqCst)));
     let data = tempfile::tempdir().unwrap();
-    let with = |workers| {
-        ApplianceSetup::new(BIN).flag("workers", workers).flag("data", &data.path().to_string_lossy())
-    };
+    let with = |workers| ApplianceSetup::new(BIN).flag("workers", workers).flag("data", &data.path().to_string_lossy());
     let mut before = kit::scene::with_broker(&with("2"));
     subscribe(before.api(), "t", &sink.url(), &[]);
     for n in 0..20 {
@@ -113,8 +111,7 @@ fn what_cores_left_that_are_no_more_is_told_of() {
 fn dead_letters_are_listed_and_sent_again() {
     let works = Arc::new(AtomicBool::new(false));
     let is_working = Arc::clone(&works);
-    let sink =
-        EventSink::answering(move |_| SinkResponse::status(if is_working.load(SeqCst) { 202 } else { 400 }));
+    let sink = EventSink::answering(move |_| SinkResponse::status(if is_working.load(SeqCst) { 202 } else { 400 }));
     let (dead, witness) = (EventSink::start(), EventSink::start());
     let mut appliance = appliance();
     subscribe(appliance.api(), "broken", &sink.url(), &[delivery(0, &dead)]);
@@ -128,10 +125,7 @@ fn dead_letters_are_listed_and_sent_again() {
     appliance.restart();
 
     let listed = text(&event(&appliance, &["list", "--dead-letters", "--trigger", "default/broken"]));
-    assert!(
-        listed.contains("id a") && listed.contains("id b") && listed.contains("dead-lettered"),
-        "{listed}"
-    );
+    assert!(listed.contains("id a") && listed.contains("id b") && listed.contains("dead-lettered"), "{listed}");
     let none = text(&event(&appliance, &["list", "--dead-letters", "--trigger", "default/witness"]));
     assert!(none.contains("no event was given up"), "{none}");
 
@@ -287,8 +281,7 @@ fn one_redrive_at_a_time() {
 fn a_dead_letter_stays_one_until_it_is_taken_and_is_none_then() {
     let works = Arc::new(AtomicBool::new(false));
     let is_working = Arc::clone(&works);
-    let sink =
-        EventSink::answering(move |_| SinkResponse::status(if is_working.load(SeqCst) { 202 } else { 400 }));
+    let sink = EventSink::answering(move |_| SinkResponse::status(if is_working.load(SeqCst) { 202 } else { 400 }));
     let (dead, other) = (EventSink::start(), EventSink::answering(|_| SinkResponse::status(400)));
     let appliance = appliance();
     for (name, to) in [("broken", &sink), ("other", &other)] {
@@ -334,9 +327,7 @@ fn why_there_was_no_answer_is_told() {
         subscribe(appliance.api(), name, url, &[("/spec/delivery", once)]);
     }
     post(&appliance, &TestEvent::new("one"));
-    let ended = |event: &Value| {
-        event["subscribers"].as_array().unwrap().iter().all(|one| one["verdict"] == "dropped")
-    };
+    let ended = |event: &Value| event["subscribers"].as_array().unwrap().iter().all(|one| one["verdict"] == "dropped");
     let traced = traced(&appliance, "one", ended);
     let told = text(&event(&appliance, &["trace", "one"]));
     for (name, .., words, logged) in rows {
@@ -356,8 +347,7 @@ fn a_redrive_reaches_more_letters_than_a_list_shows() {
     subscribe(appliance.api(), "many", &nobody, &[("/spec/delivery", json!({ "retry": 0 }))]);
     let one = |n: u64| json!({ "specversion": "1.0", "id": n.to_string(), "source": "/s", "type": "t" });
     let batch = Value::Array((0..1000).map(one).collect()).to_string();
-    let call =
-        HttpCall::post(BROKER).header("Content-Type", "application/cloudevents-batch+json").body(batch);
+    let call = HttpCall::post(BROKER).header("Content-Type", "application/cloudevents-batch+json").body(batch);
     for _ in 0..BATCHES {
         assert_eq!(call.send(appliance.events()).status, 202);
     }
@@ -415,8 +405,7 @@ fn a_replay_begins_at_the_place_that_a_trace_shows() {
     let traced: Value = serde_json::from_slice(&traced.stdout).unwrap();
     let place = |event: &Value| (event["core"].as_u64().unwrap(), event["position"].as_u64().unwrap());
     let places: Vec<_> = traced["events"].as_array().unwrap().iter().map(place).collect();
-    let from =
-        |text: &str| event(&appliance, &["replay", "--trigger", "default/t", "--dry-run", "--from", text]);
+    let from = |text: &str| event(&appliance, &["replay", "--trigger", "default/t", "--dry-run", "--from", text]);
     for (core, position) in &places {
         let behind = places.iter().filter(|(other, at)| other == core && at >= position).count();
         let told = text(&from(&format!("{core}:{position}")));
@@ -439,8 +428,7 @@ fn a_trace_tells_what_is_to_come_from_what_never_will() {
     malformed.wait_for(1, PATIENCE);
     let late = EventSink::start();
     subscribe(appliance.api(), "late", &late.url(), &[]);
-    let noted =
-        |event: &Value| of(event, "default/half")["notes"].as_array().is_some_and(|all| !all.is_empty());
+    let noted = |event: &Value| of(event, "default/half")["notes"].as_array().is_some_and(|all| !all.is_empty());
     let event_one = traced(&appliance, "one", noted);
     assert_eq!(of(&event_one, "default/half")["verdict"], "pending", "{event_one:#}");
     traced(&appliance, "one", |event| of(event, "default/late")["verdict"] == "passed over");
@@ -470,9 +458,5 @@ fn a_replay_ends_with_its_subscriber_and_a_bad_order_before_it_begins() {
     sink.wait_for(21, PATIENCE);
     appliance.api().delete("Trigger", NAMESPACE, "t");
     let ended = replay.wait_with_output().unwrap();
-    assert!(
-        !ended.status.success() && text(&ended).contains("the subscriber was deleted"),
-        "{}",
-        text(&ended)
-    );
+    assert!(!ended.status.success() && text(&ended).contains("the subscriber was deleted"), "{}", text(&ended));
 }

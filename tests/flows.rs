@@ -51,8 +51,7 @@ fn a_sequence_hands_each_answer_to_the_next_step() {
 fn a_parallel_asks_the_filter_first_and_sends_every_answer_on() {
     let filter = EventSink::answering(|event| match event.id().as_str() {
         "good" => {
-            let attributes =
-                [("specversion", "1.0"), ("id", "good"), ("source", "/kit"), ("type", "kit.test")];
+            let attributes = [("specversion", "1.0"), ("id", "good"), ("source", "/kit"), ("type", "kit.test")];
             SinkResponse::event(200, &attributes, &json!({}))
         }
         _ => SinkResponse::status(202),
@@ -63,9 +62,7 @@ fn a_parallel_asks_the_filter_first_and_sends_every_answer_on() {
         { "filter": { "uri": filter.url() }, "subscriber": { "uri": picky.url() } },
         { "subscriber": { "uri": open.url() }, "reply": { "uri": own.url() } },
     ]);
-    appliance
-        .api()
-        .create(&flow("Parallel", json!({ "branches": branches, "reply": { "uri": common.url() } })));
+    appliance.api().create(&flow("Parallel", json!({ "branches": branches, "reply": { "uri": common.url() } })));
     let ready = appliance.api().wait_ready("Parallel", NAMESPACE, "f", PATIENCE);
     for id in ["good", "bad"] {
         accepted(&TestEvent::new(id).binary(&entry(&ready)), &appliance);
@@ -73,9 +70,7 @@ fn a_parallel_asks_the_filter_first_and_sends_every_answer_on() {
     let names: BTreeSet<_> = own.wait_for(2, PATIENCE).iter().map(ReceivedRequest::id).collect();
     assert_eq!(names, BTreeSet::from(["good-b".to_owned(), "bad-b".to_owned()]));
     assert_eq!(ids(&common.wait_for(1, PATIENCE)), ["good-a"]);
-    wait::nothing(SILENCE, "what the filter kept back came through", || {
-        (picky.received().len() > 1).then_some(())
-    });
+    wait::nothing(SILENCE, "what the filter kept back came through", || (picky.received().len() > 1).then_some(()));
 }
 
 /// EV-RTE-20, EV-TRG-11: a step is taken out while events wait for it, and while the one before it is just answering. What waits is still
@@ -98,12 +93,11 @@ fn a_step_that_is_taken_out_has_what_waits_for_it() {
         answer(event, "a")
     });
     let seen = Arc::clone(&is_up);
-    let second =
-        EventSink::answering(
-            move |event| {
-                if seen.load(SeqCst) { answer(event, "b") } else { SinkResponse::status(503) }
-            },
-        );
+    let second = EventSink::answering(
+        move |event| {
+            if seen.load(SeqCst) { answer(event, "b") } else { SinkResponse::status(503) }
+        },
+    );
     let last = EventSink::start();
     let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
@@ -144,13 +138,8 @@ fn a_sequence_empties_though_its_namespace_has_used_its_quota_up() {
     let data = json!({ "padding": "x".repeat(10_000) });
     let answered = data.clone();
     let first = EventSink::answering(move |event| {
-        let attributes =
-            [("specversion", "1.0"), ("id", &*event.id()), ("source", "/kit"), ("type", "kit.test")];
-        if seen.load(SeqCst) {
-            SinkResponse::event(200, &attributes, &answered)
-        } else {
-            SinkResponse::status(503)
-        }
+        let attributes = [("specversion", "1.0"), ("id", &*event.id()), ("source", "/kit"), ("type", "kit.test")];
+        if seen.load(SeqCst) { SinkResponse::event(200, &attributes, &answered) } else { SinkResponse::status(503) }
     });
     let appliance = ApplianceSetup::new(BIN)
         .flag("workers", "1")

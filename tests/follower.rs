@@ -17,10 +17,8 @@ const KINDS_MAX: u64 = 120;
 fn pair() -> (Appliance, TcpProxy, Appliance) {
     let home = ApplianceSetup::new(BIN).flag("workers", "1").start();
     let proxy = TcpProxy::start(home.api().address());
-    let printed = std::process::Command::new(BIN)
-        .args(["kubeconfig", "--api", &proxy.address().to_string()])
-        .output()
-        .unwrap();
+    let printed =
+        std::process::Command::new(BIN).args(["kubeconfig", "--api", &proxy.address().to_string()]).output().unwrap();
     assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
     let setup = ApplianceSetup::new(BIN).flag("workers", "1");
     let kubeconfig = setup.write_file("kubeconfig", &String::from_utf8(printed.stdout).unwrap());

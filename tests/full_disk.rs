@@ -50,9 +50,7 @@ impl Disk {
             && run(Command::new("mkfs.ext4").arg("-q").arg(&image))
             && run(Command::new("mount").args(["-o", "loop"]).args([&image, &mount]));
         if !made {
-            eprintln!(
-                "skipped: a loop device cannot be mounted here (it takes root, mkfs.ext4 and the device)"
-            );
+            eprintln!("skipped: a loop device cannot be mounted here (it takes root, mkfs.ext4 and the device)");
         }
         made.then_some(disk)
     }
@@ -79,9 +77,7 @@ impl Disk {
         kill_process(writer, Signal::STOP).unwrap();
         assert!(run(Command::new("sync").arg("-f").arg(self.path("disk")))); // what was under way
         let whole = (DISK_MIB * MIB).to_string();
-        assert!(run(Command::new("fallocate")
-            .args(["-p", "-o", "0", "-l", &whole])
-            .arg(self.path("memory/image"))));
+        assert!(run(Command::new("fallocate").args(["-p", "-o", "0", "-l", &whole]).arg(self.path("memory/image"))));
         let full = write_mib(&self.path("memory/ballast"), 2 * MEMORY_MIB);
         assert!(full.is_err(), "there is nothing left to write to");
         kill_process(writer, Signal::CONT).unwrap();
@@ -224,8 +220,7 @@ fn nothing_is_taken(appliance: &mut Appliance, connection: &mut HttpConnection) 
         assert!(response.text().contains("the log failed"), "{response}");
     }
     let ready = || HttpCall::get("/readyz").send(appliance.admin());
-    let unready =
-        wait::until(PATIENCE, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
+    let unready = wait::until(PATIENCE, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
     assert!(unready.text().contains("an event log failed"), "{unready}");
     let of_api = HttpCall::get("/readyz").send(appliance.api().address());
     assert!(of_api.status == 503 && of_api.text().contains("[-]event-log failed"), "{of_api}");

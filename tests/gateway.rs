@@ -4,10 +4,7 @@ use std::{fs, thread};
 
 use kit::message::HttpResponse;
 use kit::server::{HandlerReply, ReceivedMessage, TestServer, closed_address};
-use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, SinkResponse, TestUpstream,
-    wait,
-};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, SinkResponse, TestUpstream, wait};
 use serde_json::Value;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -55,8 +52,7 @@ fn a_routed_host_reaches_its_own_address_and_an_unknown_one_nobody() {
 #[test]
 fn a_star_takes_every_host_that_has_no_route_of_its_own() {
     let (one, any) = (TestUpstream::start("one"), TestUpstream::start("any"));
-    let appliance =
-        ApplianceSetup::new(BIN).route("one.example.com", one.address()).route("*", any.address()).start();
+    let appliance = ApplianceSetup::new(BIN).route("one.example.com", one.address()).route("*", any.address()).start();
     for (host, name) in [("one.example.com", "one"), ("two.example.com", "any"), ("x", "any")] {
         assert_eq!(HttpCall::get("/").host(host).send(appliance.http()).json()["name"], name, "{host}");
     }
@@ -70,9 +66,7 @@ fn of_two_addresses_the_less_busy_one_is_taken() {
     let http = appliance.http();
 
     let long = thread::spawn(move || HttpCall::get("/delay?ms=1000").host(HOST).send(http).json());
-    wait::until(PATIENCE, "the long request to arrive", || {
-        (one.requests() + two.requests() == 1).then_some(())
-    });
+    wait::until(PATIENCE, "the long request to arrive", || (one.requests() + two.requests() == 1).then_some(()));
     let busy = if one.requests() == 1 { "one" } else { "two" };
     for _ in 0..5 {
         assert_ne!(HttpCall::get("/").host(HOST).send(http).json()["name"], busy);
@@ -144,9 +138,8 @@ fn the_upstream_is_told_who_called() {
     let forwarded = header(&plain, "forwarded").to_ascii_lowercase();
     assert!(forwarded.contains("for=127.0.0.1") && forwarded.contains("proto=http"), "{forwarded}");
 
-    let call = HttpCall::get("/")
-        .header("X-Forwarded-For", "192.0.2.7")
-        .header("Forwarded", "for=192.0.2.7;proto=https");
+    let call =
+        HttpCall::get("/").header("X-Forwarded-For", "192.0.2.7").header("Forwarded", "for=192.0.2.7;proto=https");
     let behind = seen(&appliance, call);
     assert_eq!(header(&behind, "x-forwarded-for"), "192.0.2.7, 127.0.0.1");
     assert!(header(&behind, "forwarded").starts_with("for=192.0.2.7;proto=https"), "{behind}");
@@ -281,8 +274,7 @@ fn a_client_that_waits_to_be_invited_is_invited() {
     let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     let mut client = HttpConnection::open(appliance.http());
-    let head =
-        format!("POST /mirror HTTP/1.1\r\nHost: {HOST}\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    let head = format!("POST /mirror HTTP/1.1\r\nHost: {HOST}\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n");
     client.send(head.as_bytes());
     assert_eq!(client.receive_one(false).unwrap().status, 100);
     client.send(b"hello");
@@ -315,13 +307,10 @@ fn an_answer_that_comes_before_the_body_is_passed_on() {
         let (mut socket, _) = listener.accept().unwrap();
         let mut head = [0; 1024];
         let _ = socket.read(&mut head).unwrap();
-        socket
-            .write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
-            .unwrap();
+        socket.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig").unwrap();
         let _ = socket.read(&mut head); // until the proxy lets go
     });
-    let appliance =
-        ApplianceSetup::new(BIN).route("early.example.com", address).route(HOST, early.address()).start();
+    let appliance = ApplianceSetup::new(BIN).route("early.example.com", address).route(HOST, early.address()).start();
     let mut client = HttpConnection::open(appliance.http());
     client.send(b"POST / HTTP/1.1\r\nHost: early.example.com\r\nContent-Length: 1000000\r\n\r\nfirst bytes");
     let response = client.receive();
@@ -386,8 +375,7 @@ fn a_core_does_its_io_by_the_ring() {
     // Reads and writes by system call; the ring's are not among them.
     let calls = || -> u64 {
         let counts = fs::read_to_string(core.join("io")).unwrap();
-        let counts =
-            counts.lines().filter_map(|line| line.strip_prefix("syscr: ").or(line.strip_prefix("syscw: ")));
+        let counts = counts.lines().filter_map(|line| line.strip_prefix("syscr: ").or(line.strip_prefix("syscw: ")));
         counts.map(|count| count.parse::<u64>().unwrap()).sum()
     };
     let mut connection = HttpConnection::open(appliance.http());

@@ -136,9 +136,7 @@ async fn echo(request: Request<Bytes>) -> Result<Response<Bytes>, Status> {
     Ok(response)
 }
 
-async fn count(
-    request: Request<Bytes>,
-) -> Result<Response<BoxStream<'static, Result<Bytes, Status>>>, Status> {
+async fn count(request: Request<Bytes>) -> Result<Response<BoxStream<'static, Result<Bytes, Status>>>, Status> {
     let text = String::from_utf8(request.into_inner().to_vec()).unwrap();
     let (number, fails) = (text.trim_end_matches('!').parse::<u32>().unwrap(), text.ends_with('!'));
     let messages = stream::iter((0..number).map(|number| Ok(Bytes::from(number.to_string()))));
@@ -158,8 +156,7 @@ async fn sum(request: Request<Streaming<Bytes>>) -> Result<Response<Bytes>, Stat
 async fn talk(
     request: Request<Streaming<Bytes>>,
 ) -> Result<Response<BoxStream<'static, Result<Bytes, Status>>>, Status> {
-    let answered =
-        request.into_inner().map(|message| Ok(Bytes::from([b"re: ".as_slice(), &message?].concat())));
+    let answered = request.into_inner().map(|message| Ok(Bytes::from([b"re: ".as_slice(), &message?].concat())));
     Ok(Response::new(answered.boxed()))
 }
 
@@ -269,8 +266,7 @@ fn errors_arrive_as_they_were_said() {
 
         grpc.ready().await.unwrap();
         let request = Request::new(Bytes::from_static(b"3!"));
-        let mut messages =
-            grpc.server_streaming(request, method("/test.Chat/Count"), Raw).await.unwrap().into_inner();
+        let mut messages = grpc.server_streaming(request, method("/test.Chat/Count"), Raw).await.unwrap().into_inner();
         for number in 0..3 {
             assert_eq!(messages.message().await.unwrap().unwrap(), number.to_string());
         }
@@ -292,8 +288,7 @@ fn messages_stream_from_either_side_and_both() {
     http2::run(async {
         let mut grpc = client(&appliance).await;
         let request = Request::new(Bytes::from_static(b"5000"));
-        let mut messages =
-            grpc.server_streaming(request, method("/test.Chat/Count"), Raw).await.unwrap().into_inner();
+        let mut messages = grpc.server_streaming(request, method("/test.Chat/Count"), Raw).await.unwrap().into_inner();
         for number in 0..5000 {
             assert_eq!(messages.message().await.unwrap().unwrap(), number.to_string());
         }

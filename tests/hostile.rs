@@ -3,8 +3,7 @@
 
 use kit::manifest::{NAMESPACE, broker, service, trigger};
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent,
-    TestUpstream,
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent, TestUpstream,
 };
 use serde_json::{Value, json};
 
@@ -31,10 +30,7 @@ const MALFORMED: &[(&str, &str)] = &[
         "length and chunks",
         "POST / HTTP/1.1\r\nHost: app.example.com\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG",
     ),
-    (
-        "two lengths",
-        "POST / HTTP/1.1\r\nHost: app.example.com\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-    ),
+    ("two lengths", "POST / HTTP/1.1\r\nHost: app.example.com\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
     ("a list of lengths", "POST / HTTP/1.1\r\nHost: app.example.com\r\nContent-Length: 1, 2\r\n\r\nab"),
     ("a negative length", "POST / HTTP/1.1\r\nHost: app.example.com\r\nContent-Length: -1\r\n\r\n"),
     ("a signed length", "POST / HTTP/1.1\r\nHost: app.example.com\r\nContent-Length: +1\r\n\r\na"),
@@ -54,10 +50,7 @@ const MALFORMED: &[(&str, &str)] = &[
         "chunks twice",
         "POST / HTTP/1.1\r\nHost: app.example.com\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ),
-    (
-        "chunks in HTTP/1.0",
-        "POST / HTTP/1.0\r\nHost: app.example.com\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    ),
+    ("chunks in HTTP/1.0", "POST / HTTP/1.0\r\nHost: app.example.com\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
     ("a TLS hello", "\x16\x03\x01\x02\0\x01\0\x01\u{7f}\x03\x03 random random random\r\n\r\n"),
     ("nonsense", "\u{1}\u{2}\u{3}\r\n\r\n"),
 ];
@@ -98,7 +91,8 @@ fn a_refused_request_ends_its_connection() {
     let appliance = gateway(&upstream);
     // What stands behind bytes that were not understood could be another's request.
     let mut connection = HttpConnection::open(appliance.http());
-    connection.send(b"POST / HTTP/1.1\r\nHost: app.example.com\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n");
+    connection
+        .send(b"POST / HTTP/1.1\r\nHost: app.example.com\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n");
     connection.send(b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: app.example.com\r\n\r\n");
     assert_eq!(connection.receive().status, 400);
     assert_eq!(connection.rest(), Some(Vec::new()));
@@ -151,8 +145,7 @@ fn clients_that_leave_at_any_moment_leave_nothing_behind() {
     }
     for _ in 0..50 {
         let mut connection = HttpConnection::open(appliance.http());
-        connection
-            .send(&HttpCall::get("/chunks?count=1000&bytes=1000").host(HOST).to_bytes(appliance.http()));
+        connection.send(&HttpCall::get("/chunks?count=1000&bytes=1000").host(HOST).to_bytes(appliance.http()));
         drop(connection); // in the middle of the answer
     }
     assert!(appliance.is_running());
@@ -174,10 +167,8 @@ fn an_upstream_that_answers_nonsense_cannot_hurt() {
     for bytes in nonsense {
         let babble = EventSink::answering(|_| kit::SinkResponse::raw(bytes));
         let upstream = TestUpstream::start("one");
-        let mut appliance = ApplianceSetup::new(BIN)
-            .route("babble", babble.address())
-            .route(HOST, upstream.address())
-            .start();
+        let mut appliance =
+            ApplianceSetup::new(BIN).route("babble", babble.address()).route(HOST, upstream.address()).start();
         let mut connection = HttpConnection::open(appliance.http());
         connection.send(&HttpCall::get("/").host("babble").to_bytes(appliance.http()));
         // A head that was fine may have been passed on; then the body must not look complete.
@@ -232,9 +223,7 @@ fn malformed_events_are_refused_and_never_delivered() {
         ),
         (
             "a batch with one bad event",
-            HttpCall::post(BROKER)
-                .header("Content-Type", "application/cloudevents-batch+json")
-                .body(batch.to_string()),
+            HttpCall::post(BROKER).header("Content-Type", "application/cloudevents-batch+json").body(batch.to_string()),
         ),
         ("deep nesting", structured(&"[".repeat(100_000))),
     ];
@@ -288,10 +277,7 @@ fn assert_status(response: &HttpResponse, codes: &[u16], what: &str) {
     assert_eq!(status["kind"], "Status", "{what}");
     assert_eq!(status["code"], response.status, "{what}");
     for field in ["reason", "message"] {
-        assert!(
-            status[field].as_str().is_some_and(|text| !text.is_empty()),
-            "{what}: no {field} in {status}"
-        );
+        assert!(status[field].as_str().is_some_and(|text| !text.is_empty()), "{what}: no {field} in {status}");
     }
 }
 
@@ -302,22 +288,15 @@ fn objects_that_make_no_sense_are_refused_and_not_stored() {
     let services = "/apis/serving.knative.dev/v1/namespaces/default/services";
     let triggers = "/apis/eventing.knative.dev/v1/namespaces/default/triggers";
     let good = service("good", "example.com/hello", "world");
-    let json = |target: &str, body: &str| {
-        HttpCall::post(target).header("Content-Type", "application/json").body(body)
-    };
+    let json = |target: &str, body: &str| HttpCall::post(target).header("Content-Type", "application/json").body(body);
     let yaml = |body: &str| HttpCall::post(services).header("Content-Type", "application/yaml").body(body);
-    let changed = |pointer: &str, value: Value| {
-        json(services, &kit::manifest::with(good.clone(), pointer, value).to_string())
-    };
+    let changed =
+        |pointer: &str, value: Value| json(services, &kit::manifest::with(good.clone(), pointer, value).to_string());
 
     let calls: Vec<(&str, &[u16], HttpCall)> = vec![
         ("an unknown group", &[404], json("/apis/nonsense.dev/v1/namespaces/default/things", "{}")),
         ("an unknown kind", &[404], json("/apis/serving.knative.dev/v1/namespaces/default/things", "{}")),
-        (
-            "an unknown version",
-            &[404],
-            json("/apis/serving.knative.dev/v9/namespaces/default/services", "{}"),
-        ),
+        ("an unknown version", &[404], json("/apis/serving.knative.dev/v9/namespaces/default/services", "{}")),
         ("a kind in another's place", &[400], json(services, &broker("b").to_string())),
         ("another namespace's object", &[400], changed("/metadata/namespace", json!("other"))),
         ("broken JSON", &[400], json(services, "{\"kind\":")),
@@ -343,16 +322,12 @@ fn objects_that_make_no_sense_are_refused_and_not_stored() {
             changed("/spec/traffic", json!([{ "latestRevision": true, "percent": 101 }])),
         ),
         ("a Trigger without Broker", &[400, 422], {
-            json(
-                triggers,
-                &kit::manifest::with(trigger("t", "b", "http://x/"), "/spec/broker", json!("")).to_string(),
-            )
+            json(triggers, &kit::manifest::with(trigger("t", "b", "http://x/"), "/spec/broker", json!("")).to_string())
         }),
         ("a Trigger without subscriber", &[400, 422], {
             json(
                 triggers,
-                &kit::manifest::with(trigger("t", "b", "http://x/"), "/spec/subscriber", json!({}))
-                    .to_string(),
+                &kit::manifest::with(trigger("t", "b", "http://x/"), "/spec/subscriber", json!({})).to_string(),
             )
         }),
         ("a relative subscriber", &[400, 422], json(triggers, &trigger("t", "b", "/relative").to_string())),

@@ -4,9 +4,7 @@
 use std::collections::BTreeSet;
 
 use kit::scene::{BROKER, ids, post, subscribe, with_broker};
-use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent,
-};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -75,8 +73,7 @@ fn check(rows: Vec<(&str, HttpCall, u16)>, delivered: &[&str]) {
 /// These in any order, each as often as it stands here.
 fn check_delivered(sink: &EventSink, appliance: &Appliance, wanted: &[&str]) {
     post(appliance, &TestEvent::new("last"));
-    let received =
-        sink.wait_until(PATIENCE, |all| ids(all).contains(&"last".to_owned()) && all.len() > wanted.len());
+    let received = sink.wait_until(PATIENCE, |all| ids(all).contains(&"last".to_owned()) && all.len() > wanted.len());
     let mut received = ids(&received.unwrap());
     received.sort();
     let mut wanted: Vec<_> = wanted.iter().copied().chain(["last"]).collect();
@@ -166,9 +163,7 @@ fn attributes_are_taken_up_to_their_limits() {
         })
     };
     let member = |name: &str, value: Value| structured(|event| event[name] = value);
-    let text = |members: &str| {
-        of_type(JSON, format!(r#"{{"specversion":"1.0","id":"kept","source":"/s",{members}}}"#))
-    };
+    let text = |members: &str| of_type(JSON, format!(r#"{{"specversion":"1.0","id":"kept","source":"/s",{members}}}"#));
     let flood = format!(r#""type":"t"{}"#, r#","a":0"#.repeat(600_000));
     check(
         vec![
@@ -264,49 +259,25 @@ fn an_event_is_what_its_request_says_and_not_its_trailers() {
         ),
         (
             "an upgrade",
-            raw(
-                &line,
-                "Ce-Id: upgrade\r\nConnection: Upgrade\r\nUpgrade: h2c, foo\r\nContent-Length: 0\r\n",
-                b"",
-            ),
+            raw(&line, "Ce-Id: upgrade\r\nConnection: Upgrade\r\nUpgrade: h2c, foo\r\nContent-Length: 0\r\n", b""),
             202,
         ),
-        (
-            "an unknown expectation",
-            raw(&line, "Ce-Id: no\r\nExpect: nonsense\r\nContent-Length: 0\r\n", b""),
-            417,
-        ),
+        ("an unknown expectation", raw(&line, "Ce-Id: no\r\nExpect: nonsense\r\nContent-Length: 0\r\n", b""), 417),
         (
             "a target with its host",
             raw(&format!("POST http://h{BROKER} HTTP/1.1"), "Ce-Id: absolute\r\nContent-Length: 0\r\n", b""),
             202,
         ),
-        (
-            "a query",
-            raw(&format!("POST {BROKER}?a=b HTTP/1.1"), "Ce-Id: query\r\nContent-Length: 0\r\n", b""),
-            202,
-        ),
-        (
-            "a way up",
-            raw(&format!("POST {BROKER}/../main HTTP/1.1"), "Ce-Id: no\r\nContent-Length: 0\r\n", b""),
-            404,
-        ),
-        (
-            "two slashes",
-            raw(&format!("POST /{BROKER} HTTP/1.1"), "Ce-Id: no\r\nContent-Length: 0\r\n", b""),
-            404,
-        ),
+        ("a query", raw(&format!("POST {BROKER}?a=b HTTP/1.1"), "Ce-Id: query\r\nContent-Length: 0\r\n", b""), 202),
+        ("a way up", raw(&format!("POST {BROKER}/../main HTTP/1.1"), "Ce-Id: no\r\nContent-Length: 0\r\n", b""), 404),
+        ("two slashes", raw(&format!("POST /{BROKER} HTTP/1.1"), "Ce-Id: no\r\nContent-Length: 0\r\n", b""), 404),
         (
             "an escaped path",
             raw("POST /brokers/default/m%61in HTTP/1.1", "Ce-Id: no\r\nContent-Length: 0\r\n", b""),
             404,
         ),
         ("no length", raw(&line, "Ce-Id: lengthless\r\n", b""), 202),
-        (
-            "HTTP/1.0",
-            raw(&format!("POST {BROKER} HTTP/1.0"), "Ce-Id: old\r\nContent-Length: 1\r\n", b"x"),
-            202,
-        ),
+        ("HTTP/1.0", raw(&format!("POST {BROKER} HTTP/1.0"), "Ce-Id: old\r\nContent-Length: 1\r\n", b"x"), 202),
         (
             "a method of the same letters",
             raw(&format!("post {BROKER} HTTP/1.1"), "Ce-Id: no\r\nContent-Length: 0\r\n", b""),
@@ -358,16 +329,12 @@ fn who_asks_first_is_told_what_is_possible() {
     let (_sink, appliance) = house();
     let ask = |path: &str| {
         let call = HttpCall::new("OPTIONS", path).header("WebHook-Request-Origin", "events.example.com");
-        let call = call
-            .header("WebHook-Request-Rate", "120")
-            .header("WebHook-Request-Callback", "http://127.0.0.1:1/");
+        let call = call.header("WebHook-Request-Rate", "120").header("WebHook-Request-Callback", "http://127.0.0.1:1/");
         call.send(appliance.events())
     };
     let answer = ask(BROKER);
     assert_eq!((answer.status, answer.body.len()), (200, 0), "{answer}");
-    for (name, value) in
-        [("Allow", "POST, OPTIONS"), ("WebHook-Allowed-Origin", "*"), ("WebHook-Allowed-Rate", "*")]
-    {
+    for (name, value) in [("Allow", "POST, OPTIONS"), ("WebHook-Allowed-Origin", "*"), ("WebHook-Allowed-Rate", "*")] {
         assert_eq!(answer.headers.get(name), Some(value), "{answer}");
     }
     for path in ["/brokers/default/none", "/", "*"] {

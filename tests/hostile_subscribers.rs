@@ -134,8 +134,7 @@ fn rows() -> Vec<(&'static str, Manner, End)> {
         ("101", Say(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n".to_vec()), (1, Some("101"))),
         (
             "hints",
-            Say(b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
-                .to_vec()),
+            Say(b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n".to_vec()),
             DONE,
         ),
         ("only-hints", Reset(b"HTTP/1.1 100 Continue\r\n\r\n".repeat(10_000)), FAILED),
@@ -143,11 +142,7 @@ fn rows() -> Vec<(&'static str, Manner, End)> {
         ("long-head", Reset(flood(&format!("X: {huge}\r\n"), 1).into_bytes()), FAILED),
         ("many-headers", Reset(flood("X: y\r\n", 20_000).into_bytes()), FAILED),
         ("nonsense", Reset(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03".to_vec()), FAILED),
-        (
-            "two-lengths",
-            Reset(b"HTTP/1.1 202 A\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab".to_vec()),
-            FAILED,
-        ),
+        ("two-lengths", Reset(b"HTTP/1.1 202 A\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab".to_vec()), FAILED),
         ("huge-202", Say(whole("202 Accepted", "", &huge)), DONE),
         ("huge-text", Say(whole("200 OK", "Content-Type: text/plain\r\n", &huge)), DONE),
         ("huge-400", Say(whole("400 Bad Request", "", &huge)), (1, Some("400"))),
@@ -155,11 +150,7 @@ fn rows() -> Vec<(&'static str, Manner, End)> {
         ("huge-reply", Say(whole("200 OK", SIGNS, &huge)), FAILED),
         ("reset-early", Reset(Vec::new()), FAILED),
         ("reset-late", Reset(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc".to_vec()), FAILED),
-        (
-            "reset-in-chunks",
-            Reset(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab".to_vec()),
-            FAILED,
-        ),
+        ("reset-in-chunks", Reset(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab".to_vec()), FAILED),
         ("both-signs", Say(whole("200 OK", &format!("{SIGNS}{JSON}"), &envelope("from-envelope"))), DONE),
         ("signs-twice", Say(whole("200 OK", &format!("{SIGNS}ce-id: again\r\n"), "")), FAILED),
         ("bad-escape", Say(whole("200 OK", &format!("{SIGNS}ce-ext: %ff\r\n"), "")), FAILED),
@@ -189,8 +180,10 @@ fn whatever_a_subscriber_answers_each_event_ends_once() {
     appliance.api().patch("ConfigMap", "knative-eventing", "config-features", &features);
     wait::until(PATIENCE, "the feature", || {
         let metadata = json!({ "name": "try", "namespace": NAMESPACE });
-        let spec = json!({ "broker": "none", "delivery": { "retryAfterMax": "PT1S" }, "subscriber": { "uri": "http://x/" } });
-        let object = json!({ "apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": metadata, "spec": spec });
+        let spec =
+            json!({ "broker": "none", "delivery": { "retryAfterMax": "PT1S" }, "subscriber": { "uri": "http://x/" } });
+        let object =
+            json!({ "apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": metadata, "spec": spec });
         (appliance.api().try_create(&object).status == 201).then_some(())
     });
     let delivery = json!({
@@ -205,8 +198,7 @@ fn whatever_a_subscriber_answers_each_event_ends_once() {
     }
 
     wait::until(PATIENCE, "all to come to their ends", || {
-        let of_it =
-            |what: &str| appliance.metric(&format!("sluicegate_subscriber_{what}_total"), "default/rough");
+        let of_it = |what: &str| appliance.metric(&format!("sluicegate_subscriber_{what}_total"), "default/rough");
         let ended: u64 = ["delivered", "dead_lettered", "dropped"].into_iter().map(of_it).sum();
         (ended == rows.len() as u64).then_some(())
     });

@@ -180,10 +180,7 @@ fn trailers_and_interim_answers_pass_between_http2_and_http1() {
         send_all(&mut stream, Bytes::from_static(b"hello"), false).await.unwrap();
         stream.send_trailers(trailers("x-check", "5")).unwrap();
         let hint = std::future::poll_fn(|cx| response.poll_informational(cx)).await.unwrap().unwrap();
-        assert_eq!(
-            (hint.status().as_u16(), &hint.headers()["link"]),
-            (103, &HeaderValue::from_static("</a>"))
-        );
+        assert_eq!((hint.status().as_u16(), &hint.headers()["link"]), (103, &HeaderValue::from_static("</a>")));
         let answer = answer(response.await.unwrap()).await.unwrap();
         assert_eq!((answer.status, answer.text().as_str()), (200, "abc"));
         assert_eq!(answer.trailers, Some(trailers("x-sum", "7")));
@@ -248,10 +245,7 @@ fn grpc_streams_both_ways_and_its_trailers_arrive() {
         stream.send_trailers(trailers("x-check", "5")).unwrap();
         assert!(response.body_mut().data().await.is_none());
         let fields = response.body_mut().trailers().await.unwrap().unwrap();
-        assert_eq!(
-            (&fields["grpc-status"], &fields["x-check"]),
-            (&"0".parse().unwrap(), &"5".parse().unwrap())
-        );
+        assert_eq!((&fields["grpc-status"], &fields["x-check"]), (&"0".parse().unwrap(), &"5".parse().unwrap()));
 
         let refused = client.call(post("/trailers-only")).await.unwrap();
         assert_eq!((refused.status, &refused.headers["grpc-status"]), (200, &HeaderValue::from_static("7")));
@@ -259,9 +253,7 @@ fn grpc_streams_both_ways_and_its_trailers_arrive() {
         let mut call = get("/fields");
         call.headers_mut().insert("te", HeaderValue::from_static("trailers"));
         let text = client.call(call).await.unwrap().text();
-        for line in
-            [format!("authority: Some({HOST})"), "te: trailers".into(), "x-forwarded-for: 127.0.0.1".into()]
-        {
+        for line in [format!("authority: Some({HOST})"), "te: trailers".into(), "x-forwarded-for: 127.0.0.1".into()] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }
     });

@@ -234,9 +234,7 @@ fn a_connection_has_a_bounded_number_of_streams() {
     }
     stream.write_all(&bytes).unwrap();
     wait::until(PATIENCE, "256 requests at the instance", || (upstream.requests() >= 256).then_some(()));
-    wait::nothing(Duration::from_millis(300), "a 257th", || {
-        (upstream.requests() > 256).then(|| upstream.requests())
-    });
+    wait::nothing(Duration::from_millis(300), "a 257th", || (upstream.requests() > 256).then(|| upstream.requests()));
 }
 
 /// What HTTP/1's parser refuses is refused here as well, stream by stream.

@@ -102,9 +102,9 @@ fn late(listener: TcpListener, heard: mpsc::UnboundedSender<()>) -> JoinHandle<(
             if gone.len() == (answered + 1) * REQUESTS {
                 let theirs = &gone[answered * REQUESTS..];
                 answered += 1;
-                let on_their_way = theirs.iter().flat_map(|id| {
-                    [frame(HEADERS, 0x4, *id, &[0x88]), frame(DATA, 0, *id, &[7; 100])].concat()
-                });
+                let on_their_way = theirs
+                    .iter()
+                    .flat_map(|id| [frame(HEADERS, 0x4, *id, &[0x88]), frame(DATA, 0, *id, &[7; 100])].concat());
                 stream.write_all(&on_their_way.collect::<Vec<_>>()).unwrap();
             }
         }

@@ -108,8 +108,7 @@ impl Public {
     /// What the Service greets, once it does.
     fn greeting(&self, name: &str) -> String {
         wait::until(PATIENCE, &format!("{name} to answer"), || {
-            let answer =
-                HttpCall::get("/").host(&format!("{name}.default.localhost")).send(self.appliance.http());
+            let answer = HttpCall::get("/").host(&format!("{name}.default.localhost")).send(self.appliance.http());
             (answer.status == 200).then(|| answer.text())
         })
     }
@@ -239,8 +238,7 @@ fn root_instance_sees_nothing_of_the_appliance() {
     );
     let mut manifest = program.looking("curious", &look);
     let container = &mut manifest["spec"]["template"]["spec"]["containers"][0];
-    container["readinessProbe"] =
-        json!({ "exec": { "command": ["/bin/sh", "-c", format!("test ! -e {data}/api")] } });
+    container["readinessProbe"] = json!({ "exec": { "command": ["/bin/sh", "-c", format!("test ! -e {data}/api")] } });
     appliance.api().create(&manifest);
     appliance.api().wait_ready("Service", NAMESPACE, "curious", PATIENCE);
     let said = HttpCall::get("/").host("curious.default.localhost").send(appliance.http()).text();

@@ -101,14 +101,12 @@ fn retention_drops_the_oldest_and_says_so() {
     for nth in 0..events {
         post(&appliance, &TestEvent::new(&nth.to_string()).data("text/plain", vec![b'x'; 2000]));
     }
-    let by_retention =
-        || metric(&appliance, "sluicegate_subscriber_dropped_by_total", "reason=\"retention\"");
+    let by_retention = || metric(&appliance, "sluicegate_subscriber_dropped_by_total", "reason=\"retention\"");
     let dropped = wait::until(PATIENCE, "drops", || Some(by_retention()).filter(|dropped| *dropped >= 30));
     assert!(dropped < events, "the newest stay: {dropped}");
     let of = |what: &str| metric(&appliance, &format!("sluicegate_subscriber_{what}"), BROKER);
     wait::until(PATIENCE, "a quiet moment", || {
-        (of("offered_total") == of("dropped_total") + of("pending") && of("offered_total") == events)
-            .then_some(())
+        (of("offered_total") == of("dropped_total") + of("pending") && of("offered_total") == events).then_some(())
     });
     appliance.wait_says("events dropped undelivered: retention");
 }

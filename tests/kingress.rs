@@ -104,8 +104,7 @@ fn a_cluster_local_rule_is_for_the_private_listener() {
     let appliance = appliance();
     let upstream = TestUpstream::start("inside");
     backend(appliance.api(), "inside", "http", &[upstream.address()]);
-    let local =
-        with(rule("in.ns.svc.cluster.local", &[path("", "inside")]), "/visibility", json!("ClusterLocal"));
+    let local = with(rule("in.ns.svc.cluster.local", &[path("", "inside")]), "/visibility", json!("ClusterLocal"));
     serve(appliance.api(), &ingress("both", json!([local, rule(HOST, &[path("", "inside")])])));
 
     let status = |host: &str, to| HttpCall::get("/").host(host).send(to).status;
@@ -179,9 +178,8 @@ fn requests_of_a_deleted_revision_are_nobody_elses() {
     let tagged = with(path("", "app-00001"), "/headers", json!({ "X-Ring": { "exact": "beta" } }));
     let paths = [path("/admin", "app-00001"), shared, tagged, path("", "other")];
     serve(api, &ingress("of-one", json!([rule(HOST, &paths)])));
-    let call = |target: &str, ring: &str| {
-        HttpCall::get(target).host(HOST).header("X-Ring", ring).send(appliance.http())
-    };
+    let call =
+        |target: &str, ring: &str| HttpCall::get(target).host(HOST).header("X-Ring", ring).send(appliance.http());
     assert_eq!((call("/admin", "").status, call("/", "beta").status), (200, 200));
     assert_eq!(other.requests(), 0);
 
@@ -423,8 +421,7 @@ fn the_listeners_are_services_by_the_names_that_a_status_has() {
             [("publicLoadBalancer", appliance.http()), ("privateLoadBalancer", appliance.private())]
         {
             let called = object["status"][field]["ingress"][0]["domainInternal"].as_str().unwrap();
-            let (name, namespace) =
-                called.strip_suffix(".svc.cluster.local").unwrap().split_once('.').unwrap();
+            let (name, namespace) = called.strip_suffix(".svc.cluster.local").unwrap().split_once('.').unwrap();
             let path = format!("/api/v1/namespaces/{namespace}/services/{name}");
             let service = HttpCall::get(&path).send(appliance.api().address()).json();
             assert_eq!(service["spec"]["type"], "LoadBalancer");

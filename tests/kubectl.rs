@@ -163,15 +163,9 @@ fn objects_are_made_changed_and_deleted_by_every_verb() {
     let blue = MAP.replace("red", "blue");
     let diff = desk.try_say("diff -f -", &blue);
     assert!(diff.out.contains("+  color: blue"), "{}{}", diff.out, diff.err);
-    assert_eq!(
-        desk.type_in("apply -f - --dry-run=server", &blue),
-        "configmap/map configured (server dry run)\n"
-    );
+    assert_eq!(desk.type_in("apply -f - --dry-run=server", &blue), "configmap/map configured (server dry run)\n");
     assert_eq!(desk.type_in("apply -f -", &blue), "configmap/map configured\n");
-    assert_eq!(
-        desk.type_in("apply -f - --server-side --force-conflicts", MAP),
-        "configmap/map serverside-applied\n"
-    );
+    assert_eq!(desk.type_in("apply -f - --server-side --force-conflicts", MAP), "configmap/map serverside-applied\n");
     let conflict = desk.try_say("apply -f - --server-side --field-manager=other", &blue);
     assert!(!conflict.good && conflict.err.contains("conflict"), "{}", conflict.err);
     desk.expect("edit cm map", &["configmap/map edited"]);
@@ -180,8 +174,7 @@ fn objects_are_made_changed_and_deleted_by_every_verb() {
     desk.say(r#"patch cm map --type=merge -p {"data":{"size":"2"}}"#);
     desk.say(r#"patch cm map --type=json -p [{"op":"replace","path":"/data/size","value":"3"}]"#);
     desk.expect("get cm map -o jsonpath={.data.size}", &["3"]);
-    let unfit =
-        desk.try_say(r#"patch cm map --type=json -p [{"op":"test","path":"/data/size","value":"4"}]"#, "");
+    let unfit = desk.try_say(r#"patch cm map --type=json -p [{"op":"test","path":"/data/size","value":"4"}]"#, "");
     assert!(!unfit.good && unfit.err.contains("/data/size"), "it is told what did not fit: {}", unfit.err);
     desk.say("label cm map team=a");
     desk.expect("get cm -l team=a -o name", &["configmap/map"]);
@@ -192,8 +185,7 @@ fn objects_are_made_changed_and_deleted_by_every_verb() {
     desk.expect("delete cm map", &["deleted"]);
     desk.say("create secret generic s --from-literal=a=b");
     desk.say("create sa robot");
-    let token =
-        desk.say("create token robot --audience eventing.knative.dev/broker/default/main --duration 1h");
+    let token = desk.say("create token robot --audience eventing.knative.dev/broker/default/main --duration 1h");
     assert_eq!(token.trim().split('.').count(), 3, "{token}");
     desk.say("create role reader --verb=get --resource=configmaps");
     desk.say("create rolebinding readers --role=reader --serviceaccount=default:robot");
@@ -224,9 +216,8 @@ fn a_service_lives_and_ends_under_kubectl() {
     assert!(!desk.try_say(&format!("logs {pod} --previous"), "").good, "it was never restarted");
 
     desk.say(&format!("delete pod {pod}"));
-    let another = wait::try_until(PATIENCE, || {
-        Some(pods()).filter(|pods| pods.contains("Running") && !pods.contains(pod))
-    });
+    let another =
+        wait::try_until(PATIENCE, || Some(pods()).filter(|pods| pods.contains("Running") && !pods.contains(pod)));
     assert!(another.is_some(), "the deleted instance has no successor: {}", pods());
 
     desk.expect("auth can-i create ksvc", &["yes"]);
@@ -264,23 +255,14 @@ fn kinds_are_listed_explained_and_shown() {
     desk.expect("get ns", &["STATUS", "Active", "knative-eventing"]);
     desk.expect("describe ns default", &["Status:", "Active"]);
     desk.expect("get lease -n knative-serving", &["HOLDER", "embedded"]);
-    desk.expect(
-        "get clusterrolebindings -o wide",
-        &["ClusterRole/cluster-admin", "GROUPS", "system:masters"],
-    );
+    desk.expect("get clusterrolebindings -o wide", &["ClusterRole/cluster-admin", "GROUPS", "system:masters"]);
     desk.expect("get clusterroles", &["CREATED AT", "cluster-admin"]);
     let view = || desk.say("describe clusterrole view");
     let told = wait::try_until(PATIENCE, || Some(view()).filter(|view| view.contains("configmaps")));
     assert!(told.is_some(), "an aggregated role shows no rules: {}", view());
-    desk.expect(
-        "get crd -l duck.knative.dev/addressable=true",
-        &["CREATED AT", "brokers.eventing.knative.dev"],
-    );
+    desk.expect("get crd -l duck.knative.dev/addressable=true", &["CREATED AT", "brokers.eventing.knative.dev"]);
     desk.expect("get ns -o custom-columns=N:.metadata.name,P:.status.phase", &["N", "default", "Active"]);
-    desk.expect(
-        "get cm -n knative-serving --field-selector metadata.name=config-gc -o name",
-        &["configmap/config-gc"],
-    );
+    desk.expect("get cm -n knative-serving --field-selector metadata.name=config-gc -o name", &["configmap/config-gc"]);
     desk.expect("get --raw /healthz", &["ok"]);
 
     desk.expect("auth can-i --list", &["*.*"]);
@@ -312,8 +294,7 @@ fn an_object_moves_to_server_side_apply_and_controllers_own_theirs() {
     desk.expect("get cm map -o jsonpath={.metadata.labels.team}{.metadata.annotations.note}", &["b"]);
     desk.say("delete cm map --wait=false");
     desk.say("wait --for=delete cm/map --timeout=60s");
-    let unknown =
-        desk.try_say("apply -f - --validate=strict", &HELLO.replace("template:", "nonsense: 1\n  template:"));
+    let unknown = desk.try_say("apply -f - --validate=strict", &HELLO.replace("template:", "nonsense: 1\n  template:"));
     assert!(!unknown.good && unknown.err.contains("unknown field \"spec.nonsense\""), "{}", unknown.err);
 
     desk.type_in("apply -f -", HELLO);
@@ -326,15 +307,10 @@ fn an_object_moves_to_server_side_apply_and_controllers_own_theirs() {
     let conflict = desk.try_say("apply -f - --server-side", ROUTE);
     assert!(!conflict.good && conflict.err.contains("conflict with \"controller\""), "{}", conflict.err);
 
-    desk.say(
-        r#"patch ksvc hello --type=merge -p {"spec":{"template":{"metadata":{"labels":{"round":"two"}}}}}"#,
-    );
+    desk.say(r#"patch ksvc hello --type=merge -p {"spec":{"template":{"metadata":{"labels":{"round":"two"}}}}}"#);
     desk.say("wait --for=jsonpath={.status.latestReadyRevisionName}=hello-00002 ksvc/hello --timeout=60s");
     desk.say("wait --for=condition=Ready rev -l serving.knative.dev/service=hello --timeout=60s");
-    desk.expect(
-        "get events --field-selector involvedObject.kind=Service",
-        &["LAST SEEN", "service/hello", "Ready"],
-    );
+    desk.expect("get events --field-selector involvedObject.kind=Service", &["LAST SEEN", "service/hello", "Ready"]);
     desk.expect("events", &["LAST SEEN", "Service/hello", "Ready"]);
     let of_one = desk.say("events --for ksvc/hello");
     assert!(of_one.contains("Service/hello") && !of_one.contains("Revision/"), "{of_one}");

@@ -60,8 +60,7 @@ fn document(root: &Path) -> String {
             let place = file.strip_prefix(root).unwrap().display().to_string();
             for limit in limits_of(&fs::read_to_string(&file).unwrap(), place.ends_with("limits.rs")) {
                 let Limit { name, value, reason } = limit;
-                writeln!(text, "| `{name}` (`{place}`) | `{value}` | {} |", reason.replace('|', "\\|"))
-                    .unwrap();
+                writeln!(text, "| `{name}` (`{place}`) | `{value}` | {} |", reason.replace('|', "\\|")).unwrap();
             }
         }
     }
@@ -116,8 +115,7 @@ fn limits_of(text: &str, all: bool) -> Vec<Limit> {
 
 /// `pub const NAME: TYPE = VALUE;`
 fn declaration(line: &str, all: bool) -> Option<(String, String)> {
-    let rest =
-        line.split_once("const ").filter(|(before, _)| before.is_empty() || before.starts_with("pub"))?.1;
+    let rest = line.split_once("const ").filter(|(before, _)| before.is_empty() || before.starts_with("pub"))?.1;
     let (name, rest) = rest.split_once(": ")?;
     let (kind, value) = rest.split_once(" = ")?;
     let is_limit = name.ends_with("_MAX") || name.ends_with("_MIN") || all;
@@ -130,8 +128,7 @@ fn declaration(line: &str, all: bool) -> Option<(String, String)> {
 fn option(line: &str, text: &str) -> Option<(String, String)> {
     let (name, _) = line.strip_prefix("pub ")?.strip_suffix(',')?.split_once(": ")?;
     let default = text.split_once("fn default()")?.1;
-    let value =
-        default.lines().find_map(|l| l.trim().strip_prefix(name)?.strip_prefix(": ")?.strip_suffix(','))?;
+    let value = default.lines().find_map(|l| l.trim().strip_prefix(name)?.strip_prefix(": ")?.strip_suffix(','))?;
     Some((name.to_owned(), value.to_owned()))
 }
 

@@ -124,8 +124,7 @@ fn a_reference_by_group_means_the_version_that_is_served() {
         api.create(&channel(name));
         api.wait_ready("Channel", NAMESPACE, name, PATIENCE);
     }
-    let by_group =
-        |kind: &str, name: &str| json!({ "group": "messaging.knative.dev", "kind": kind, "name": name });
+    let by_group = |kind: &str, name: &str| json!({ "group": "messaging.knative.dev", "kind": kind, "name": name });
     let first = with(subscription("first", "", ""), "/spec/channel", by_group("Channel", "main"));
     let first = with(first, "/spec/subscriber", json!({ "ref": by_group("Channel", "second") }));
     let refused = api.try_create(&first);
@@ -161,9 +160,7 @@ fn a_kind_without_an_address_is_reached_by_the_operators_url() {
     api.create(&broker("main"));
     api.create(&with(trigger("boxed", "main", ""), "/spec/subscriber", to));
     let resolved = |word: &'static str| {
-        move |object: &Value| {
-            condition(object, "SubscriberResolved").is_some_and(|found| found["status"] == word)
-        }
+        move |object: &Value| condition(object, "SubscriberResolved").is_some_and(|found| found["status"] == word)
     };
     api.wait_for("Trigger", NAMESPACE, "boxed", PATIENCE, resolved("False"));
 

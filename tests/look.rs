@@ -64,8 +64,7 @@ fn open_connections_are_shown_with_what_they_do() {
         let _open = [begin("silent.example.com").await, begin("silent.example.com").await];
         loop {
             let all = shown(&appliance, "/debug/connections");
-            let found =
-                all["connections"].as_array().unwrap().iter().find(|one| one["streams"] == 2).cloned();
+            let found = all["connections"].as_array().unwrap().iter().find(|one| one["streams"] == 2).cloned();
             if let Some(one) = found {
                 assert_eq!((&one["protocol"], &one["requests"]), (&json!("HTTP/2"), &json!(2)), "{one}");
                 assert!(one["received_bytes"].as_u64() > Some(40), "{one}");
@@ -188,7 +187,6 @@ fn who_waits_for_an_instance_is_shown_waiting() {
     waits.send(&HttpCall::get("/").host(COLD).to_bytes(appliance.http()));
     let one = in_state(&appliance, "waiting");
     assert_eq!((&one["requests"], &one["protocol"]), (&json!(1), &json!("HTTP/1.1")), "{one}");
-    let backend =
-        shown(&appliance, &format!("/debug/routes?host={COLD}"))["backends"]["default/hello-00001"].clone();
+    let backend = shown(&appliance, &format!("/debug/routes?host={COLD}"))["backends"]["default/hello-00001"].clone();
     assert_eq!((&backend["waiting"], &backend["ready_instances"]), (&json!(1), &json!(0)), "{backend}");
 }

@@ -50,9 +50,7 @@ fn create_sources(api: KitApi) {
         let mut object = body;
         object["apiVersion"] = json!("v1");
         object["metadata"] = json!({ "name": "settings", "namespace": NAMESPACE });
-        let made = HttpCall::post(&format!("/api/v1/namespaces/{NAMESPACE}/{kind}"))
-            .json(&object)
-            .send(api.address());
+        let made = HttpCall::post(&format!("/api/v1/namespaces/{NAMESPACE}/{kind}")).json(&object).send(api.address());
         assert_eq!(made.status, 201, "{made}");
     }
 }
@@ -88,8 +86,8 @@ fn an_instance_has_the_files_of_its_volumes() {
          stat -L -c %a {place}/secret/token; echo x 2>/dev/null > {place}/map/shade && echo written"
     );
     let mut manifest = looking("files", &look);
-    let mounts = ["map", "secret", "all"]
-        .map(|name| json!({ "name": name, "mountPath": format!("/sluicegate-test/{name}") }));
+    let mounts =
+        ["map", "secret", "all"].map(|name| json!({ "name": name, "mountPath": format!("/sluicegate-test/{name}") }));
     container(&mut manifest)["volumeMounts"] = json!(mounts);
     manifest["spec"]["template"]["spec"]["volumes"] = json!([
         { "name": "map", "configMap": { "name": "settings", "items": [{ "key": "colour", "path": "shade" }] } },
@@ -117,19 +115,16 @@ fn an_instance_has_the_token_of_its_account() {
     let asked = json!({ "audience": "shop", "expirationSeconds": 600, "path": "token" });
     let spec = &mut manifest["spec"]["template"]["spec"];
     spec["serviceAccountName"] = json!("teller");
-    spec["volumes"] =
-        json!([{ "name": "account", "projected": { "sources": [{ "serviceAccountToken": asked }] } }]);
+    spec["volumes"] = json!([{ "name": "account", "projected": { "sources": [{ "serviceAccountToken": asked }] } }]);
     if !is_root() {
         let volumes = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1volumes";
         manifest = with(manifest, volumes, json!("env"));
-        container(&mut manifest)["volumeMounts"] =
-            json!([{ "name": "account", "mountPath": "/sluicegate-test" }]);
+        container(&mut manifest)["volumeMounts"] = json!([{ "name": "account", "mountPath": "/sluicegate-test" }]);
     }
     api.create(&manifest);
     api.wait_for("Revision", NAMESPACE, "token-00001", PATIENCE, |revision| {
         let ready = kit::api::condition(revision, "Ready");
-        ready
-            .is_some_and(|ready| ready["message"].as_str().unwrap_or_default().contains("account \"teller\""))
+        ready.is_some_and(|ready| ready["message"].as_str().unwrap_or_default().contains("account \"teller\""))
     });
 
     let account = json!({
@@ -144,10 +139,7 @@ fn an_instance_has_the_token_of_its_account() {
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
         "spec": { "token": token, "audiences": ["shop"] },
     });
-    let told = HttpCall::post("/apis/authentication.k8s.io/v1/tokenreviews")
-        .json(&review)
-        .send(api.address())
-        .json();
+    let told = HttpCall::post("/apis/authentication.k8s.io/v1/tokenreviews").json(&review).send(api.address()).json();
     assert_eq!(told["status"]["authenticated"], true, "{told}");
     assert_eq!(told["status"]["user"]["username"], format!("system:serviceaccount:{NAMESPACE}:teller"));
     assert_eq!(told["status"]["audiences"], json!(["shop"]));
@@ -166,7 +158,8 @@ fn an_instance_runs_where_and_as_whom_its_manifest_says() {
         "echo $(pwd) $(id -u):$(id -g) $(echo ok > /tmp/sluicegate-$$ && cat /tmp/sluicegate-$$; rm -f /tmp/sluicegate-$$)",
     );
     container(&mut manifest)["workingDir"] = json!("/usr");
-    container(&mut manifest)["securityContext"] = json!({ "runAsUser": 54_321, "runAsGroup": 54_322, "runAsNonRoot": true, "readOnlyRootFilesystem": true });
+    container(&mut manifest)["securityContext"] =
+        json!({ "runAsUser": 54_321, "runAsGroup": 54_322, "runAsNonRoot": true, "readOnlyRootFilesystem": true });
     // The binary may lie where a stranger cannot look.
     let open = tempfile::TempDir::new().unwrap();
     std::fs::set_permissions(open.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -205,8 +198,7 @@ fn an_instance_has_the_power_and_the_memory_of_its_manifest() {
     // What an instance is given out of the data folder is there all the same.
     let pods = api.list_selected("Pod", NAMESPACE, "serving.knative.dev/service=none");
     let name = pods[0]["metadata"]["name"].as_str().unwrap();
-    let log =
-        HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address()).text();
+    let log = HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address()).text();
     assert!(log.contains("listening on") && !log.contains("sluicegate: "), "{log}");
 
     let more = with_capabilities("more", json!({ "drop": ["ALL"], "add": ["SYS_CHROOT"] }));
@@ -278,8 +270,7 @@ fn a_folder_of_manifests_is_applied_followed_and_pruned() {
     let broken = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Bad_Name}\n";
     let first = [map("shop", "one", "1"), map("shop", "two", "1"), broken.into()].join("---\n");
     std::fs::write(folder.join("a.yaml"), first).unwrap();
-    std::fs::write(folder.join("b.yml"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n")
-        .unwrap();
+    std::fs::write(folder.join("b.yml"), "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n").unwrap();
     std::fs::write(folder.join("c.yaml"), "kind: [\n").unwrap();
     let mut appliance = setup.clone().flag("manifests", &folder.display().to_string()).start();
     assert_eq!(data(&appliance, "shop", "one"), Some(json!({ "a": "1" })));
@@ -334,8 +325,7 @@ fn children_stay_and_kinds_of_ones_own_may_be_defined_beside_their_objects() {
             } }],
         },
     });
-    let cup =
-        json!({ "apiVersion": "example.com/v1", "kind": "Cup", "metadata": { "name": "a" }, "size": 1 });
+    let cup = json!({ "apiVersion": "example.com/v1", "kind": "Cup", "metadata": { "name": "a" }, "size": 1 });
     let mut hello = service("hello", "example.com/hello", "x");
     hello["metadata"]["namespace"] = json!(NAMESPACE);
     let text = [cup, hello, definition].map(|object| object.to_string()).join("\n---\n");

@@ -93,8 +93,7 @@ fn a_header_chooses_a_revision() {
     }
     // Off again, and what cannot be meant is refused with what is expected.
     let api = appliance.api();
-    let set =
-        |value: Value| json!({ "metadata": { "annotations": { "sluicegate.dev/header-routes": value } } });
+    let set = |value: Value| json!({ "metadata": { "annotations": { "sluicegate.dev/header-routes": value } } });
     let refused = api.try_patch("Service", NAMESPACE, "hello", &set(json!("X-Beta: yes => gone")));
     assert_eq!(refused.status, 422, "{refused}");
     assert!(refused.text().contains("is not in spec.traffic"), "{refused}");

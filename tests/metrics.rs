@@ -59,23 +59,13 @@ fn events_are_measured_by_upstreams_names() {
     let dispatched = |rest: &[(&str, &str)], wanted| {
         comes_to(&appliance, COUNT, &[&owner[..], rest].concat(), wanted);
     };
-    dispatched(
-        &[("otel_scope_name", "knative.dev/pkg/broker/ingress"), ("http_response_status_code", "202")],
-        2.0,
-    );
-    let filter = [
-        ("otel_scope_name", "knative.dev/pkg/broker/filter"),
-        ("messaging_destination_name", "trigger:t.default"),
-    ];
+    dispatched(&[("otel_scope_name", "knative.dev/pkg/broker/ingress"), ("http_response_status_code", "202")], 2.0);
+    let filter =
+        [("otel_scope_name", "knative.dev/pkg/broker/filter"), ("messaging_destination_name", "trigger:t.default")];
     for (status, attempts) in [("503", 2.0), ("202", 1.0)] {
         dispatched(&[&filter[..], &[("http_response_status_code", status)]].concat(), attempts);
     }
-    comes_to(
-        &appliance,
-        "kn_eventing_process_duration_seconds_count",
-        &[&owner[..], &[filter[1]]].concat(),
-        3.0,
-    );
+    comes_to(&appliance, "kn_eventing_process_duration_seconds_count", &[&owner[..], &[filter[1]]].concat(), 3.0);
     let fanout = [
         ("kn_channel_name", "c"),
         ("kn_channel_namespace", NAMESPACE),

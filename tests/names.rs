@@ -13,10 +13,7 @@ const HELLO: &str = "example.com/hello";
 const CALLER: &str = "example.com/caller";
 
 fn appliance() -> Appliance {
-    ApplianceSetup::new(BIN)
-        .hello_image(HELLO)
-        .flag("image", &format!("{CALLER}={BIN} example caller"))
-        .start()
+    ApplianceSetup::new(BIN).hello_image(HELLO).flag("image", &format!("{CALLER}={BIN} example caller")).start()
 }
 
 fn deploy(appliance: &Appliance, manifest: &Value) -> String {
@@ -97,23 +94,19 @@ fn an_instance_reaches_a_core_service_by_name() {
     let database = TestUpstream::start("database");
     let address = database.address();
     let api = appliance.api();
-    let meta = |name: &str| json!({ "name": name, "namespace": NAMESPACE, "labels": { "kubernetes.io/service-name": "db" } });
+    let meta =
+        |name: &str| json!({ "name": name, "namespace": NAMESPACE, "labels": { "kubernetes.io/service-name": "db" } });
     let port = json!([{ "name": "http", "port": address.port() }]);
-    let db =
-        json!({ "apiVersion": "v1", "kind": "Service", "metadata": meta("db"), "spec": { "ports": port } });
+    let db = json!({ "apiVersion": "v1", "kind": "Service", "metadata": meta("db"), "spec": { "ports": port } });
     let made = HttpCall::post("/api/v1/namespaces/default/services").json(&db).send(api.address());
     assert_eq!(made.status, 201, "{}", made.text());
     api.create(&json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": meta("db-1"),
         "ports": port, "endpoints": [{ "addresses": [address.ip()] }],
     }));
-    let urls =
-        [format!("http://db:{}/", address.port()), format!("http://db.default.svc:{}/", address.port())];
+    let urls = [format!("http://db:{}/", address.port()), format!("http://db.default.svc:{}/", address.port())];
     let Some(said) = calls(&appliance, &urls) else { return };
-    assert!(
-        said.len() == 2 && said.iter().all(|line| line.contains(" 200 ") && line.contains("database")),
-        "{said:?}"
-    );
+    assert!(said.len() == 2 && said.iter().all(|line| line.contains(" 200 ") && line.contains("database")), "{said:?}");
 }
 
 /// An answer that is under way when the appliance is told to end may still need others.

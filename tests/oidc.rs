@@ -7,8 +7,8 @@ use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
 use kit::scene::{BROKER, SILENCE, ids};
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpResponse, KitApi, PATIENCE, ReceivedRequest,
-    SinkResponse, TestEvent, wait,
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpResponse, KitApi, PATIENCE, ReceivedRequest, SinkResponse,
+    TestEvent, wait,
 };
 use serde_json::{Value, json};
 
@@ -170,8 +170,7 @@ fn a_policy_says_who_may_send_what() {
     assert_eq!(send(&appliance, BROKER, "1", &friend).status, 202, "allow-all");
     assert_eq!(send(&appliance, BROKER, "1", "").status, 401, "and yet everybody is asked");
 
-    let to =
-        json!([{ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } }]);
+    let to = json!([{ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } }]);
     let spec = json!({
         "to": to, "from": [{ "sub": "system:serviceaccount:kube-system:fr*" }],
         "filters": [{ "prefix": { "id": "fine" } }],
@@ -214,8 +213,7 @@ fn deliveries_show_who_sends_them() {
     asking(api, "Broker", "second");
     let audience = json!({ "uri": sink.url(), "audience": "my-sink" });
     api.create(&with(trigger("shown", "main", &sink.url()), "/spec/subscriber", audience));
-    let second =
-        json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "second" } });
+    let second = json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "second" } });
     let mut bridge = with(trigger("bridge", "main", ""), "/spec/subscriber", second);
     bridge = with(
         bridge,
@@ -238,11 +236,9 @@ fn deliveries_show_who_sends_them() {
 
     account(api, NAMESPACE, "robot");
     let robot = token(api, NAMESPACE, "robot", MAIN);
-    let to = |name: &str| json!([{ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": name } }]);
-    api.create(&policy(
-        "in",
-        json!({ "to": to("main"), "from": [{ "sub": "system:serviceaccount:default:robot" }] }),
-    ));
+    let to =
+        |name: &str| json!([{ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": name } }]);
+    api.create(&policy("in", json!({ "to": to("main"), "from": [{ "sub": "system:serviceaccount:default:robot" }] })));
     comes_to(&appliance, BROKER, &robot, 202);
     // Nobody lets the Trigger in yet: 403 is not tried again, and the dead letter shows who sends it.
     let letter = dead.wait_for(1, PATIENCE).remove(0);
@@ -272,8 +268,7 @@ fn deliveries_show_who_sends_them() {
     features(&appliance, &json!({ "authentication-oidc": "disabled" }));
     comes_to(&appliance, BROKER, "", 202);
     api.wait_gone("ServiceAccount", NAMESPACE, name, PATIENCE);
-    let told =
-        api.wait_for("Trigger", NAMESPACE, "bridge", PATIENCE, |object| object["status"]["auth"].is_null());
+    let told = api.wait_for("Trigger", NAMESPACE, "bridge", PATIENCE, |object| object["status"]["auth"].is_null());
     assert_eq!(condition(&told, "OIDCIdentityCreated").unwrap()["reason"], "AuthenticationOIDCDisabled");
 }
 
@@ -294,11 +289,11 @@ fn channels_and_flows_let_their_own_parts_in() {
     api.create(&channel("out"));
     asking(api, "Channel", "out");
     api.create(&subscription("last", "out", &last.url()));
-    let reply =
-        json!({ "ref": { "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "out" } });
+    let reply = json!({ "ref": { "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "out" } });
     let metadata = json!({ "name": "f", "namespace": NAMESPACE });
     let spec = json!({ "steps": [{ "uri": first.url() }, { "uri": second.url() }], "reply": reply });
-    let sequence = json!({ "apiVersion": "flows.knative.dev/v1", "kind": "Sequence", "metadata": metadata, "spec": spec });
+    let sequence =
+        json!({ "apiVersion": "flows.knative.dev/v1", "kind": "Sequence", "metadata": metadata, "spec": spec });
     api.create(&sequence);
     let flow = asking(api, "Sequence", "f");
     let audience = "messaging.knative.dev/inmemorychannel/default/f-kn-sequence-0";
@@ -323,8 +318,7 @@ fn channels_and_flows_let_their_own_parts_in() {
         assert_eq!(send(&appliance, path, "1", &robot).status, 202);
         last.wait_until(SILENCE, |all| ids(all).contains(&"1-a-b".to_owned())).ok()
     });
-    let between =
-        token(api, NAMESPACE, "robot", "messaging.knative.dev/inmemorychannel/default/f-kn-sequence-1");
+    let between = token(api, NAMESPACE, "robot", "messaging.knative.dev/inmemorychannel/default/f-kn-sequence-1");
     assert_eq!(send(&appliance, "/channels/default/f-kn-sequence-1", "1", &between).status, 403);
 }
 
@@ -343,9 +337,7 @@ fn a_restart_lets_no_stranger_in() {
     assert_eq!(send(&appliance, BROKER, "stranger", "").status, 401);
     assert_eq!(send(&appliance, BROKER, "after", &robot).status, 202);
     let all = sink.wait_until(PATIENCE, |all| all.iter().any(|one| one.id() == "after")).unwrap();
-    assert!(
-        all.iter().all(|one| one.header("authorization").is_some_and(|value| value.starts_with("Bearer ")))
-    );
+    assert!(all.iter().all(|one| one.header("authorization").is_some_and(|value| value.starts_with("Bearer "))));
 }
 
 /// EV-TRG-07, X-FEA-07: a subscriber that is lost is sent its events as before, token and all, also by the next start.
@@ -362,8 +354,7 @@ fn a_lost_subscriber_is_shown_the_same_account_after_a_restart() {
     let patch = HttpCall::new("PATCH", &path).header("Content-Type", "application/merge-patch+json");
     let answer = patch.body(status.to_string()).send(api.address());
     assert_eq!(answer.status, 200, "{answer}");
-    let to =
-        json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "foreign" } });
+    let to = json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "foreign" } });
     api.create(&with(trigger("t", "main", ""), "/spec/subscriber", to));
     let ready = api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
     assert_eq!(ready["status"]["subscriberAudience"], "my-sink");
@@ -381,8 +372,7 @@ fn a_lost_subscriber_is_shown_the_same_account_after_a_restart() {
     assert_eq!(send(&appliance, BROKER, "after", &robot).status, 202);
     let all = sink.wait_until(PATIENCE, |all| ids(all).contains(&"after".to_owned())).unwrap();
     for one in all {
-        let shown =
-            one.header("authorization").unwrap_or_else(|| panic!("{} came without a token", one.id()));
+        let shown = one.header("authorization").unwrap_or_else(|| panic!("{} came without a token", one.id()));
         assert_eq!(claims(shown.strip_prefix("Bearer ").unwrap())["aud"], json!(["my-sink"]));
     }
 }
@@ -425,8 +415,7 @@ fn a_reply_passes_no_door() {
     let appliance = house("deny-all");
     let api = appliance.api();
     let step = EventSink::answering(|event| {
-        let attributes =
-            [("specversion", "1.0"), ("id", "answer"), ("source", "/kit"), ("type", "kit.answer")];
+        let attributes = [("specversion", "1.0"), ("id", "answer"), ("source", "/kit"), ("type", "kit.answer")];
         if event.id() == "answer" {
             SinkResponse::status(202)
         } else {

@@ -17,8 +17,7 @@ use kit::faulty_block_device::{BlockFault, FaultyBlockDevice};
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent,
-    wait,
+    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -155,9 +154,8 @@ fn make_image(image: &Path) -> bool {
 fn what_was_acknowledged_is_on_the_disk_when_the_power_goes() {
     let mounts = Mounts { folder: TempDir::new().unwrap() };
     let (image, copy) = (mounts.path("image"), mounts.path("copy"));
-    let made = make_image(&image)
-        && run(Command::new("mkfs.ext4").arg("-q").arg(&image))
-        && mounts.mount("image", "before");
+    let made =
+        make_image(&image) && run(Command::new("mkfs.ext4").arg("-q").arg(&image)) && mounts.mount("image", "before");
     if !made {
         eprintln!("skipped: a loop device cannot be mounted here (it takes root, mkfs.ext4 and the device)");
         return;
@@ -178,8 +176,7 @@ fn what_was_acknowledged_is_on_the_disk_when_the_power_goes() {
 fn what_was_acknowledged_survives_a_disk_that_forgets_from_one_moment_on() {
     let mounts = Mounts { folder: TempDir::new().unwrap() };
     let image = mounts.path("image");
-    let Some(disk) = make_image(&image).then(|| FaultyBlockDevice::make(&image, DISK_MIB * MIB)).flatten()
-    else {
+    let Some(disk) = make_image(&image).then(|| FaultyBlockDevice::make(&image, DISK_MIB * MIB)).flatten() else {
         eprintln!("skipped: {}", FaultyBlockDevice::MISSING);
         return;
     };

@@ -53,11 +53,7 @@ fn no_request_fails_over_twenty_updates() {
             is_ready(service) && service["status"]["latestReadyRevisionName"] == wanted.as_str()
         });
         let said = HttpCall::get("/").host(&host).send(appliance.http());
-        assert_eq!(
-            said.text().trim(),
-            format!("Hello {update} from {wanted}"),
-            "Ready came before the traffic"
-        );
+        assert_eq!(said.text().trim(), format!("Hello {update} from {wanted}"), "Ready came before the traffic");
     }
     over.store(true, SeqCst);
     let (answered, failed) = load.join().expect("the load's thread says what went wrong");

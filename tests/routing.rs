@@ -55,8 +55,7 @@ fn a_cluster_local_service_is_reached_by_the_private_listener_only() {
     let label = json!({ "metadata": { "labels": { "networking.knative.dev/visibility": null } } });
     appliance.api().patch("Service", NAMESPACE, "hello", &label);
     wait::until(PATIENCE, "the public host", || {
-        (HttpCall::get("/").host("hello.default.localhost").send(appliance.http()).status == 200)
-            .then_some(())
+        (HttpCall::get("/").host("hello.default.localhost").send(appliance.http()).status == 200).then_some(())
     });
     for host in [LOCAL, "hello.default.svc", "hello.default"] {
         let status = |to| HttpCall::get("/").host(host).send(to).status;
@@ -82,8 +81,7 @@ fn events_reach_a_cluster_local_service() {
     let api = appliance.api();
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     api.create(&broker("b"));
-    let to_it =
-        json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } });
+    let to_it = json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } });
     api.create(&with(trigger("t", "b", ""), "/spec/subscriber", to_it));
     api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
     let accepted = TestEvent::new("1").binary("/brokers/default/b").send(appliance.events());
@@ -123,7 +121,8 @@ fn a_tag_header_asks_for_a_tag_once_it_is_turned_on() {
 
     let data = json!({ "tag-header-based-routing": "Enabled" });
     let map = "/api/v1/namespaces/knative-serving/configmaps";
-    let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config-features" }, "data": data });
+    let object =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config-features" }, "data": data });
     if HttpCall::post(map).json(&object).send(api.address()).status == 409 {
         api.patch("ConfigMap", "knative-serving", "config-features", &json!({ "data": data }));
     }

@@ -30,10 +30,7 @@ fn row(report: &str, name: &str) -> String {
 fn segment_files(data: &Path) -> Vec<PathBuf> {
     let workshops = fs::read_dir(data).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     let logs = workshops.filter_map(|workshop| fs::read_dir(workshop.join("log")).ok());
-    logs.flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some())
-        .collect()
+    logs.flatten().filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension().is_some()).collect()
 }
 
 /// APP-05, APP-06: on this machine's disk nothing that was acknowledged is lost, every flipped bit is

@@ -44,8 +44,7 @@ fn tag_host(service: &Value, tag: &str) -> String {
 }
 
 fn revision_names(api: KitApi, service: &str) -> Vec<String> {
-    let revisions =
-        api.list_selected("Revision", NAMESPACE, &format!("serving.knative.dev/service={service}"));
+    let revisions = api.list_selected("Revision", NAMESPACE, &format!("serving.knative.dev/service={service}"));
     let mut names: Vec<_> =
         revisions.iter().filter_map(|r| r["metadata"]["name"].as_str().map(str::to_owned)).collect();
     names.sort();
@@ -108,11 +107,9 @@ fn a_created_service_becomes_ready_and_answers_at_its_url() {
     assert_eq!((response.status, response.text().trim()), (200, "Hello world from hello-00001"));
 
     let configuration = api.get("Configuration", NAMESPACE, "hello").expect("a child of the Service");
-    for (kind, name, owner) in [
-        ("Configuration", "hello", &ready),
-        ("Route", "hello", &ready),
-        ("Revision", "hello-00001", &configuration),
-    ] {
+    for (kind, name, owner) in
+        [("Configuration", "hello", &ready), ("Route", "hello", &ready), ("Revision", "hello-00001", &configuration)]
+    {
         let child = api.get(kind, NAMESPACE, name).expect("a child of the Service");
         assert_eq!(child["metadata"]["labels"]["serving.knative.dev/service"], "hello", "{kind}");
         let owners = child["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
@@ -139,12 +136,9 @@ fn an_instance_knows_its_port_its_names_and_its_own_variables_only() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).env("SECRET_OF_THE_HOST", "1").start();
     let ready = deploy(appliance.api(), &service("hello", IMAGE, "world"));
     let env = HttpCall::get("/env").host(&host(&ready["status"]["url"])).send(appliance.http()).json();
-    for (name, value) in [
-        ("K_SERVICE", "hello"),
-        ("K_CONFIGURATION", "hello"),
-        ("K_REVISION", "hello-00001"),
-        ("TARGET", "world"),
-    ] {
+    for (name, value) in
+        [("K_SERVICE", "hello"), ("K_CONFIGURATION", "hello"), ("K_REVISION", "hello-00001"), ("TARGET", "world")]
+    {
         assert_eq!(env[name], value, "{name}");
     }
     assert_eq!(env["SECRET_OF_THE_HOST"], Value::Null);
@@ -166,11 +160,9 @@ fn every_instance_has_its_container_port() {
             manifest["spec"]["template"]["spec"]["containers"][0]["ports"] = ports;
         }
         let ready = deploy(appliance.api(), &manifest);
-        HttpCall::get("/env").host(&host(&ready["status"]["url"])).send(appliance.http()).json()["PORT"]
-            .clone()
+        HttpCall::get("/env").host(&host(&ready["status"]["url"])).send(appliance.http()).json()["PORT"].clone()
     };
-    let told =
-        [("one", Some(3000)), ("two", Some(3000)), ("three", None)].map(|(name, port)| port_of(name, port));
+    let told = [("one", Some(3000)), ("two", Some(3000)), ("three", None)].map(|(name, port)| port_of(name, port));
     if appliance.stderr().contains("a free PORT") {
         eprintln!("skipped: ports cannot be given here");
     } else {
@@ -203,9 +195,7 @@ fn an_image_that_nothing_can_run_is_not_ready_and_says_why() {
         condition(revision, "ResourcesAvailable").is_some_and(|c| c["status"] == "False")
     });
     let resources = condition(&revision, "ResourcesAvailable").unwrap();
-    for told in
-        [&resources["reason"], &resources["message"], &condition(&failed, "Ready").unwrap()["message"]]
-    {
+    for told in [&resources["reason"], &resources["message"], &condition(&failed, "Ready").unwrap()["message"]] {
         assert!(told.as_str().is_some_and(|text| !text.is_empty()), "{revision:#}");
     }
 }
@@ -237,12 +227,8 @@ fn a_split_of_10_to_90_holds_on_one_connection() {
         &appliance,
         json!([{ "revisionName": "hello-00001", "percent": 10 }, { "latestRevision": true, "percent": 90 }]),
     );
-    let percents: i64 = service["status"]["traffic"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|t| t["percent"].as_i64())
-        .sum();
+    let percents: i64 =
+        service["status"]["traffic"].as_array().into_iter().flatten().filter_map(|t| t["percent"].as_i64()).sum();
     assert_eq!(percents, 100, "{:#}", service["status"]);
 
     let counts = answers(&appliance, &host(&service["status"]["url"]), 2000);
@@ -330,14 +316,10 @@ fn the_same_template_twice_makes_no_second_revision() {
     let ready = deploy(api, &service("hello", IMAGE, "one"));
     let put = HttpCall::new("PUT", &KitApi::path("Service", NAMESPACE, "hello"));
     let same = put.json(&api.get("Service", NAMESPACE, "hello").expect("it was created")).send(api.address());
-    assert_eq!(
-        (same.status, &same.json()["metadata"]["generation"]),
-        (200, &ready["metadata"]["generation"])
-    );
+    assert_eq!((same.status, &same.json()["metadata"]["generation"]), (200, &ready["metadata"]["generation"]));
     let same = api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, "one"));
     assert_eq!(same["metadata"]["generation"], ready["metadata"]["generation"]);
-    let labelled =
-        api.patch("Service", NAMESPACE, "hello", &json!({ "metadata": { "labels": { "a.dev/b": "c" } } }));
+    let labelled = api.patch("Service", NAMESPACE, "hello", &json!({ "metadata": { "labels": { "a.dev/b": "c" } } }));
     assert_eq!(labelled["metadata"]["generation"], ready["metadata"]["generation"]);
     api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
         route["metadata"]["labels"]["a.dev/b"] == "c" // the change has been through the controllers
@@ -377,8 +359,7 @@ fn a_long_request_outlives_the_idle_window() {
     let appliance = appliance();
     let window = "/spec/template/metadata/annotations/autoscaling.knative.dev~1window";
     let ready = deploy(appliance.api(), &with(service("hello", IMAGE, "busy"), window, json!("6s")));
-    let response =
-        HttpCall::get("/slow?ms=12000").host(&host(&ready["status"]["url"])).send(appliance.http());
+    let response = HttpCall::get("/slow?ms=12000").host(&host(&ready["status"]["url"])).send(appliance.http());
     assert_eq!(response.status, 200, "{response}");
 }
 
@@ -408,9 +389,7 @@ fn a_deleted_service_takes_its_children_and_its_host_along() {
     wait::until(PATIENCE, "the host to be unknown", || {
         (HttpCall::get("/").host(&url).send(appliance.http()).status == 404).then_some(())
     });
-    wait::until(PATIENCE, "the instance to end", || {
-        instances_of(&appliance, "hello-00001").is_empty().then_some(())
-    });
+    wait::until(PATIENCE, "the instance to end", || instances_of(&appliance, "hello-00001").is_empty().then_some(()));
 }
 
 /// APP-16, APP-39: once the port accepts, every host is known.
@@ -444,9 +423,7 @@ fn no_instance_outlives_the_appliance() {
             assert_eq!(appliance.terminate().code(), Some(0));
         }
         let what = format!("the instances {instances:?} to end, crash: {crash}");
-        wait::until(PATIENCE, &what, || {
-            instances.iter().all(|pid| environment(*pid).is_none()).then_some(())
-        });
+        wait::until(PATIENCE, &what, || instances.iter().all(|pid| environment(*pid).is_none()).then_some(()));
     }
 }
 

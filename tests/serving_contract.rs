@@ -34,8 +34,7 @@ fn an_instance_is_asked_nothing_before_its_readiness_probe_passes() {
     let gate = setup.write_file("gate", "").with_file_name("open");
     let appliance = setup.start();
     let api = appliance.api();
-    let probe =
-        json!({ "exec": { "command": ["test", "-e", gate] }, "periodSeconds": 1, "failureThreshold": 1000 });
+    let probe = json!({ "exec": { "command": ["test", "-e", gate] }, "periodSeconds": 1, "failureThreshold": 1000 });
     let containers = json!([{ "image": IMAGE, "readinessProbe": probe }]);
     api.create(&with(service("hello", IMAGE, "world"), &format!("{POD}/containers"), containers));
     let waiting = api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
@@ -57,9 +56,8 @@ fn an_instance_is_asked_nothing_before_its_readiness_probe_passes() {
 fn a_revision_names_its_service_account() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
-    let of = |account: &str| {
-        with(service("hello", IMAGE, "world"), &format!("{POD}/serviceAccountName"), json!(account))
-    };
+    let of =
+        |account: &str| with(service("hello", IMAGE, "world"), &format!("{POD}/serviceAccountName"), json!(account));
     let refused = api.try_create(&of("Not A Name"));
     assert_eq!(refused.status, 422, "{refused}");
     assert!(refused.text().contains("a lowercase RFC 1123 subdomain must consist of"), "{refused}");
@@ -84,13 +82,13 @@ fn a_revision_names_its_service_account() {
 fn a_cold_start_does_not_move_requests_to_the_warm_revision() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
-    let sleepy =
-        with(service("hello", IMAGE, "cold"), ANNOTATIONS, json!({ "autoscaling.knative.dev/window": "6s" }));
+    let sleepy = with(service("hello", IMAGE, "cold"), ANNOTATIONS, json!({ "autoscaling.knative.dev/window": "6s" }));
     api.create(&sleepy);
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     let warm = with(greets(IMAGE, "warm"), ANNOTATIONS, json!({ "autoscaling.knative.dev/min-scale": "1" }));
     api.patch("Service", NAMESPACE, "hello", &warm);
-    let both = json!([{ "revisionName": "hello-00001", "percent": 50 }, { "revisionName": "hello-00002", "percent": 50 }]);
+    let both =
+        json!([{ "revisionName": "hello-00001", "percent": 50 }, { "revisionName": "hello-00002", "percent": 50 }]);
     api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
         is_ready(service) && service["status"]["latestReadyRevisionName"] == "hello-00002"
     });

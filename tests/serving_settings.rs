@@ -29,10 +29,7 @@ fn changed_defaults_are_for_those_who_come_later() {
     assert_eq!((&spec["timeoutSeconds"], &spec["containerConcurrency"]), (&json!(20), &json!(3)));
     assert_eq!(spec["containers"][0]["resources"]["requests"]["cpu"], "50m");
     let old = api.get("Revision", NAMESPACE, "before-00001").unwrap();
-    assert_eq!(
-        (&old["spec"]["timeoutSeconds"], &old["spec"]["containerConcurrency"]),
-        (&json!(300), &json!(0))
-    );
+    assert_eq!((&old["spec"]["timeoutSeconds"], &old["spec"]["containerConcurrency"]), (&json!(300), &json!(0)));
     api.wait_ready("Service", NAMESPACE, "after", PATIENCE);
 
     let late = with(service("late", IMAGE, "x"), "/spec/template/spec/timeoutSeconds", json!(31));
@@ -101,12 +98,7 @@ fn a_rollout_with_a_duration_moves_by_steps() {
     let ingress = condition(&shared, "IngressReady").unwrap();
     assert_eq!((&ingress["status"], &ingress["reason"]), (&json!("Unknown"), &json!("RolloutInProgress")));
     let percents = |route: &Value| -> Vec<i64> {
-        route["status"]["traffic"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|t| t["percent"].as_i64())
-            .collect()
+        route["status"]["traffic"].as_array().into_iter().flatten().filter_map(|t| t["percent"].as_i64()).collect()
     };
     assert_eq!(percents(&shared).iter().sum::<i64>(), 100);
     let mut seen = Vec::new();
@@ -184,14 +176,14 @@ fn who_speaks_http2_is_spoken_to_in_http2_if_the_operator_wants_it() {
         assert_eq!(HttpCall::get("/seen").host(&host).send(appliance.http()).status, 404, "it has no routes");
         wait::until(PATIENCE, "the program's line about the request", || {
             let pods = api.list("Pod", NAMESPACE);
-            let name = pods.iter().find_map(|pod| {
-                pod["metadata"]["name"].as_str().filter(|name| name.starts_with(service_name))
-            })?;
-            let log =
-                HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address());
-            let line: Value = log.text().lines().find_map(|line| {
-                serde_json::from_str(line).ok().filter(|line: &Value| line["path"] == "/seen")
-            })?;
+            let name = pods
+                .iter()
+                .find_map(|pod| pod["metadata"]["name"].as_str().filter(|name| name.starts_with(service_name)))?;
+            let log = HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address());
+            let line: Value = log
+                .text()
+                .lines()
+                .find_map(|line| serde_json::from_str(line).ok().filter(|line: &Value| line["path"] == "/seen"))?;
             line["protocol"].as_str().map(str::to_owned)
         })
     };

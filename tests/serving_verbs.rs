@@ -127,8 +127,7 @@ fn revisions_are_looked_at_and_deleted_but_not_made() {
         api.delete("Revision", NAMESPACE, name);
         // The newest template's Revision is made anew; this very one is gone all the same.
         wait::until(PATIENCE, name, || {
-            let now =
-                api.get("Revision", NAMESPACE, name).map(|revision| revision["metadata"]["uid"].clone());
+            let now = api.get("Revision", NAMESPACE, name).map(|revision| revision["metadata"]["uid"].clone());
             (now != uid).then_some(())
         });
     }
@@ -157,9 +156,7 @@ fn the_developers_verbs_are_enough() {
     };
     change(&|service| service["spec"]["template"] = greets(IMAGE, "two")["spec"]["template"].clone());
     wait::until(PATIENCE, "the new version", || greeting().contains("two").then_some(()));
-    change(&|service| {
-        service["spec"]["traffic"] = json!([{ "revisionName": "hello-00001", "percent": 100 }])
-    });
+    change(&|service| service["spec"]["traffic"] = json!([{ "revisionName": "hello-00001", "percent": 100 }]));
     assert!(greeting().contains("one"));
     for (kind, name) in [("Configuration", "hello"), ("Route", "hello"), ("Revision", "hello-00002")] {
         assert!(api.get(kind, NAMESPACE, name).is_some());
@@ -276,11 +273,9 @@ fn what_registries_of_images_need_is_kept() {
     object["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("IfNotPresent");
     api.create(&object);
     api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
-    for (kind, name, at) in [
-        ("Service", "hello", template),
-        ("Configuration", "hello", template),
-        ("Revision", "hello-00001", "/spec"),
-    ] {
+    for (kind, name, at) in
+        [("Service", "hello", template), ("Configuration", "hello", template), ("Revision", "hello-00001", "/spec")]
+    {
         let spec = api.get(kind, NAMESPACE, name).unwrap().pointer(at).cloned().unwrap();
         assert_eq!(spec["imagePullSecrets"], secrets, "{kind}");
         assert_eq!(spec["containers"][0]["imagePullPolicy"], "IfNotPresent", "{kind}");

@@ -146,9 +146,7 @@ fn soak(span: Duration) {
 
     assert_eq!(unanswered, (0, 0), "the Broker takes everything");
     assert_conserved(&appliance, published);
-    for (name, subscriber) in
-        [("fast", &fast), ("slow", &slow), ("flapping", &flaps), ("throttling", &throttles)]
-    {
+    for (name, subscriber) in [("fast", &fast), ("slow", &slow), ("flapping", &flaps), ("throttling", &throttles)] {
         assert!(subscriber.taken() >= published, "{name} got {} of {published}", subscriber.taken());
     }
     assert!(letters.taken() >= published, "each event for the dead one is a letter");

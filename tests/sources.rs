@@ -72,14 +72,10 @@ fn what_a_source_sends_to_a_broker_is_found_as_an_event_type() {
         wait::until(PATIENCE, "the EventTypes", || {
             let found = api.list("EventType", NAMESPACE);
             let is_ours = |one: &&Value| {
-                one["spec"]["type"] == "dev.knative.sources.ping"
-                    && one["spec"]["reference"]["name"] == "main"
+                one["spec"]["type"] == "dev.knative.sources.ping" && one["spec"]["reference"]["name"] == "main"
             };
-            let mut found: Vec<String> = found
-                .iter()
-                .filter(is_ours)
-                .map(|one| one["spec"]["source"].as_str().unwrap().into())
-                .collect();
+            let mut found: Vec<String> =
+                found.iter().filter(is_ours).map(|one| one["spec"]["source"].as_str().unwrap().into()).collect();
             found.sort();
             (found == wanted).then_some(())
         });
@@ -124,8 +120,7 @@ fn a_binding_tells_programs_where_to_send() {
     let subject = json!({
         "apiVersion": "serving.knative.dev/v1", "kind": "Service", "selector": { "matchLabels": { "part": "sender" } },
     });
-    let to_broker =
-        json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } });
+    let to_broker = json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } });
     api.create(&binding("to-main", &subject, &to_broker));
     let bound = api.wait_ready("SinkBinding", NAMESPACE, "to-main", PATIENCE);
     let sink = bound["status"]["sinkUri"].as_str().unwrap().to_owned();
@@ -155,9 +150,7 @@ fn a_binding_tells_programs_where_to_send() {
 
     let elsewhere = json!({ "spec": { "sink": { "ref": null, "uri": "http://elsewhere.example.com/in" } } });
     api.patch("SinkBinding", NAMESPACE, "to-main", &elsewhere);
-    until_told(&appliance, "sender", "the new sink", |env| {
-        env["K_SINK"] == "http://elsewhere.example.com/in"
-    });
+    until_told(&appliance, "sender", "the new sink", |env| env["K_SINK"] == "http://elsewhere.example.com/in");
 
     api.delete("SinkBinding", NAMESPACE, "to-main");
     api.wait_gone("SinkBinding", NAMESPACE, "to-main", PATIENCE);
@@ -202,8 +195,7 @@ fn a_binding_says_why_nobody_is_told() {
     let appliance = ApplianceSetup::new(BIN).hello_image(HELLO).start();
     let api = appliance.api();
     let sink = json!({ "uri": "http://sink.example.com/" });
-    let subject =
-        |version: &str, kind: &str, name: &str| json!({ "apiVersion": version, "kind": kind, "name": name });
+    let subject = |version: &str, kind: &str, name: &str| json!({ "apiVersion": version, "kind": kind, "name": name });
     let reason = |binding: &Value| condition(binding, "Ready").map(|ready| ready["reason"].clone());
     for (name, subject, sink, why) in [
         ("nobody", subject("serving.knative.dev/v1", "Service", "late"), &sink, "SubjectMissing"),
@@ -216,8 +208,7 @@ fn a_binding_says_why_nobody_is_told() {
         ),
     ] {
         api.create(&binding(name, &subject, sink));
-        let found =
-            api.wait_for("SinkBinding", NAMESPACE, name, PATIENCE, |one| reason(one) == Some(json!(why)));
+        let found = api.wait_for("SinkBinding", NAMESPACE, name, PATIENCE, |one| reason(one) == Some(json!(why)));
         assert!(!is_ready(&found));
         assert_eq!(found["status"]["sinkUri"].is_null(), why == "NotFound", "{found:#}");
     }

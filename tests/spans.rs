@@ -54,9 +54,7 @@ fn spans(documents: &Documents, count: usize) -> Vec<Value> {
             .lock()
             .unwrap()
             .iter()
-            .flat_map(|(_, one)| {
-                one["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap().clone()
-            })
+            .flat_map(|(_, one)| one["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap().clone())
             .collect();
         (all.len() >= count).then_some(all)
     })
@@ -91,8 +89,7 @@ fn a_request_leaves_a_span_between_its_client_and_its_instance() {
     });
 
     let all = spans(&documents, 4);
-    let of =
-        |path: &str| all.iter().find(|span| attribute(span, "url.path").as_deref() == Some(path)).unwrap();
+    let of = |path: &str| all.iter().find(|span| attribute(span, "url.path").as_deref() == Some(path)).unwrap();
     let span = of("/a/b");
     assert_eq!((&span["traceId"], &span["parentSpanId"]), (&json!(TRACE), &json!(PARENT)), "{span}");
     let own = span["spanId"].as_str().unwrap();
@@ -124,9 +121,7 @@ fn a_request_leaves_a_span_between_its_client_and_its_instance() {
     assert_eq!(attribute(of("/two"), "network.protocol.version").as_deref(), Some("2"));
     assert!(!all.iter().any(|span| attribute(span, "url.path").as_deref() == Some("/quiet")));
     assert!(documents.lock().unwrap().iter().all(|(path, _)| path == "/v1/traces"));
-    wait::until(PATIENCE, "the count", || {
-        (appliance.metric("sluicegate_spans_sent_total", "") == 4).then_some(())
-    });
+    wait::until(PATIENCE, "the count", || (appliance.metric("sluicegate_spans_sent_total", "") == 4).then_some(()));
 }
 
 /// A collector that is away for a moment gets them all the same; one that stays away costs spans and no request.
@@ -145,9 +140,7 @@ fn a_collector_that_is_away_costs_no_request() {
     wait::until(PATIENCE, "a count of what was lost", || {
         (appliance.metric("sluicegate_spans_failed_total", "") > 0).then_some(())
     });
-    wait::until(PATIENCE, "a line in the log", || {
-        appliance.stderr().contains("does not take spans").then_some(())
-    });
+    wait::until(PATIENCE, "a line in the log", || appliance.stderr().contains("does not take spans").then_some(()));
 }
 
 /// By the protocol what is refused like this is never taken: it is lost at once, and what comes after it is sent.
@@ -157,9 +150,7 @@ fn what_a_collector_refuses_for_good_is_not_sent_again() {
     let (server, documents) = collector_refusing(1, 400);
     let appliance = gateway(&upstream, server.address());
     assert_eq!(HttpCall::get("/refused").host(HOST).send(appliance.http()).status, 200);
-    wait::until(PATIENCE, "the refusal", || {
-        (appliance.metric("sluicegate_spans_failed_total", "") == 1).then_some(())
-    });
+    wait::until(PATIENCE, "the refusal", || (appliance.metric("sluicegate_spans_failed_total", "") == 1).then_some(()));
     assert_eq!(HttpCall::get("/taken").host(HOST).send(appliance.http()).status, 200);
     let all = spans(&documents, 1);
     assert_eq!(all.len(), 1);

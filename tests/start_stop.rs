@@ -145,8 +145,7 @@ fn assert_one_line(stderr: &str, named: &str) {
 
 #[test]
 fn a_bad_key_or_value_in_the_config_file_is_named() {
-    for (text, named) in
-        [("nonsense = 1", "nonsense"), ("workers = \"many\"", "workers"), ("route = [\"x\"]", "route")]
+    for (text, named) in [("nonsense = 1", "nonsense"), ("workers = \"many\"", "workers"), ("route = [\"x\"]", "route")]
     {
         let setup = ApplianceSetup::new(BIN);
         let file = setup.write_file("config.toml", text);
@@ -201,8 +200,7 @@ fn a_flag_beats_the_environment_which_beats_the_file() {
 /// The end of the host in a Service's URL, without the port.
 fn domain_in_use(api: KitApi) -> String {
     api.create(&service("hello", "example.com/hello", "domain"));
-    let service =
-        api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| service["status"]["url"].is_string());
+    let service = api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| service["status"]["url"].is_string());
     let url = service["status"]["url"].as_str().unwrap_or_default();
     let host = url.strip_prefix("http://hello.default.").unwrap_or(url);
     host.split(':').next().unwrap_or_default().to_owned()
@@ -216,8 +214,7 @@ fn a_program_on_the_appliances_own_path_is_an_image() {
     std::fs::create_dir(&folder).unwrap();
     std::os::unix::fs::symlink(BIN, folder.join("greeter")).unwrap();
     let path = std::env::join_paths([folder.as_path(), Path::new("/usr/bin")]).unwrap();
-    let setup =
-        setup.flag("image", "example.com/hello=greeter example hello").env("PATH", path.to_str().unwrap());
+    let setup = setup.flag("image", "example.com/hello=greeter example hello").env("PATH", path.to_str().unwrap());
     let appliance = setup.start();
     appliance.api().create(&service("hello", "example.com/hello", "World"));
     appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);

@@ -266,12 +266,9 @@ fn addresses_and_resolved_uris_are_told() {
         "t",
         &json!({ "spec": { "delivery": { "deadLetterSink": { "uri": sink.url() } } } }),
     );
-    api.wait_for("Trigger", NAMESPACE, "t", PATIENCE, |object| {
-        object["status"]["deadLetterSinkUri"] == sink.url()
-    });
+    api.wait_for("Trigger", NAMESPACE, "t", PATIENCE, |object| object["status"]["deadLetterSinkUri"] == sink.url());
 
-    let to_broker =
-        json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "b" } });
+    let to_broker = json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "b" } });
     let object = with(subscription("s", "main", &sink.url()), "/spec/reply", to_broker);
     api.create(&with(object, "/spec/delivery/deadLetterSink", json!({ "uri": "http://dead/" })));
     let ready = api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
@@ -294,8 +291,7 @@ fn a_channel_lists_its_subscribers() {
         api.wait_ready("Channel", NAMESPACE, name, PATIENCE);
     }
     let reference = json!({ "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "letters" });
-    let object =
-        with(subscription("s", "main", &sink.url()), "/spec/reply", json!({ "uri": "http://reply/" }));
+    let object = with(subscription("s", "main", &sink.url()), "/spec/reply", json!({ "uri": "http://reply/" }));
     api.create(&with(object, "/spec/delivery/deadLetterSink", json!({ "ref": reference })));
     let ready = api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
     let letters = api.get("Channel", NAMESPACE, "letters").unwrap()["status"]["address"]["url"].clone();
@@ -384,8 +380,7 @@ fn an_ordered_trigger_gets_its_events_in_order() {
     for n in 0..60 {
         kit::scene::post(&appliance, &TestEvent::new(&n.to_string())); // a connection each
     }
-    let ids: Vec<u32> =
-        sink.wait_for(66, PATIENCE).iter().map(|received| received.id().parse().unwrap()).collect();
+    let ids: Vec<u32> = sink.wait_for(66, PATIENCE).iter().map(|received| received.id().parse().unwrap()).collect();
     assert!(ids.is_sorted(), "{ids:?}");
 }
 
@@ -417,8 +412,7 @@ fn a_core_service_is_a_destination() {
     core("POST", "services", "", json!({ "metadata": metadata, "spec": { "ports": [{ "port": 80 }] } }));
     let made = core("POST", "endpoints", "", json!({ "metadata": metadata, "subsets": endpoints(&first) }));
     let reference = json!({ "ref": { "apiVersion": "v1", "kind": "Service", "name": "core" }, "uri": "/in" });
-    let ready =
-        kit::scene::subscribe(appliance.api(), "t", "http://unused/", &[("/spec/subscriber", reference)]);
+    let ready = kit::scene::subscribe(appliance.api(), "t", "http://unused/", &[("/spec/subscriber", reference)]);
     assert_eq!(ready["status"]["subscriberUri"], "http://core.default.svc.cluster.local/in");
     kit::scene::post(&appliance, &TestEvent::new("1"));
     assert_eq!(first.wait_for(1, PATIENCE)[0].request.target, "/in");
@@ -435,8 +429,7 @@ fn a_core_service_is_a_destination() {
 /// A listener on all addresses of the host is told by one that leads to it, in the clear and by TLS.
 #[test]
 fn an_address_that_stands_for_all_is_not_told() {
-    let appliance =
-        ApplianceSetup::new(BIN).flag("events", "0.0.0.0:0").flag("events-https", "0.0.0.0:0").start();
+    let appliance = ApplianceSetup::new(BIN).flag("events", "0.0.0.0:0").flag("events-https", "0.0.0.0:0").start();
     let api = appliance.api();
     let both = json!({ "data": { "transport-encryption": "permissive" } });
     api.patch("ConfigMap", "knative-eventing", "config-features", &both);

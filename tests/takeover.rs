@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 
 use kit::background_clients::{BackgroundClients, keep_alive, one_by_one, streams};
 use kit::manifest::{NAMESPACE, broker, service, trigger};
-use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, TestEvent, TestUpstream, wait,
-};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, TestEvent, TestUpstream, wait};
 use rustix::process::{Pid, Signal, kill_process};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -32,12 +30,7 @@ fn requests_go_on_while_one_process_follows_another() {
     let get = |_| HttpCall::get("/").host(HOST);
     crowd.add(keep_alive(to, get, 200, Duration::ZERO));
     crowd.add(keep_alive(to, get, 200, Duration::from_millis(30)));
-    crowd.add(keep_alive(
-        to,
-        |_| HttpCall::post("/mirror").host(HOST).body(vec![b'x'; 100_000]),
-        200,
-        Duration::ZERO,
-    ));
+    crowd.add(keep_alive(to, |_| HttpCall::post("/mirror").host(HOST).body(vec![b'x'; 100_000]), 200, Duration::ZERO));
     crowd.add(one_by_one(to, HOST));
     crowd.add(streams(to, HOST));
     for _ in 0..2 {

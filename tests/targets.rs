@@ -9,9 +9,7 @@ use kit::kingress::{backend, core_service, ingress, path, rule};
 use kit::manifest::{NAMESPACE, broker, trigger, with};
 use kit::scene::{BROKER, delivery, post, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, TestUpstream, wait,
-};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, TestUpstream, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -67,8 +65,7 @@ fn subscriber_with_a_refused_address_is_not_ready() {
         let object = api.wait_for("Trigger", NAMESPACE, &name, PATIENCE, |object| {
             condition(object, "SubscriberResolved").is_some_and(|found| found["status"] == "False")
         });
-        let message =
-            condition(&object, "SubscriberResolved").unwrap()["message"].as_str().unwrap().to_owned();
+        let message = condition(&object, "SubscriberResolved").unwrap()["message"].as_str().unwrap().to_owned();
         assert!(message.contains(told) && message.contains("--allow-target"), "{uri}: {message}");
     }
     assert_eq!(post_all(&appliance), 0, "nothing was connected to");
@@ -141,17 +138,12 @@ fn ingress_in_front_of_an_own_listener_is_not_configured() {
     let appliance = setup().start();
     let api = appliance.api();
     let ports = appliance.ports();
-    for (name, address) in
-        [("admin", ports.admin), ("api", ports.api), ("events", ports.events), ("http", ports.http)]
+    for (name, address) in [("admin", ports.admin), ("api", ports.api), ("events", ports.events), ("http", ports.http)]
     {
         backend(api, name, "http", &[address]);
         let object = ingress_to(&appliance, name);
         let found = condition(&object, "NetworkConfigured").unwrap();
-        assert_eq!(
-            (&found["status"], &found["reason"]),
-            (&json!("False"), &json!("TargetRefused")),
-            "{name}"
-        );
+        assert_eq!((&found["status"], &found["reason"]), (&json!("False"), &json!("TargetRefused")), "{name}");
         assert!(found["message"].as_str().unwrap().contains("--allow-target"), "{found}");
         assert_ne!(get(&appliance, "/metrics").status, 200, "{name}");
         api.delete("Ingress", NAMESPACE, name);
@@ -255,9 +247,7 @@ fn sidecar_probe_of_an_own_listener_fails() {
         json!([hello(8080), aside]),
     );
     appliance.api().create(&manifest);
-    wait::until(PATIENCE, "the probe to be refused", || {
-        (refused(&appliance, "own_listener") > 0).then_some(())
-    });
+    wait::until(PATIENCE, "the probe to be refused", || (refused(&appliance, "own_listener") > 0).then_some(()));
     let object = appliance.api().get("Service", NAMESPACE, "app").unwrap();
     assert!(!kit::api::is_ready(&object), "{object:#}");
 }

@@ -138,9 +138,7 @@ fn connects_pass_the_target_policy() {
         let connects = code.lines().any(|line| line.contains(&connect) && !line.contains("Unix"));
         let wires = code.contains(&["Wire::conn", "ect("].concat());
         if is_product && (connects || wires) && !CONNECTS.iter().any(|(known, _)| *known == path) {
-            broken.push(format!(
-                "{path} opens a connection without the target policy: see tests/tidy.rs, CONNECTS"
-            ));
+            broken.push(format!("{path} opens a connection without the target policy: see tests/tidy.rs, CONNECTS"));
         }
     }
     report(&broken);
@@ -246,14 +244,9 @@ fn nothing_is_left_lying_about() {
     let mut broken = Vec::new();
     for (path, text) in sources() {
         for (at, line) in text.lines().enumerate() {
-            let words: BTreeSet<&str> =
-                line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+            let words: BTreeSet<&str> = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
             for marker in &markers {
-                let hit = if marker.ends_with('(') {
-                    line.contains(marker)
-                } else {
-                    words.contains(marker.as_str())
-                };
+                let hit = if marker.ends_with('(') { line.contains(marker) } else { words.contains(marker.as_str()) };
                 if hit {
                     broken.push(format!("{path}:{}: {marker}", at + 1));
                 }

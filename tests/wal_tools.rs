@@ -27,8 +27,7 @@ fn stdout(output: &Output) -> String {
 
 /// A log of two streams with a subscriber each; one has read half. Returns where each event of `a` is.
 fn fill(folder: &Path) -> Vec<u64> {
-    let options =
-        LogOptions { segment_bytes: SEGMENT_BYTES as u32, log_bytes_max: 1 << 20, ..LogOptions::default() };
+    let options = LogOptions { segment_bytes: SEGMENT_BYTES as u32, log_bytes_max: 1 << 20, ..LogOptions::default() };
     let (mut log, _) = WriteAheadLog::open(folder, options).unwrap();
     let [a, b] = ["a", "b"].map(|name| {
         let stream = log.stream(name).unwrap();
@@ -114,9 +113,7 @@ fn a_dump_shows_each_record_once_and_only_what_was_asked_for() {
     let events = |lines: &[String]| lines.iter().filter(|line| line.contains(" event")).count();
     let all = lines(&["dump"]);
     assert_eq!(events(&all), 400);
-    assert!(
-        all.iter().any(|line| line.ends_with(" snapshot")) && all.iter().any(|line| line.ends_with(" seal"))
-    );
+    assert!(all.iter().any(|line| line.ends_with(" snapshot")) && all.iter().any(|line| line.ends_with(" seal")));
 
     let from = positions[190].to_string();
     let some = lines(&["dump", "--stream", "a", "--from", &from, "--payload", "utf8"]);
@@ -175,8 +172,7 @@ fn the_logs_of_a_running_appliance_are_read_without_disturbing_it() {
     let stat = wait::until(PATIENCE, "the names of the objects", || {
         Some(stdout(&wal(&["stat"], &data))).filter(|stat| stat.contains("trigger/default/never ("))
     });
-    let stream =
-        stat.lines().find_map(|line| line.trim_start().strip_prefix("stream brokers/")?.split(' ').next());
+    let stream = stat.lines().find_map(|line| line.trim_start().strip_prefix("stream brokers/")?.split(' ').next());
     let named = format!("brokers/{}", stream.unwrap());
     let dump = stdout(&wal(&["dump", "--payload", "utf8", "--stream", &named], &data));
     assert_eq!(dump.matches("hello").count(), 4, "{named}: {dump}");

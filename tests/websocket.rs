@@ -81,9 +81,7 @@ fn a_websocket_passes_everything_both_ways() {
     let appliance = gateway(address);
     let (mut stream, head) = open(&appliance);
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-    for line in
-        ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo="]
-    {
+    for line in ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo="] {
         assert!(head.lines().any(|found| found.eq_ignore_ascii_case(line)), "{line} in {head}");
     }
 
@@ -186,8 +184,7 @@ fn client_that_sends_gets_goodbye_though_instance_resets() {
     let instance = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         read_head(&mut stream);
-        let switched =
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+        let switched = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
         stream.write_all(switched.as_bytes()).unwrap();
         let mut frame = [0; 8];
         while stream.read_exact(&mut frame).is_ok() && frame[0] != 0x88 {}
@@ -212,8 +209,7 @@ fn an_instance_that_does_not_switch_answers_as_ever() {
     let appliance = gateway(upstream.address());
     let (_, head) = open(&appliance);
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-    let refused =
-        HttpCall::new("CONNECT", "app.example.com:80").host("app.example.com:80").send(appliance.http());
+    let refused = HttpCall::new("CONNECT", "app.example.com:80").host("app.example.com:80").send(appliance.http());
     assert_eq!(refused.status, 405);
 }
 
@@ -263,8 +259,7 @@ fn a_websocket_can_be_a_stream_of_http2() {
         written.unwrap();
         assert!(all == wanted, "{} of {} bytes came back", all.len(), wanted.len());
         // A protocol that nobody knows is a CONNECT like any other.
-        let mut other =
-            http::Request::builder().method("CONNECT").uri(format!("https://{HOST}/")).body(()).unwrap();
+        let mut other = http::Request::builder().method("CONNECT").uri(format!("https://{HOST}/")).body(()).unwrap();
         other.extensions_mut().insert(h2::ext::Protocol::from("gopher"));
         let (response, _stream) = client.begin(other, false).await.unwrap();
         assert_eq!(response.await.unwrap().status(), 405);
@@ -290,8 +285,7 @@ fn a_handshake_that_its_instance_did_not_read_is_asked_for_again() {
         drop(kept);
         let (mut fresh, _) = listener.accept().unwrap();
         read_head(&mut fresh);
-        let switched =
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+        let switched = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
         fresh.write_all(switched.as_bytes()).unwrap();
         fresh.read_to_end(&mut Vec::new()).unwrap();
     });
@@ -300,8 +294,7 @@ fn a_handshake_that_its_instance_did_not_read_is_asked_for_again() {
         client.knows_extended_connect().await;
         let plain = http::Request::get(format!("http://{HOST}/")).body(()).unwrap();
         assert_eq!(client.call(plain).await.unwrap().status, 204);
-        let mut asked =
-            http::Request::builder().method("CONNECT").uri(format!("http://{HOST}/")).body(()).unwrap();
+        let mut asked = http::Request::builder().method("CONNECT").uri(format!("http://{HOST}/")).body(()).unwrap();
         asked.extensions_mut().insert(h2::ext::Protocol::from("websocket"));
         let (response, mut stream) = client.begin(asked, false).await.unwrap();
         assert_eq!(response.await.unwrap().status(), 200);

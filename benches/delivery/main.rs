@@ -164,11 +164,7 @@ fn versus(table: &mut Table, other: &str) {
     for (name, rounds) in [("this version", ours), (other, theirs)] {
         table.note(name, "deliveries/s", middle(rounds, |round| round.0));
         table.note(name, "CPU s per million deliveries", middle(rounds, |round| round.1) * 1e6);
-        table.note(
-            name,
-            "deliveries/s to the bare client's requests/s",
-            ratio(|round| round.0, rounds, &bare),
-        );
+        table.note(name, "deliveries/s to the bare client's requests/s", ratio(|round| round.0, rounds, &bare));
     }
     table.note("this version", "deliveries/s to the other's", ratio(|round| round.0, ours, theirs));
     table.note("this version", "CPU per delivery to the other's", ratio(|round| round.1, ours, theirs));

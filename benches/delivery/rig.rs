@@ -103,9 +103,7 @@ impl Stage {
     /// Waits until all that was accepted is delivered; every subscriber was offered all of it.
     pub(super) fn conserved(&self, subscribers: usize) {
         let metric = |name: &str| self.appliance.metric(&format!("sluicegate_{name}"), "");
-        wait::until(PATIENCE * 4, "the rest to be delivered", || {
-            (metric("subscriber_pending") == 0).then_some(())
-        });
+        wait::until(PATIENCE * 4, "the rest to be delivered", || (metric("subscriber_pending") == 0).then_some(()));
         let accepted = metric("stream_accepted_total");
         assert_eq!(metric("subscriber_delivered_total"), accepted * subscribers as u64);
     }

@@ -109,8 +109,7 @@ fn sleepers(table: &mut Table, count: usize) {
         wait::until(LIMIT, "all to be Ready", || {
             wait::rest(LOOK_EVERY);
             let all = stage.appliance.api().list("Service", NAMESPACE);
-            let ready =
-                all.iter().filter(|one| one["metadata"]["name"].as_str().unwrap().starts_with(prefix));
+            let ready = all.iter().filter(|one| one["metadata"]["name"].as_str().unwrap().starts_with(prefix));
             (ready.filter(|one| is_ready(one)).count() == count).then_some(())
         });
     };
@@ -138,8 +137,7 @@ fn parked(table: &mut Table) {
     let one = annotated(hello("late"), "autoscaling.knative.dev/max-scale", "1");
     stage.create_and_sleep(&one, "late");
     let call = HttpCall::get("/").host("late.default.localhost");
-    let plan =
-        LoadPlan { target: stage.appliance.http(), call, connections: PARKED, requests: PARKED as u64 };
+    let plan = LoadPlan { target: stage.appliance.http(), call, connections: PARKED, requests: PARKED as u64 };
     let before = stage.memory_kib();
     let (report, most, full) = scope(|scope| {
         let load = scope.spawn(|| run(plan));
@@ -156,12 +154,7 @@ fn parked(table: &mut Table) {
     let good = report.statuses.get(&200).copied().unwrap_or(0);
     table.at_least("requests that waited at once", "", most as f64, PARKED as f64);
     table.at_least("… answered with 200", "", good as f64, PARKED as f64);
-    table.at_most(
-        "… memory of each, its connection included",
-        "KiB",
-        (full - before) / most.max(1) as f64,
-        8.0,
-    );
+    table.at_most("… memory of each, its connection included", "KiB", (full - before) / most.max(1) as f64, 8.0);
 }
 
 fn frozen(table: &mut Table) {
@@ -197,9 +190,7 @@ fn alone(table: &mut Table) {
     let scaled = annotated(scaled, "autoscaling.knative.dev/max-scale", &ALONE.to_string());
     let one = with(scaled, "/spec/template/spec/containerConcurrency", json!(1));
     stage.create(&one, "alone");
-    wait::until(LIMIT, "all instances", || {
-        (stage.instances("default/alone-00001") == ALONE as u64).then_some(())
-    });
+    wait::until(LIMIT, "all instances", || (stage.instances("default/alone-00001") == ALONE as u64).then_some(()));
     let target = stage.appliance.http();
     let call = HttpCall::get(&format!("/alone?ms={ALONE_MS}")).host("alone.default.localhost");
     let plan = |requests| LoadPlan { target, call: call.clone(), connections: ALONE, requests };

@@ -10,10 +10,7 @@ use tokio::sync::oneshot;
 ///
 /// # Errors
 /// There is no thread to be had, or `work` panicked.
-pub(crate) async fn run<T: Send + 'static>(
-    name: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
+pub(crate) async fn run<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, wait) = oneshot::channel();
     let work = move || drop(done.send(work())); // who asked may have given up
     std::thread::Builder::new().name(name.to_owned()).spawn(work)?;

@@ -128,10 +128,7 @@ mod tests {
 
     /// `start`, after so many seconds by each clock.
     fn after(start: Now, monotonic: u64, wall: i64) -> Now {
-        Now {
-            monotonic: start.monotonic + seconds(monotonic),
-            wall: start.wall + SignedDuration::from_secs(wall),
-        }
+        Now { monotonic: start.monotonic + seconds(monotonic), wall: start.wall + SignedDuration::from_secs(wall) }
     }
 
     #[test]

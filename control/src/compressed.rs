@@ -113,8 +113,7 @@ impl<K: Hash + Eq + Clone> DictionaryCache<K> {
         let is_longer = text.len().min(DICTIONARY_BYTES_MAX) > sample.len();
         let wanted = if is_longer { GOOD_RATIO } else { FAIR_RATIO };
         if bytes.len() > text.len() / wanted && changes < DICTIONARY_CHANGES_MAX {
-            self.lock()
-                .insert(kind.clone(), Dictionary { text: dictionary_from(text), changes: changes + 1 });
+            self.lock().insert(kind.clone(), Dictionary { text: dictionary_from(text), changes: changes + 1 });
         }
         if bytes.len() >= text.len() {
             return CompressedText::plain(text);
@@ -226,8 +225,7 @@ mod tests {
     fn a_longer_text_becomes_the_sample_and_a_shorter_one_does_not() {
         let samples = DictionaryCache::default();
         let young = format!("{{\"spec\":\"{}\"}}", (0..400).map(|n| n.to_string()).collect::<String>());
-        let grown =
-            format!("{young}{{\"status\":\"{}\"}}", (400..500).map(|n| n.to_string()).collect::<String>());
+        let grown = format!("{young}{{\"status\":\"{}\"}}", (400..500).map(|n| n.to_string()).collect::<String>());
         samples.compress(&1, b"", young.as_bytes());
         let first = samples.compress(&1, b"", grown.as_bytes()).memory_bytes();
         assert!(first > grown.len() / GOOD_RATIO && first < grown.len() / FAIR_RATIO, "{first}");

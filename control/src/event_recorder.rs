@@ -49,19 +49,12 @@ impl EventRecorder {
     }
 
     /// Tells of what happened to `object`, or counts it once more.
-    pub async fn record<K: Resource<DynamicType = ()>>(
-        &self,
-        object: &K,
-        news: &EventMessage,
-        now: Timestamp,
-    ) {
+    pub async fn record<K: Resource<DynamicType = ()>>(&self, object: &K, news: &EventMessage, now: Timestamp) {
         let event = event(object, news, now);
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let outcome = match api.create(&field_managers::object_params::<Event>(), &event).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                increment_count(&api, &event, now).await
-            }
+            Err(kube::Error::Api(status)) if status.is_already_exists() => increment_count(&api, &event, now).await,
             other => other.map(drop),
         };
         if let Err(why) = outcome {
@@ -119,10 +112,7 @@ fn event<K: Resource<DynamicType = ()>>(object: &K, news: &EventMessage, now: Ti
 
 /// What there is to tell when an object's readiness goes from `before` to `after`.
 #[must_use]
-pub fn readiness_change<K: HasConditions + Resource<DynamicType = ()>>(
-    before: &K,
-    after: &K,
-) -> Option<EventMessage> {
+pub fn readiness_change<K: HasConditions + Resource<DynamicType = ()>>(before: &K, after: &K) -> Option<EventMessage> {
     let new = after.condition("Ready")?;
     let told = |condition: &Condition| (condition.status, condition.reason.clone());
     if before.condition("Ready").map(told) == Some(told(new)) {
@@ -164,10 +154,7 @@ mod tests {
         let (unknown, ready) = (service(ConditionStatus::Unknown, ""), service(ConditionStatus::True, ""));
         let failed = service(ConditionStatus::False, "RevisionFailed");
         let news = readiness_change(&unknown, &ready).unwrap();
-        assert_eq!(
-            (news.level, news.message.as_str()),
-            (EventSeverity::Normal, "Service \"hello\" is ready")
-        );
+        assert_eq!((news.level, news.message.as_str()), (EventSeverity::Normal, "Service \"hello\" is ready"));
         let news = readiness_change(&ready, &failed).unwrap();
         assert_eq!((news.level, news.reason.as_str()), (EventSeverity::Warning, "RevisionFailed"));
         assert_eq!(readiness_change(&failed, &failed), None);

@@ -170,11 +170,7 @@ mod tests {
         expiries.record(Source::TlsCert, "a", pem(5).as_bytes(), day(1));
         let expired = |source, at| expiries.summary(source, day(at)).expired;
         for (at, bundles, own) in [(1, 0, 0), (6, 0, 1), (11, 1, 1), (31, 2, 1)] {
-            assert_eq!(
-                (expired(Source::TrustBundle, at), expired(Source::TlsCert, at)),
-                (bundles, own),
-                "{at}"
-            );
+            assert_eq!((expired(Source::TrustBundle, at), expired(Source::TlsCert, at)), (bundles, own), "{at}");
         }
         let earliest = expiries.summary(Source::TrustBundle, day(1)).earliest.unwrap();
         assert!(earliest > day(8) && earliest < day(11), "{earliest}");

@@ -49,8 +49,7 @@ impl FieldErrors {
     pub fn told(mut self) -> Vec<Problem> {
         if self.untold > 0 {
             let count = self.list.len() + self.untold;
-            let message =
-                format!("Too many: {count} problems were found; the first {} are told", self.list.len());
+            let message = format!("Too many: {count} problems were found; the first {} are told", self.list.len());
             self.list.push(Problem { field: String::new(), message });
         }
         self.list

@@ -19,8 +19,7 @@ pub(crate) fn too_many(object: &Value) -> Option<Problem> {
     let mut count = 0;
     walk("", object, &mut count).or_else(|| {
         (count > ITEMS_MAX).then(|| {
-            let message =
-                format!("Too many: {count}: all lists together must have at most {ITEMS_MAX} items");
+            let message = format!("Too many: {count}: all lists together must have at most {ITEMS_MAX} items");
             Problem { field: String::new(), message }
         })
     })
@@ -51,7 +50,8 @@ mod tests {
 
     #[test]
     fn lists_are_bounded_each_and_together() {
-        let pods = |count: usize| json!({ "spec": { "template": { "spec": { "containers": vec![json!({}); count] } } } });
+        let pods =
+            |count: usize| json!({ "spec": { "template": { "spec": { "containers": vec![json!({}); count] } } } });
         assert_eq!(too_many(&pods(250)), None);
         let found = too_many(&pods(251)).unwrap();
         assert_eq!(

@@ -253,13 +253,7 @@ impl KindEntry {
         meta: &'static KindMeta,
         translation: &'static VersionConversion,
     ) -> Self {
-        Self {
-            meta,
-            unknown: unknown::<Shape>,
-            schema: schema::of::<Shape>,
-            translation: Some(translation),
-            ..self
-        }
+        Self { meta, unknown: unknown::<Shape>, schema: schema::of::<Shape>, translation: Some(translation), ..self }
     }
 
     /// The same kind in the form that is stored.
@@ -394,9 +388,7 @@ pub struct KindRegistry {
 impl KindRegistry {
     #[must_use]
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&KindEntry> {
-        self.entries
-            .iter()
-            .find(|e| e.meta.group == group && e.meta.version == version && e.meta.plural == plural)
+        self.entries.iter().find(|e| e.meta.group == group && e.meta.version == version && e.meta.plural == plural)
     }
 }
 
@@ -408,8 +400,7 @@ fn admit<R: ResourceStrategy>(
     nulls::drop_nulls(&mut new);
     R::normalize_input(&mut new);
     let mut unknown = Vec::new();
-    let mut object: R =
-        read_with_null_items(&mut new, &mut unknown).map_err(|why| schema_error::<R>(&new, &why))?;
+    let mut object: R = read_with_null_items(&mut new, &mut unknown).map_err(|why| schema_error::<R>(&new, &why))?;
     if R::META.unknown_fields == UnknownFieldPolicy::Reject
         && let Some(field) = unknown.iter().find(|path| path.starts_with("spec"))
     {
@@ -426,8 +417,7 @@ fn admit<R: ResourceStrategy>(
     if !problems.list.is_empty() {
         return Err(AdmissionError::Invalid(problems.told()));
     }
-    let mut object =
-        serde_json::to_value(&object).map_err(|why| AdmissionError::Malformed(why.to_string()))?;
+    let mut object = serde_json::to_value(&object).map_err(|why| AdmissionError::Malformed(why.to_string()))?;
     R::normalize_output(&mut object);
     Ok(object)
 }
@@ -475,10 +465,7 @@ pub(crate) fn read<R: DeserializeOwned>(object: &Value, unknown: &mut Vec<String
 }
 
 /// The same with what Go's reader makes of `null` in lists; that is rare, and schemas are big.
-fn read_with_null_items<R: ResourceStrategy>(
-    object: &mut Value,
-    unknown: &mut Vec<String>,
-) -> serde_json::Result<R> {
+fn read_with_null_items<R: ResourceStrategy>(object: &mut Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
     let found = read(object, unknown);
     if found.is_ok() || R::META.is_of_knative() {
         return found;
@@ -497,8 +484,6 @@ fn format_path(path: &Path<'_>) -> String {
             parent if parent.is_empty() => key.clone(),
             parent => format!("{parent}.{key}"),
         },
-        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
-            format_path(parent)
-        }
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => format_path(parent),
     }
 }

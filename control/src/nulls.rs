@@ -33,10 +33,7 @@ pub(crate) fn fill_null_items(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(fields) => {
             for (name, inner) in fields {
-                fill_null_items(
-                    inner,
-                    schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]),
-                );
+                fill_null_items(inner, schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]));
             }
         }
         Value::Array(items) => {

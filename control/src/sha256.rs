@@ -17,9 +17,6 @@ pub(crate) fn hex_digest(bytes: &[u8]) -> String {
 mod tests {
     #[test]
     fn it_is_what_others_compute() {
-        assert_eq!(
-            super::hex_digest(b"abc"),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(super::hex_digest(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 }

@@ -60,11 +60,7 @@ impl<'de> Deserializer<'de> for StrictDeserializer<'de> {
         if self.0.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Error> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -132,8 +128,7 @@ mod tests {
         ] {
             assert!(OuterFixture::deserialize(StrictDeserializer(&bad)).is_err(), "{bad}");
         }
-        let why =
-            OuterFixture::deserialize(StrictDeserializer(&json!({ "inner": [] }))).unwrap_err().to_string();
+        let why = OuterFixture::deserialize(StrictDeserializer(&json!({ "inner": [] }))).unwrap_err().to_string();
         assert_eq!(why, "invalid type: sequence, expected struct Inner");
     }
 }

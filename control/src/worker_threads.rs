@@ -21,8 +21,7 @@ pub(crate) fn map_in_order<I: Send, O: Send>(
 ) {
     scope(|scope| {
         let count = available_parallelism().map_or(1, |count| count.get().min(THREADS_MAX));
-        let hands: Vec<WorkerThread<I, O>> =
-            (0..count).map_while(|_| WorkerThread::spawn(scope, &work)).collect();
+        let hands: Vec<WorkerThread<I, O>> = (0..count).map_while(|_| WorkerThread::spawn(scope, &work)).collect();
         if hands.is_empty() {
             pieces.into_iter().for_each(|piece| taken(work(piece)));
             return;
@@ -60,10 +59,7 @@ struct WorkerThread<I, O> {
 
 impl<I: Send, O: Send> WorkerThread<I, O> {
     /// `None` where the host gives us no thread.
-    fn spawn<'scope, 'env>(
-        scope: &'scope Scope<'scope, 'env>,
-        work: &'env (impl Fn(I) -> O + Sync),
-    ) -> Option<Self>
+    fn spawn<'scope, 'env>(scope: &'scope Scope<'scope, 'env>, work: &'env (impl Fn(I) -> O + Sync)) -> Option<Self>
     where
         I: 'scope,
         O: 'scope,

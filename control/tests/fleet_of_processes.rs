@@ -119,9 +119,7 @@ async fn a_failing_program_shows_in_the_state_with_its_last_words() {
     let failing = spec(&["/bin/sh", "-c", "echo cannot reach the database >&2; exit 4"]);
     fleet.declare(KEY, RevisionPlan { initial_scale: 1, ..plan(failing) });
     until(&fleet, || matches!(fleet.status(KEY).state, RevisionState::Failed { .. })).await;
-    let RevisionState::Failed { reason, message } = fleet.status(KEY).state else {
-        panic!("not failed any more")
-    };
+    let RevisionState::Failed { reason, message } = fleet.status(KEY).state else { panic!("not failed any more") };
     assert_eq!(reason, "ExitCode4");
     assert!(message.contains("cannot reach the database"), "{message}");
     fleet.shutdown().await;

@@ -41,8 +41,7 @@ async fn post_both(api: &Router, nth: usize) {
         }] } } },
     });
     post(api, "/apis/serving.knative.dev/v1/namespaces/default/services", &service).await;
-    let subscriber =
-        json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": name } });
+    let subscriber = json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": name } });
     let trigger = json!({
         "apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": { "name": name },
         "spec": { "broker": "default", "filter": { "attributes": { "type": name } }, "subscriber": subscriber },

@@ -111,11 +111,7 @@ async fn ask(api: &Router, request: Request<Body>, about: &str) {
     assert!(code < 500, "{about}: {code} {words}");
     assert!(took < TIME_MAX, "{about} took {took:?}: {code} {words}");
     assert!(peak < MEMORY_BYTES_MAX, "{about} took {peak} bytes: {code} {words}");
-    assert!(
-        answer.len() < ANSWER_BYTES_MAX,
-        "{about} was answered with {} bytes: {code} {words}",
-        answer.len()
-    );
+    assert!(answer.len() < ANSWER_BYTES_MAX, "{about} was answered with {} bytes: {code} {words}", answer.len());
 }
 
 /// Every kind, by POST and by server-side apply, with 100 KB in each of its lists and maps.
@@ -138,8 +134,7 @@ async fn request_of_any_kind_costs_in_proportion_to_its_body() {
             let body = filled(entry, place).to_string();
             let about = format!("{} {}", meta.kind, place.0.join("."));
             let post = Request::post(format!("{collection}?dryRun=All"));
-            let post =
-                post.header(header::CONTENT_TYPE, "application/json").body(body.clone().into()).unwrap();
+            let post = post.header(header::CONTENT_TYPE, "application/json").body(body.clone().into()).unwrap();
             ask(&api, post, &format!("POST {about}")).await;
             let apply = Request::patch(format!("{collection}/costly?dryRun=All&fieldManager=test"));
             let apply = apply.header(header::CONTENT_TYPE, "application/apply-patch+yaml");

@@ -57,19 +57,13 @@ fn events(c: &mut Criterion) {
     let (matching, other) = (exact("com.example.order.created"), exact("com.example.order.deleted"));
 
     let mut group = c.benchmark_group("events");
-    group.bench_function("parse binary, 512 B", |b| {
-        b.iter(|| binary::parse(black_box(HEADERS), &body).unwrap())
-    });
-    group.bench_function("parse structured, 512 B", |b| {
-        b.iter(|| structured::parse(black_box(&envelope)).unwrap())
-    });
+    group.bench_function("parse binary, 512 B", |b| b.iter(|| binary::parse(black_box(HEADERS), &body).unwrap()));
+    group.bench_function("parse structured, 512 B", |b| b.iter(|| structured::parse(black_box(&envelope)).unwrap()));
     group.bench_function("parse structured with cloudevents-sdk, 512 B", |b| {
         b.iter(|| serde_json::from_slice::<cloudevents::Event>(black_box(&envelope)).unwrap());
     });
     group.bench_function("record encode", |b| b.iter(|| encode_head(black_box(&event), &[], 255)));
-    group.bench_function("record decode", |b| {
-        b.iter(|| EventRecord::decode(black_box(bytes.clone())).unwrap())
-    });
+    group.bench_function("record decode", |b| b.iter(|| EventRecord::decode(black_box(bytes.clone())).unwrap()));
     group.bench_function("filter, two attributes, match", |b| {
         b.iter(|| matches(black_box(&matching), &decoded, &Steps::default()))
     });
@@ -135,15 +129,10 @@ fn filters(c: &mut Criterion) {
         });
     });
     group.bench_function("10,000 exact types, one match, one by one", |b| {
-        b.iter(|| {
-            subscribers.iter().filter(|s| matches(&s.filter, black_box(&event), &Steps::default())).count()
-        });
+        b.iter(|| subscribers.iter().filter(|s| matches(&s.filter, black_box(&event), &Steps::default())).count());
     });
-    group
-        .bench_function("CESQL, five terms", |b| b.iter(|| five.holds(black_box(&event), &Steps::default())));
-    group.bench_function("an index of 10,000 is built", |b| {
-        b.iter(|| FilterIndex::new(black_box(&subscribers)))
-    });
+    group.bench_function("CESQL, five terms", |b| b.iter(|| five.holds(black_box(&event), &Steps::default())));
+    group.bench_function("an index of 10,000 is built", |b| b.iter(|| FilterIndex::new(black_box(&subscribers))));
     group.finish();
 }
 

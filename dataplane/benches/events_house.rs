@@ -20,8 +20,7 @@ use sluicegate_dataplane::events::core_relay::CoreRelay;
 use sluicegate_dataplane::events::server::{EventsConfig, OpenLog, make};
 use sluicegate_dataplane::signal::SignalQueue;
 use sluicegate_dataplane::table::{
-    DeliveryPolicy, DeliveryTarget, EventFilter, HoldReason, InitialOffset, ReplyTarget, RoutingTable,
-    Subscriber,
+    DeliveryPolicy, DeliveryTarget, EventFilter, HoldReason, InitialOffset, ReplyTarget, RoutingTable, Subscriber,
 };
 use sluicegate_dataplane::table_publisher::TablePublisher;
 
@@ -161,11 +160,8 @@ fn request(tokens: Tokens) -> String {
 fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
     let folder = tempfile::tempdir_in(".").unwrap(); // a real disk: /tmp may be memory
     let ring = Ring::kernel(RingOptions::default()).unwrap();
-    let (tables, signals, stop) = (
-        TablePublisher::new(RoutingTable::default()),
-        SignalQueue::new(|| {}),
-        Arc::new(StopSignal::default()),
-    );
+    let (tables, signals, stop) =
+        (TablePublisher::new(RoutingTable::default()), SignalQueue::new(|| {}), Arc::new(StopSignal::default()));
     let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
     let service = EventsConfig {
         core: 0,

@@ -241,9 +241,7 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
     if let (Some(listener), Some(events)) = (config.events, &events) {
         take("the events listener", &senders, listener, senders_plain(events))?;
     }
-    if let (Some(HttpsListener { listener, server_config: terms }), Some(events)) =
-        (config.events_tls, &events)
-    {
+    if let (Some(HttpsListener { listener, server_config: terms }), Some(events)) = (config.events_tls, &events) {
         take("the events listener for TLS", &senders, listener, senders_by_tls(events, door(terms)))?;
     }
     ring.spawn(sweep(Rc::clone(&proxy)));
@@ -276,11 +274,7 @@ fn neighbours(proxy: &Rc<Proxy>, domains: Arc<SearchDomains>) -> ConnectionHandl
 }
 
 /// Also those who name a listener of their own: its address stands for no domain.
-fn neighbours_by_tls(
-    proxy: &Rc<Proxy>,
-    door: Rc<TlsAcceptor>,
-    domains: Arc<SearchDomains>,
-) -> ConnectionHandler {
+fn neighbours_by_tls(proxy: &Rc<Proxy>, door: Rc<TlsAcceptor>, domains: Arc<SearchDomains>) -> ConnectionHandler {
     let proxy = Rc::clone(proxy);
     Box::new(move |stream, seat| {
         let domain = called(&stream, &domains);
@@ -313,12 +307,7 @@ fn senders_by_tls(events: &Rc<dyn EventsService>, door: Rc<TlsAcceptor>) -> Conn
     Box::new(move |stream, seat| Box::pin(take_by_tls(Rc::clone(&events), Rc::clone(&door), stream, seat)))
 }
 
-async fn take_by_tls(
-    events: Rc<dyn EventsService>,
-    door: Rc<TlsAcceptor>,
-    stream: RingStream,
-    seat: ConnectionGuard,
-) {
+async fn take_by_tls(events: Rc<dyn EventsService>, door: Rc<TlsAcceptor>, stream: RingStream, seat: ConnectionGuard) {
     if let Some(stream) = door.open(stream).await {
         events.connection(stream.into(), seat).await;
     }
@@ -386,10 +375,7 @@ async fn take_in(
 }
 
 /// `None` once the core stops.
-async fn next_connection(
-    roster: &ConnectionTracker,
-    listener: &RingListener,
-) -> Option<io::Result<RingStream>> {
+async fn next_connection(roster: &ConnectionTracker, listener: &RingListener) -> Option<io::Result<RingStream>> {
     let mut accept = pin!(listener.accept());
     poll_fn(|cx| match roster.poll_closing(cx) {
         Poll::Ready(()) => Poll::Ready(None),

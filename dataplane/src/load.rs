@@ -292,15 +292,7 @@ impl SubscriberCounters {
         let dropped: u64 = dropped_by.iter().sum();
         let ended = delivered + filtered + dead_lettered + dropped;
         let offered = self.offered.load(Acquire).max(ended);
-        SubscriberTotals {
-            offered,
-            delivered,
-            filtered,
-            dead_lettered,
-            dropped,
-            dropped_by,
-            pending: offered - ended,
-        }
+        SubscriberTotals { offered, delivered, filtered, dead_lettered, dropped, dropped_by, pending: offered - ended }
     }
 
     /// The dropped, by reason.
@@ -350,15 +342,8 @@ mod tests {
                 }
             });
             while !counting.is_finished() {
-                let SubscriberTotals {
-                    offered,
-                    delivered,
-                    filtered,
-                    dead_lettered,
-                    dropped,
-                    dropped_by,
-                    pending,
-                } = tally.ends();
+                let SubscriberTotals { offered, delivered, filtered, dead_lettered, dropped, dropped_by, pending } =
+                    tally.ends();
                 assert_eq!(offered, delivered + filtered + dead_lettered + dropped + pending);
                 assert_eq!(dropped, dropped_by.iter().sum::<u64>());
                 assert!(offered <= tally.offered.load(Acquire));

@@ -12,8 +12,8 @@ use ring::prefetch;
 /// Upper bounds of the buckets of [`DurationHistogram`], in microseconds: from a warm request to the longest that a route
 /// usually allows. Those of Knative's own histograms, 5 ms to 10 s, are among them.
 pub const DURATIONS_US: [u64; 19] = [
-    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000, 1_000_000,
-    2_500_000, 5_000_000, 7_500_000, 10_000_000, 30_000_000, 60_000_000,
+    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000, 1_000_000, 2_500_000,
+    5_000_000, 7_500_000, 10_000_000, 30_000_000, 60_000_000,
 ];
 
 /// Outcomes that are told apart of one backend, subscriber or stream: instances choose their status codes, and must
@@ -175,9 +175,7 @@ mod tests {
         assert!(outcomes.iter().next().is_none());
         let tagged = OutcomeKey { tag: RouteTag::Named("next".into()), ..OutcomeKey::of(200) };
         let waited = OutcomeKey { stretch: RequestPhase::Whole, ..OutcomeKey::of(200) };
-        for key in
-            [OutcomeKey::of(200), OutcomeKey::of(404), OutcomeKey::of(200), tagged.clone(), waited, tagged]
-        {
+        for key in [OutcomeKey::of(200), OutcomeKey::of(404), OutcomeKey::of(200), tagged.clone(), waited, tagged] {
             outcomes.note(&key, Duration::ZERO);
         }
         assert_eq!(counts(&outcomes), [(200, 2), (404, 1), (200, 2), (200, 1)]);

@@ -31,8 +31,7 @@ pub use endpoint::{Endpoint, InstanceStart, StartupDuration};
 pub use hosts::HostTable;
 pub use route::{BackendShare, HeaderEditError, HeaderEdits, Route, RouteMatch, RouteRequest};
 pub use traffic_policy::{
-    AffinityCookie, MirrorPolicy, STICKY_COOKIE, SessionAffinity, SessionKey, TrafficPolicy, mix,
-    names_clients,
+    AffinityCookie, MirrorPolicy, STICKY_COOKIE, SessionAffinity, SessionKey, TrafficPolicy, mix, names_clients,
 };
 
 type PersistentMap<V> = HashMap<Box<str>, V, RandomState>;
@@ -184,9 +183,7 @@ impl OwnTimeout {
     /// Longer ones than 49 days are cut to that.
     #[must_use]
     pub fn new(wait: Option<Duration>) -> Self {
-        wait.map_or(Self::NONE, |wait| {
-            Self(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).min(u32::MAX - 1))
-        })
+        wait.map_or(Self::NONE, |wait| Self(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).min(u32::MAX - 1)))
     }
 
     /// `None`: the setting of the whole appliance holds.
@@ -455,9 +452,7 @@ impl RoutingTable {
     #[must_use]
     pub fn route_for(&self, ask: &RouteRequest<'_>) -> Option<&Arc<Route>> {
         let neighbour = ask.completed().and_then(|host| self.hosts.get(&host));
-        neighbour
-            .or_else(|| self.route(ask.host))
-            .filter(|route| ask.cluster_local || !route.cluster_local_only)
+        neighbour.or_else(|| self.route(ask.host)).filter(|route| ask.cluster_local || !route.cluster_local_only)
     }
 }
 
@@ -495,9 +490,7 @@ mod tests {
 
     #[test]
     fn an_authority_loses_its_port_only() {
-        for (authority, host) in
-            [("a:80", "a"), ("a", "a"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("a.:1", "a")]
-        {
+        for (authority, host) in [("a:80", "a"), ("a", "a"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("a.:1", "a")] {
             assert_eq!(host_name(authority), host);
         }
     }

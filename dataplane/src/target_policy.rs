@@ -254,8 +254,7 @@ mod tests {
     use super::*;
 
     fn policy(listeners: &[(ListenerRole, &str)], allowed: &[&str]) -> TargetPolicy {
-        let listener =
-            |(role, at): &(ListenerRole, &str)| OwnListener { role: *role, address: at.parse().unwrap() };
+        let listener = |(role, at): &(ListenerRole, &str)| OwnListener { role: *role, address: at.parse().unwrap() };
         TargetPolicy::new(
             listeners.iter().map(listener).collect(),
             allowed.iter().map(|text| text.parse().unwrap()).collect(),

@@ -9,8 +9,7 @@ use sluicegate_dataplane::events::filter::cesql;
 use sluicegate_dataplane::events::filter::index::FilterIndex;
 use sluicegate_dataplane::events::record::{EventRecord, encode_head};
 use sluicegate_dataplane::table::{
-    DeliveryPolicy, DeliveryTarget, EventFilter, FilterRule, HoldReason, InitialOffset, ReplyTarget,
-    Subscriber,
+    DeliveryPolicy, DeliveryTarget, EventFilter, FilterRule, HoldReason, InitialOffset, ReplyTarget, Subscriber,
 };
 
 #[global_allocator]

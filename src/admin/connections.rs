@@ -46,24 +46,20 @@ pub(super) async fn connections(
     Query(wanted): Query<ConnectionsQuery>,
 ) -> Response {
     let Ok(told) = tokio::time::timeout(ANSWER_MAX, admin.questions.connections(wanted.most())).await else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the cores do not answer: is one of them stuck?\n")
-            .into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "the cores do not answer: is one of them stuck?\n").into_response();
     };
     let silent: Vec<usize> = (0..told.len()).filter(|core| told[*core].is_none()).collect();
     let open: usize = told.iter().flatten().map(|told| told.open).sum();
     let mut all: Vec<(usize, ConnectionInfo)> = told
         .into_iter()
         .enumerate()
-        .flat_map(|(core, told)| {
-            told.into_iter().flat_map(move |t| t.connections.into_iter().map(move |c| (core, c)))
-        })
+        .flat_map(|(core, told)| told.into_iter().flat_map(move |t| t.connections.into_iter().map(move |c| (core, c))))
         .collect();
     // Who has waited longest is what the asker looks for.
     all.sort_by_key(|(_, one)| (one.state.is_idle(), Reverse(one.state_age)));
     all.truncate(wanted.most());
     let shown: Vec<Value> = all.iter().map(|(core, one)| connection(*core, one)).collect();
-    Json(json!({ "open": open, "shown": shown.len(), "silent_cores": silent, "connections": shown }))
-        .into_response()
+    Json(json!({ "open": open, "shown": shown.len(), "silent_cores": silent, "connections": shown })).into_response()
 }
 
 fn connection(core: usize, one: &ConnectionInfo) -> Value {
@@ -82,10 +78,7 @@ fn connection(core: usize, one: &ConnectionInfo) -> Value {
     })
 }
 
-pub(super) async fn routes(
-    State(admin): State<Arc<AdminServer>>,
-    Query(wanted): Query<ConnectionsQuery>,
-) -> Response {
+pub(super) async fn routes(State(admin): State<Arc<AdminServer>>, Query(wanted): Query<ConnectionsQuery>) -> Response {
     // Names of 100,000 hosts take some time to sort; the control thread has other things to do.
     match tokio::task::spawn_blocking(move || routes_of(&admin.tables.load(), &wanted)).await {
         Ok(value) => Json(value).into_response(),
@@ -106,8 +99,7 @@ fn routes_of(table: &RoutingTable, wanted: &ConnectionsQuery) -> Value {
         }
     };
     let used = met.iter().flat_map(|(_, route)| route.all_splits());
-    let backends: BTreeMap<&str, Value> =
-        used.map(|split| (&*split.backend.key, backend(&split.backend))).collect();
+    let backends: BTreeMap<&str, Value> = used.map(|split| (&*split.backend.key, backend(&split.backend))).collect();
     let shown: Vec<Value> = met.iter().map(|(host, found)| route(host, found)).collect();
     json!({
         "table_version": table.version, "hosts": all, "shown": shown.len(), "routes": shown, "backends": backends
@@ -118,8 +110,7 @@ fn routes_of(table: &RoutingTable, wanted: &ConnectionsQuery) -> Value {
 fn route(host: &str, route: &Route) -> Value {
     let mut ways: Vec<Value> = Vec::with_capacity(route.branches.len() + 1);
     for branch in &route.branches {
-        let headers: BTreeMap<&str, &str> =
-            branch.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let headers: BTreeMap<&str, &str> = branch.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         ways.push(json!({
             "path": branch.path,
             "headers": headers,

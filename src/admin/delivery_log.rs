@@ -61,17 +61,11 @@ struct TraceResult {
     record: EventRecord,
 }
 
-pub(super) async fn trace(
-    State(admin): State<Arc<AdminServer>>,
-    Query(wanted): Query<TraceQuery>,
-) -> Response {
+pub(super) async fn trace(State(admin): State<Arc<AdminServer>>, Query(wanted): Query<TraceQuery>) -> Response {
     answer(tokio::task::spawn_blocking(move || trace_of(&admin, &wanted)).await)
 }
 
-pub(super) async fn dead_letters(
-    State(admin): State<Arc<AdminServer>>,
-    Query(wanted): Query<TraceQuery>,
-) -> Response {
+pub(super) async fn dead_letters(State(admin): State<Arc<AdminServer>>, Query(wanted): Query<TraceQuery>) -> Response {
     answer(tokio::task::spawn_blocking(move || list_dead_letters(&admin, &wanted)).await)
 }
 
@@ -186,9 +180,7 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     };
     let events: Vec<_> = found
         .iter()
-        .map(|(place, event)| {
-            told(&table, *place, event, notes.get(place).map_or(&[][..], Vec::as_slice), &known)
-        })
+        .map(|(place, event)| told(&table, *place, event, notes.get(place).map_or(&[][..], Vec::as_slice), &known))
         .collect();
     Ok(json!({ "events": events }))
 }
@@ -228,10 +220,7 @@ struct TraceContextData {
 
 fn line(note: &delivery_log::DeliveryLogEntry<'_>) -> Value {
     let mut line = json!({ "time": shown(note.at_ms), "what": note.what.as_str() });
-    if matches!(
-        note.what,
-        DeliveryOutcome::Replied | DeliveryOutcome::ReplySent | DeliveryOutcome::DeadLetterSent
-    ) {
+    if matches!(note.what, DeliveryOutcome::Replied | DeliveryOutcome::ReplySent | DeliveryOutcome::DeadLetterSent) {
         line["attempt"] = (u32::from(note.attempt) + 1).into();
         let unanswered = PostError::reason(note.status);
         line["status"] = unanswered.map_or(note.status, |_| 0).into();
@@ -289,12 +278,8 @@ fn told(
         }
         subscribers.push(json!({ "subscriber": subscriber.label, "verdict": verdict, "notes": lines }));
     }
-    let arrival = EventArrival {
-        position: place,
-        stream: &event.stream,
-        at_ms: event.at_ms,
-        addressee: addressee.as_deref(),
-    };
+    let arrival =
+        EventArrival { position: place, stream: &event.stream, at_ms: event.at_ms, addressee: addressee.as_deref() };
     subscribers.extend(deleted_subscribers::rows(
         stream.map(|(_, stream)| &**stream),
         &arrival,
@@ -341,8 +326,7 @@ fn list_dead_letters(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> 
     let of = wanted.trigger.as_deref().map(|name| subscriber_ref::named(&table, name)).transpose()?;
     let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
     let shown_max = wanted.limit.unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
-    let wish =
-        DeadLetterQuery { subscriber: of.as_ref().map(|whom| &*whom.subscriber.name), until_ms: u64::MAX };
+    let wish = DeadLetterQuery { subscriber: of.as_ref().map(|whom| &*whom.subscriber.name), until_ms: u64::MAX };
     let (mut newest, mut left_out) = (BTreeMap::<(u64, DeadLetterKey), DeliveryOutcome>::new(), 0);
     dead_letters::each_page(&admin.logs, &wish, |open| {
         for (due, how) in open.into_iter().filter(|(_, how)| how.at_ms >= since) {

@@ -70,20 +70,15 @@ impl Stalls {
 impl Health {
     /// Everything that readiness depends on, and why it is not given.
     pub(crate) fn checks(&self) -> Vec<Check> {
-        let failed =
-            |flag: &AtomicBool, why: &str| if flag.load(Relaxed) { Err(why.to_owned()) } else { Ok(()) };
+        let failed = |flag: &AtomicBool, why: &str| if flag.load(Relaxed) { Err(why.to_owned()) } else { Ok(()) };
         let mut checks = vec![
             ("drain", failed(&self.draining, "draining")),
             ("takeover", failed(&self.orphaned, ORPHANED.trim_end())),
-            (
-                "event-log",
-                failed(&self.log_failed, "an event log failed: see the process's log, then restart it"),
-            ),
+            ("event-log", failed(&self.log_failed, "an event log failed: see the process's log, then restart it")),
         ];
         checks.push(("cores", self.stalls.told().map_or(Ok(()), |stalls| Err(stalls.trim_end().to_owned()))));
         // After a takeover the successor has the store.
-        if let Some(store) = self.store.get().and_then(Weak::upgrade).filter(|_| !self.orphaned.load(Relaxed))
-        {
+        if let Some(store) = self.store.get().and_then(Weak::upgrade).filter(|_| !self.orphaned.load(Relaxed)) {
             checks.push(("store", store.health().map_err(|why| why.to_string())));
         }
         checks

@@ -45,11 +45,7 @@ pub(crate) struct AutoscalerMetrics {
 }
 
 /// Ours begin with `sluicegate`; beside them stand the same figures under the names that Knative's have.
-pub(super) fn render(
-    admin: &AdminServer,
-    scaler: &AutoscalerMetrics,
-    detail: Detail,
-) -> Result<String, fmt::Error> {
+pub(super) fn render(admin: &AdminServer, scaler: &AutoscalerMetrics, detail: Detail) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("sluicegate");
     registry.register_collector(Box::new(CoreMetrics(admin.cores.clone())));
     registry.register_collector(Box::new(TableMetrics(Arc::clone(&admin.tables), detail)));
@@ -140,9 +136,7 @@ impl Collector for CoreMetrics {
             ("core_stalls", "Times that the core did not turn for --core-stall-timeout", |c| &c.stalls),
             ("tasks_panicked", "Tasks that ended by a panic", |c| &c.tasks_panicked),
             ("connections", "Connections taken in", |c| &c.connections_taken),
-            ("connections_refused", "Connections closed at once, the core being full", |c| {
-                &c.connections_refused
-            }),
+            ("connections_refused", "Connections closed at once, the core being full", |c| &c.connections_refused),
             ("received_bytes", "Bytes received from clients", |c| &c.bytes_received),
             ("sent_bytes", "Bytes sent to clients", |c| &c.bytes_sent),
             ("http2_connections", "Connections taken in that speak HTTP/2", |c| &c.http2_connections),
@@ -171,8 +165,7 @@ impl Collector for CoreMetrics {
                 counter(&mut floods, &[("core", &core.to_string()), ("kind", kind)], count.load(Relaxed))?;
             }
         }
-        let mut open =
-            out.encode_descriptor("connections_open", "Connections open now", None, MetricType::Gauge)?;
+        let mut open = out.encode_descriptor("connections_open", "Connections open now", None, MetricType::Gauge)?;
         for (core, counts) in self.0.iter().enumerate() {
             gauge(&mut open, &[("core", &core.to_string())], counts.connections_open.load(Relaxed))?;
         }
@@ -269,8 +262,7 @@ impl CoreMetrics {
 impl Collector for TableMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         let table = self.0.load();
-        let mut version =
-            out.encode_descriptor("table_version", "Tables published", None, MetricType::Gauge)?;
+        let mut version = out.encode_descriptor("table_version", "Tables published", None, MetricType::Gauge)?;
         gauge(&mut version, &[], table.version)?;
         backends(&mut out, &table)?;
         delivery::streams(&mut out, &table, self.1)
@@ -300,8 +292,7 @@ fn backends(out: &mut DescriptorEncoder<'_>, table: &RoutingTable) -> fmt::Resul
             gauge(&mut family, &[("backend", key)], pick(backend))?;
         }
     }
-    let mut family =
-        out.encode_descriptor("backend_requests", "Requests taken in", None, MetricType::Counter)?;
+    let mut family = out.encode_descriptor("backend_requests", "Requests taken in", None, MetricType::Counter)?;
     for (key, backend) in &backends {
         counter(&mut family, &[("backend", key)], backend.load.requests.load(Relaxed))?;
     }
@@ -323,9 +314,7 @@ fn compared(out: &mut DescriptorEncoder<'_>, backends: &BTreeMap<&str, &Backend>
 }
 
 fn counter(family: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> fmt::Result {
-    family
-        .encode_family(&labels)?
-        .encode_counter::<prometheus_client::encoding::NoLabelSet, _, u64>(&value, None)
+    family.encode_family(&labels)?.encode_counter::<prometheus_client::encoding::NoLabelSet, _, u64>(&value, None)
 }
 
 fn gauge(family: &mut MetricEncoder<'_>, labels: &[(&str, &str)], value: u64) -> fmt::Result {

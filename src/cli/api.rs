@@ -93,9 +93,7 @@ fn restore(args: &ApiArgs) -> Result<String> {
         let mut answer = api.send(Request::put(BACKUP_PATH).body(Body::empty())?).await?;
         if answer.status() == 400 {
             let body = api_access::streamed(pieces(file)).await?;
-            answer = api
-                .send(Request::put(BACKUP_PATH).header(CONTENT_TYPE, "application/jsonl").body(body)?)
-                .await?;
+            answer = api.send(Request::put(BACKUP_PATH).header(CONTENT_TYPE, "application/jsonl").body(body)?).await?;
         }
         if answer.status() != 200 {
             bail!("{} is not restored: {}", named(), refusal(&api, answer).await);
@@ -134,9 +132,7 @@ async fn refusal(api: &ApiClient, answer: Response<Body>) -> String {
     match status {
         401 => format!("{said}: the API wants to know who asks, give --kubeconfig or --token"),
         403 => {
-            format!(
-                "{said}: a ClusterRole with the verbs get and put for nonResourceURLs {BACKUP_PATH} allows it"
-            )
+            format!("{said}: a ClusterRole with the verbs get and put for nonResourceURLs {BACKUP_PATH} allows it")
         }
         404 => format!("{}: what answers there is not the API of an appliance", api.at.trim_end_matches('/')),
         _ => said.to_owned(),

@@ -99,9 +99,7 @@ pub(crate) async fn config(file: &Path) -> Result<kube::Config> {
 /// Whether a kubeconfig can be read and leads somewhere; nothing is asked there.
 pub(crate) fn check(file: &Path) -> Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build().context("no runtime")?;
-    runtime
-        .block_on(async { kube::Client::try_from(config(file).await?).with_context(|| named(file)) })
-        .map(drop)
+    runtime.block_on(async { kube::Client::try_from(config(file).await?).with_context(|| named(file)) }).map(drop)
 }
 
 fn named(file: &Path) -> String {

@@ -81,10 +81,7 @@ fn wait_for<T>(
             return Ok(answer);
         }
         anyhow::ensure!(begin.elapsed() < limit, "{what}: not within {} s", limit.as_secs());
-        #[allow(
-            clippy::disallowed_methods,
-            reason = "the demo is a client program with a thread of its own"
-        )]
+        #[allow(clippy::disallowed_methods, reason = "the demo is a client program with a thread of its own")]
         std::thread::sleep(STEP);
     }
 }

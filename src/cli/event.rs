@@ -194,11 +194,7 @@ fn show_trace(trace: &TraceArgs) -> Result<bool> {
                 write!(out, "    {}  {}", text(note, "time"), text(note, "what"))?;
                 if let (Some(attempt), Some(status)) = (note["attempt"].as_u64(), note["status"].as_u64()) {
                     let said = note["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
-                    write!(
-                        out,
-                        " {attempt}: {said} after {:.1} ms",
-                        note["latency_ms"].as_f64().unwrap_or(0.0)
-                    )?;
+                    write!(out, " {attempt}: {said} after {:.1} ms", note["latency_ms"].as_f64().unwrap_or(0.0))?;
                 }
                 writeln!(out)?;
             }

@@ -187,9 +187,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(recorded_by(folder.path()).unwrap().is_none());
         std::fs::create_dir(folder.path().join("api")).unwrap();
-        for authority in
-            [ClusterAuthority::Plain, ClusterAuthority::Known, ClusterAuthority::Made("PEM\n".into())]
-        {
+        for authority in [ClusterAuthority::Plain, ClusterAuthority::Known, ClusterAuthority::Made("PEM\n".into())] {
             let at = "[::1]:7".parse().unwrap();
             for token in [None, Some("t".to_owned())] {
                 std::fs::write(place(folder.path()), text(at, &authority, token.as_deref())).unwrap();

@@ -125,11 +125,9 @@ fn serve(config: RunConfig) -> Result<()> {
     let publisher = publisher(&config, &tables, (certificates, trust), log_names.clone())?;
     let ClusterLocalGateway { listeners: inside, gateway } = cluster_local::open(&config, &tables);
     let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
-    let health = Arc::new(Health { targets, expiries, ..Health::default() });
-    let ways = Arc::default();
+    let (health, ways) = (Arc::new(Health { targets, expiries, ..Health::default() }), Arc::default());
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
-    let (bell, signals) = signals();
-    let (reins, steered) = control::reins();
+    let ((bell, signals), (reins, steered)) = (signals(), control::reins());
     let shared = SharedCoreConfig::new(&tables, &signals, predecessor.is_some());
     let mut estate = estate(&config, (sockets.keep()?, folder), &shared, reins, &health);
     let ControlThread { synced, admin, thread: control } = control::start(ControlThreadConfig {
@@ -154,16 +152,8 @@ fn serve(config: RunConfig) -> Result<()> {
         return control.join().map_err(|_| panicked())?;
     }
     let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
-    let doors = CoreListeners {
-        http,
-        https,
-        private,
-        private_https,
-        cluster_local: inside,
-        events,
-        events_https,
-        events_tls,
-    };
+    let doors =
+        CoreListeners { http, https, private, private_https, cluster_local: inside, events, events_https, events_tls };
     let targets = Arc::clone(&health.targets);
     let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans, targets), say.clone())?;
     watchdog::start(&config, &cores, &tables, &health)?;

@@ -99,8 +99,8 @@ fn each(folder: &WalFolderArgs, look: &mut dyn FnMut(&Path) -> anyhow::Result<bo
 }
 
 fn find_logs(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    let entries = std::fs::read_dir(folder)
-        .with_context(|| format!("{} cannot be read as a folder", folder.display()))?;
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("{} cannot be read as a folder", folder.display()))?;
     if wal::is_log(folder) {
         found.push(folder.into());
         return Ok(());
@@ -121,15 +121,9 @@ fn verify(log: &Path) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
     let LogInspection { segments, bytes, records, torn_bytes, first, end, .. } = &found;
     writeln!(out, "{}", log.display())?;
-    writeln!(
-        out,
-        "  {records} event records in {segments} segments, {bytes} bytes, positions {first} to {end}"
-    )?;
+    writeln!(out, "  {records} event records in {segments} segments, {bytes} bytes, positions {first} to {end}")?;
     if *torn_bytes > 0 {
-        writeln!(
-            out,
-            "  {torn_bytes} bytes of an unfinished flush at the end: no damage, nobody was told of them"
-        )?;
+        writeln!(out, "  {torn_bytes} bytes of an unfinished flush at the end: no damage, nobody was told of them")?;
     }
     let sound = print_damage(&found, &mut out)?;
     if sound {
@@ -142,11 +136,7 @@ fn print_damage(found: &LogInspection, out: &mut impl Write) -> io::Result<bool>
     for hole in &found.gaps {
         let bytes = hole.to.get() - hole.from.get();
         let file = hole.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
-        writeln!(
-            out,
-            "  DAMAGE: {bytes} acknowledged bytes, positions {} to {}: {file}",
-            hole.from, hole.to
-        )?;
+        writeln!(out, "  DAMAGE: {bytes} acknowledged bytes, positions {} to {}: {file}", hole.from, hole.to)?;
     }
     for cut in &found.cut {
         writeln!(out, "  CUT SHORT: {cut}; what stood behind is gone, if anything did")?;
@@ -188,11 +178,7 @@ fn named(names: &log_names::Names, name: &str) -> String {
 fn dump(log: &Path, order: &DumpArgs) -> anyhow::Result<bool> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     writeln!(out, "# {}", log.display())?;
-    writeln!(
-        out,
-        "# position stream time_ms bytes kind{}",
-        if order.payload.is_some() { " payload" } else { "" }
-    )?;
+    writeln!(out, "# position stream time_ms bytes kind{}", if order.payload.is_some() { " payload" } else { "" })?;
     let from = LogPosition::new(order.from);
     let names = log_names::read(log);
     let wanted = order.stream.as_deref().map(|stream| in_log(&names, stream));

@@ -15,8 +15,7 @@ pub(super) fn refuse_unknown(variables: impl Iterator<Item = (String, String)>) 
     for (name, value) in variables.filter(|(name, _)| name.starts_with("SLUICEGATE_")) {
         let is_setting = run.get_arguments().any(|arg| arg.get_env().is_some_and(|env| env == name.as_str()));
         // The appliance may itself be an instance of another.
-        let is_known =
-            OTHER_VARIABLES.contains(&name.as_str()) || PLATFORM_VARIABLES.contains(&name.as_str());
+        let is_known = OTHER_VARIABLES.contains(&name.as_str()) || PLATFORM_VARIABLES.contains(&name.as_str());
         if !is_setting && !is_known && !is_service_link(&name, &value) {
             return Err(format!("unknown environment variable {name}; `sluicegate run --help` lists them"));
         }

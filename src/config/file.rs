@@ -15,8 +15,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn read(path: &Path) -> Result<Settings, String> {
     let name = path.display();
-    let text =
-        bounded_file::read_text(path, FILE_BYTES_MAX).map_err(|why| format!("config: {name}: {why}"))?;
+    let text = bounded_file::read_text(path, FILE_BYTES_MAX).map_err(|why| format!("config: {name}: {why}"))?;
     let text = text.ok_or_else(|| format!("config: {name} has more than {FILE_BYTES_MAX} bytes"))?;
     let yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
     let parsed = if yaml {
@@ -45,8 +44,7 @@ where
 
 /// Without the lines of the file that TOML's errors show: `2 | http = 5`, and what points at it.
 fn one_line(why: &impl fmt::Display) -> String {
-    let is_shown =
-        |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start().starts_with('|');
+    let is_shown = |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start().starts_with('|');
     let text = why.to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_shown(line));
     lines.collect::<Vec<_>>().join(": ")

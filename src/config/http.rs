@@ -30,9 +30,7 @@ pub(super) fn limits(given: &Settings, file: &Settings) -> Result<HttpLimits, St
     }
     if let Some(fields) = given.max_header_fields.or(file.max_header_fields) {
         if !(FIELDS_MIN..=FIELDS_CEILING).contains(&fields) {
-            return Err(format!(
-                "max-header-fields: {fields} is not between {FIELDS_MIN} and {FIELDS_CEILING}"
-            ));
+            return Err(format!("max-header-fields: {fields} is not between {FIELDS_MIN} and {FIELDS_CEILING}"));
         }
         limits.head.fields_max = fields;
     }
@@ -75,10 +73,7 @@ mod tests {
                 "request-body-timeout",
             ),
             (Settings { max_header_fields: Some(5), ..Settings::default() }, "max-header-fields"),
-            (
-                Settings { max_header_bytes: Some(ByteSize(1 << 30)), ..Settings::default() },
-                "max-header-bytes",
-            ),
+            (Settings { max_header_bytes: Some(ByteSize(1 << 30)), ..Settings::default() }, "max-header-bytes"),
         ] {
             let why = limits(&settings, &Settings::default()).unwrap_err();
             assert!(why.starts_with(&format!("{name}: ")), "{why}");

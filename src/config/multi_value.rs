@@ -66,8 +66,7 @@ mod tests {
     /// A shell's line was cut at its first `;`, and refused for an open quote.
     #[test]
     fn an_image_may_be_a_line_for_a_shell() {
-        let ManyValues(rules) =
-            "a=/bin/sh -c 'sleep 1; exec b';c=/bin/d".parse::<ManyValues<ImageRule>>().unwrap();
+        let ManyValues(rules) = "a=/bin/sh -c 'sleep 1; exec b';c=/bin/d".parse::<ManyValues<ImageRule>>().unwrap();
         let commands: Vec<_> = rules.iter().map(|rule| rule.command.clone()).collect();
         assert_eq!(commands, [vec!["/bin/sh", "-c", "sleep 1; exec b"], vec!["/bin/d"]]);
     }

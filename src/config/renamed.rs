@@ -2,6 +2,7 @@
 
 /// One line for each setting that was given by an earlier name.
 pub(super) fn deprecations(takeover: bool) -> Vec<String> {
-    let renamed = "takeover is now called hot-restart: use --hot-restart, SLUICEGATE_HOT_RESTART or the key hot-restart";
+    let renamed =
+        "takeover is now called hot-restart: use --hot-restart, SLUICEGATE_HOT_RESTART or the key hot-restart";
     takeover.then(|| renamed.to_owned()).into_iter().collect()
 }

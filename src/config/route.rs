@@ -209,9 +209,7 @@ mod tests {
     #[test]
     fn route_has_names_and_timeouts_of_its_own() {
         let rule: RouteRule =
-            "a=h2c://LocalHost:9100,127.0.0.1:1?stream-idle-timeout=1h&request-body-timeout=0"
-                .parse()
-                .unwrap();
+            "a=h2c://LocalHost:9100,127.0.0.1:1?stream-idle-timeout=1h&request-body-timeout=0".parse().unwrap();
         let named = RouteTarget::Name("localhost".to_owned(), 9100);
         assert_eq!(rule.targets, [named, RouteTarget::Address(([127, 0, 0, 1], 1).into())]);
         let timeouts = (rule.timeouts.stream_idle.get(), rule.timeouts.request_body.get());

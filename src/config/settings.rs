@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
-use super::value::{
-    AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule,
-};
+use super::value::{AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
 use super::value::{QuotaRule, UserRule, Wait};
 use super::{AccessFormat, ManyValues, RouteRule, ServerTiming, TlsVersion, file, value};
 

@@ -111,8 +111,7 @@ impl FromStr for QuotaRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (namespace, bytes) =
-            text.split_once('=').ok_or_else(|| format!("{text:?} is not NAMESPACE=BYTES"))?;
+        let (namespace, bytes) = text.split_once('=').ok_or_else(|| format!("{text:?} is not NAMESPACE=BYTES"))?;
         if namespace != "*" && !is_dns1123_label(namespace) {
             return Err(format!("{namespace:?} is not a namespace's name"));
         }
@@ -210,8 +209,7 @@ impl FromStr for AllowedHostRule {
 
 /// Where something listens.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .map_err(|_| "it has to be an address and a port, like 127.0.0.1:8080 or [::]:8080".to_owned())
+    text.parse().map_err(|_| "it has to be an address and a port, like 127.0.0.1:8080 or [::]:8080".to_owned())
 }
 
 /// A number without a sign.
@@ -292,8 +290,7 @@ mod tests {
 
     #[test]
     fn wait_is_a_duration_as_go_writes_it() {
-        for (text, ms) in [("2s", 2000), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("0", 0), ("0s", 0)]
-        {
+        for (text, ms) in [("2s", 2000), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("0", 0), ("0s", 0)] {
             assert_eq!(text.parse(), Ok(Wait(Duration::from_millis(ms))), "{text}");
         }
         for bad in ["", "2", "s", "-1s", "2 s"] {

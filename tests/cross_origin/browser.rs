@@ -136,8 +136,7 @@ fn page_of_another_port_changes_and_reads_nothing() {
     let seen = wait::until(PATIENCE, "the page's report", || seen.lock().unwrap().clone());
     drop(browser);
 
-    let api =
-        ["host", "origin", "fetch-site", "content-type"].map(|reason| rejections(&appliance, "api", reason));
+    let api = ["host", "origin", "fetch-site", "content-type"].map(|reason| rejections(&appliance, "api", reason));
     let admin = ["origin", "fetch-site"].map(|reason| rejections(&appliance, "admin", reason));
     assert!(api[1] >= 9 && api[2] >= 2, "the browser sent what it was told to: {api:?}, {seen:#}");
     assert!(admin[0] >= 3 && admin[1] >= 1, "{admin:?}, {seen:#}");

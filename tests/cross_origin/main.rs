@@ -8,9 +8,7 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 
 use kit::manifest::{NAMESPACE, broker, trigger};
-use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent,
-};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -39,8 +37,7 @@ fn raw(at: SocketAddr, request: &str) -> HttpResponse {
 /// A count of the metric of rejections.
 fn rejections(appliance: &Appliance, listener: &str, reason: &str) -> u64 {
     let metrics = HttpCall::get("/metrics").send(appliance.admin());
-    let series =
-        format!("sluicegate_cross_origin_rejections_total{{listener=\"{listener}\",reason=\"{reason}\"}} ");
+    let series = format!("sluicegate_cross_origin_rejections_total{{listener=\"{listener}\",reason=\"{reason}\"}} ");
     metrics.text().lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap()
 }
 
@@ -103,8 +100,7 @@ fn rejection_is_a_status_on_the_api_and_text_on_admin() {
 #[test]
 fn requests_as_pages_send_them_do_nothing() {
     let (appliance, sink) = with_one_event();
-    let map =
-        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "planted" } }).to_string();
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "planted" } }).to_string();
     let [api, admin] = [appliance.api().address(), appliance.admin()];
     let create = || HttpCall::post(MAPS).body(map.as_bytes());
     for (what, call, expected) in [
@@ -134,11 +130,7 @@ fn requests_as_pages_send_them_do_nothing() {
             403,
         ),
         ("a backup", HttpCall::new("PUT", "/sluicegate/backup").body("{}"), 415),
-        (
-            "a token",
-            HttpCall::post("/api/v1/namespaces/default/serviceaccounts/default/token").body("{}"),
-            415,
-        ),
+        ("a token", HttpCall::post("/api/v1/namespaces/default/serviceaccounts/default/token").body("{}"), 415),
         ("a review", HttpCall::post("/apis/authentication.k8s.io/v1/tokenreviews").body("{}"), 415),
     ] {
         let answer = call.send(api);
@@ -211,11 +203,7 @@ fn method_that_is_not_allowed_is_answered_with_those_that_are() {
         ("GET", "/api/v1/namespaces/default/serviceaccounts/default/token", "POST"),
     ] {
         let answer = HttpCall::new(method, path).send(api);
-        assert_eq!(
-            (answer.status, answer.header("allow")),
-            (405, Some(allowed)),
-            "{method} {path}: {answer}"
-        );
+        assert_eq!((answer.status, answer.header("allow")), (405, Some(allowed)), "{method} {path}: {answer}");
     }
     let answer = HttpCall::post("/metrics").send(appliance.admin());
     assert!(answer.status == 405 && answer.header("allow").is_some(), "{answer}");

@@ -71,9 +71,8 @@ fn braces(inside: &str) -> Vec<u8> {
 
 #[test]
 fn a_line_is_read_as_its_table_explains() {
-    let [case] = read("# no case\nwhat | 400 | a$\\x41\\\\{x*3}{G}")
-        .try_into()
-        .unwrap_or_else(|cases| panic!("{cases:?}"));
+    let [case] =
+        read("# no case\nwhat | 400 | a$\\x41\\\\{x*3}{G}").try_into().unwrap_or_else(|cases| panic!("{cases:?}"));
     assert_eq!((case.what, case.columns.as_slice()), ("what", ["400"].as_slice()));
     assert_eq!(case.bytes, b"a\r\nA\\xxxGET / HTTP/1.1\r\nHost: a\r\n");
 }

@@ -41,12 +41,7 @@ impl Witness {
 }
 
 /// What became of one case: the statuses that came back, and what the instance saw.
-pub(crate) fn put(
-    case: &FramingCase,
-    to: SocketAddr,
-    witness: &Witness,
-    wanted: usize,
-) -> (Vec<u16>, Vec<String>) {
+pub(crate) fn put(case: &FramingCase, to: SocketAddr, witness: &Witness, wanted: usize) -> (Vec<u16>, Vec<String>) {
     let mut connection = HttpConnection::open(to);
     connection.send(&case.bytes);
     let to_head = case.bytes.starts_with(b"HEAD");
@@ -102,8 +97,7 @@ fn unfinished(case: &FramingCase, appliance: &Appliance, witness: &Witness) -> R
 #[test]
 fn a_request_is_refused_or_it_is_the_same_to_everybody() {
     let witness = Witness::start();
-    let mut appliance =
-        ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
+    let mut appliance = ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
     let mut wrong = Vec::new();
     for case in read(TABLE) {
         if let Err(found) = check(&case, &appliance, &witness) {
@@ -122,8 +116,7 @@ fn a_request_is_refused_or_it_is_the_same_to_everybody() {
 #[test]
 fn a_client_that_stops_in_the_preface_is_told_so() {
     let witness = Witness::start();
-    let appliance =
-        ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
+    let appliance = ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
     let mut connection = HttpConnection::open(appliance.http());
     connection.send(b"PRI * HT");
     assert_eq!(connection.receive().status, 408);

@@ -54,20 +54,10 @@ fn data_and_headers() -> Vec<Http2Case> {
         case(
             "6.2",
             "HEADERS with a priority",
-            &[frame(
-                HEADERS,
-                WHOLE | WITH_PRIORITY,
-                1,
-                &[vec![0, 0, 0, 0, 15], get_block(HOST, "/")].concat(),
-            )],
+            &[frame(HEADERS, WHOLE | WITH_PRIORITY, 1, &[vec![0, 0, 0, 0, 15], get_block(HOST, "/")].concat())],
             Expect::Answer,
         ),
-        case(
-            "6.2",
-            "PRIORITY inside a block",
-            &[get(1, END_STREAM), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 1])],
-            BROKEN,
-        ),
+        case("6.2", "PRIORITY inside a block", &[get(1, END_STREAM), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 1])], BROKEN),
         case("6.2", "HEADERS of another stream inside a block", &[get(1, END_STREAM), get(3, WHOLE)], BROKEN),
         case(
             "8.4",
@@ -101,8 +91,7 @@ fn settings() -> Vec<Http2Case> {
 }
 
 fn single_frames() -> Vec<Http2Case> {
-    let goaway =
-        |stream, code: u32| frame(GOAWAY, 0, stream, &[0_u32.to_be_bytes(), code.to_be_bytes()].concat());
+    let goaway = |stream, code: u32| frame(GOAWAY, 0, stream, &[0_u32.to_be_bytes(), code.to_be_bytes()].concat());
     vec![
         case("6.3", "PRIORITY on stream 0", &[frame(PRIORITY, 0, 0, &[0, 0, 0, 1, 1])], BROKEN),
         case(
@@ -112,12 +101,7 @@ fn single_frames() -> Vec<Http2Case> {
             Expect::Stream(1, &[FRAME_SIZE_ERROR]),
         ),
         case("6.4", "RST_STREAM on stream 0", &[reset(0, 8)], BROKEN),
-        case(
-            "6.4",
-            "RST_STREAM of a broken length",
-            &[post(1), frame(RST_STREAM, 0, 1, &[0, 0, 0])],
-            WRONG_SIZE,
-        ),
+        case("6.4", "RST_STREAM of a broken length", &[post(1), frame(RST_STREAM, 0, 1, &[0, 0, 0])], WRONG_SIZE),
         case("6.7", "a PING is answered", &[], Expect::Pong),
         case("6.7", "an answered PING is not", &[frame(PING, ACK, 0, &[1; 8])], Expect::Pong),
         case("6.7", "PING on a stream", &[frame(PING, 0, 1, &[0; 8])], BROKEN),
@@ -140,12 +124,7 @@ fn windows() -> Vec<Http2Case> {
             &[post(1), window_update(1, 0)],
             Expect::Stream(1, &[PROTOCOL_ERROR]),
         ),
-        case(
-            "6.9",
-            "WINDOW_UPDATE of a broken length",
-            &[frame(WINDOW_UPDATE, 0, 0, &[0, 0, 1])],
-            WRONG_SIZE,
-        ),
+        case("6.9", "WINDOW_UPDATE of a broken length", &[frame(WINDOW_UPDATE, 0, 0, &[0, 0, 1])], WRONG_SIZE),
         case("6.9.1", "DATA within a window of 1", &[setting(0x4, 1), get(1, WHOLE)], Expect::Data(&[1])),
         case(
             "6.9.1",
@@ -194,12 +173,7 @@ fn continuations() -> Vec<Http2Case> {
         case("6.10", "DATA inside a block", &[first(), frame(DATA, 0, 1, b"x")], BROKEN),
         case("6.10", "CONTINUATION on stream 0", &[first(), more(END_HEADERS, 0, &rest)], BROKEN),
         case("6.10", "CONTINUATION of another stream", &[first(), more(END_HEADERS, 3, &rest)], BROKEN),
-        case(
-            "6.10",
-            "CONTINUATION behind a whole block",
-            &[get(1, END_HEADERS), more(END_HEADERS, 1, &[])],
-            lonely,
-        ),
+        case("6.10", "CONTINUATION behind a whole block", &[get(1, END_HEADERS), more(END_HEADERS, 1, &[])], lonely),
         case(
             "6.10",
             "CONTINUATION behind the last one",

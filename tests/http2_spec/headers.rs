@@ -77,9 +77,8 @@ fn pseudo_fields() -> Vec<Http2Case> {
 }
 
 fn bodies() -> Vec<Http2Case> {
-    let sized = |length: &str| {
-        frame(HEADERS, END_HEADERS, 1, &[post_block(), field("content-length", length)].concat())
-    };
+    let sized =
+        |length: &str| frame(HEADERS, END_HEADERS, 1, &[post_block(), field("content-length", length)].concat());
     let data = |flags, bytes: &[u8]| frame(DATA, flags, 1, bytes);
     let trailers = |flags, fields: &[Vec<u8>]| frame(HEADERS, END_HEADERS | flags, 1, &fields.concat());
     let broken = Expect::BrokenBody;
@@ -94,18 +93,8 @@ fn bodies() -> Vec<Http2Case> {
         case("8.3", "a pseudo-field in trailers", &pseudo, broken),
         case("8.1.1", "a length below the body's", &[sized("1"), data(END_STREAM, b"test")], broken),
         case("8.1.1", "a length above the body's", &[sized("9"), data(END_STREAM, b"test")], broken),
-        case(
-            "8.1.1",
-            "a length below two frames'",
-            &[sized("5"), data(0, b"test"), data(END_STREAM, b"test")],
-            broken,
-        ),
-        case(
-            "8.1.1",
-            "a length that is no number",
-            &[sized("x"), data(END_STREAM, b"test")],
-            Expect::Malformed,
-        ),
+        case("8.1.1", "a length below two frames'", &[sized("5"), data(0, b"test"), data(END_STREAM, b"test")], broken),
+        case("8.1.1", "a length that is no number", &[sized("x"), data(END_STREAM, b"test")], Expect::Malformed),
         case("8.1.1", "a length that fits", &[sized("4"), data(END_STREAM, b"test")], Expect::Answer),
     ]
 }

@@ -70,12 +70,7 @@ pub(crate) struct Http2Case {
     pub(crate) expect: Expect,
 }
 
-pub(crate) fn case(
-    section: &'static str,
-    name: &'static str,
-    frames: &[Vec<u8>],
-    expect: Expect,
-) -> Http2Case {
+pub(crate) fn case(section: &'static str, name: &'static str, frames: &[Vec<u8>], expect: Expect) -> Http2Case {
     Http2Case { section, name, bytes: frames.concat(), expect }
 }
 
@@ -219,10 +214,7 @@ impl Judge {
             }
             (DATA, Expect::Data(lengths)) if frame.stream == 1 => {
                 self.data.push(frame.payload.len());
-                let told = (
-                    lengths.get(..self.data.len()) == Some(&self.data[..]),
-                    self.data.len() == lengths.len(),
-                );
+                let told = (lengths.get(..self.data.len()) == Some(&self.data[..]), self.data.len() == lengths.len());
                 match told {
                     (false, _) => Some(Err(format!("DATA of {:?} bytes", self.data))),
                     (true, true) => Some(Ok(())),

@@ -32,8 +32,7 @@ fn long_request(to: SocketAddr) -> LongRequest {
 /// The instances of a process: its children, which leave with it.
 fn instances(of: &Appliance) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", of.pid())).unwrap();
-    let children =
-        tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).ok());
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).ok());
     children.flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
@@ -105,11 +104,8 @@ fn kill_of_one_process_harms_no_request_of_others() {
             let _ = lost.join().unwrap(); // with its process
         }
         // The newest one was killed: an ordinary start, while two others still drain.
-        let newest = if victim == 2 {
-            all[2].setup().clone().ports(all[2].ports()).start()
-        } else {
-            all[2].successor()
-        };
+        let newest =
+            if victim == 2 { all[2].setup().clone().ports(all[2].ports()).start() } else { all[2].successor() };
         serves(&newest);
         newest.api().create(&broker("main"));
         newest.api().wait_ready("Broker", NAMESPACE, "main", PATIENCE);

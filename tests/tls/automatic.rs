@@ -42,8 +42,7 @@ fn annotate(api: KitApi, key: &str, value: &str) {
 /// The Route once its condition CertificateProvisioned has this reason.
 fn route_because(api: KitApi, reason: &str) -> Value {
     api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
-        condition(route, "CertificateProvisioned")
-            .is_some_and(|c| c["reason"].as_str().unwrap_or_default() == reason)
+        condition(route, "CertificateProvisioned").is_some_and(|c| c["reason"].as_str().unwrap_or_default() == reason)
     })
 }
 
@@ -92,8 +91,7 @@ fn a_service_gets_certificates_for_its_hosts() {
         for host in [HOST, TAG_HOST] {
             let mut connection = client.connect(appliance.https(), host).unwrap();
             assert_eq!(connection.call(&HttpCall::get("/").host(host)).unwrap().status, 200, "{host}");
-            let others =
-                [HOST, TAG_HOST].into_iter().filter(|other| *other != host && !host.ends_with(other));
+            let others = [HOST, TAG_HOST].into_iter().filter(|other| *other != host && !host.ends_with(other));
             others.for_each(|other| assert!(!connection.shown_for(other), "{host} is not shown {other}"));
         }
         assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200, "HTTP is served too");
@@ -115,9 +113,7 @@ fn a_service_gets_certificates_for_its_hosts() {
         (&told["reason"], &told["message"]),
         (&json!("TLSNotEnabled"), &json!("external-domain-tls is not enabled"))
     );
-    wait::until(PATIENCE, "the certificates to go", || {
-        api.list("Certificate", NAMESPACE).is_empty().then_some(())
-    });
+    wait::until(PATIENCE, "the certificates to go", || api.list("Certificate", NAMESPACE).is_empty().then_some(()));
     assert!(client.connect(appliance.https(), HOST).is_err());
 }
 
@@ -277,8 +273,7 @@ fn an_authority_without_its_key_takes_nothing_away() {
 /// X-RTE-07: one certificate for all names of a namespace, which spares the Service one of its own; gone when nobody wants it.
 #[test]
 fn a_namespace_has_one_certificate_for_all_its_names() {
-    let appliance =
-        start(&json!({ "external-domain-tls": "Enabled", "namespace-wildcard-cert-selector": "{}" }));
+    let appliance = start(&json!({ "external-domain-tls": "Enabled", "namespace-wildcard-cert-selector": "{}" }));
     let api = appliance.api();
     let wild = api.wait_ready("Certificate", NAMESPACE, "default.localhost", PATIENCE);
     assert_eq!(wild["spec"]["dnsNames"], json!(["*.default.localhost"]));

@@ -11,12 +11,7 @@ use super::client::{BIN, TlsAuthority};
 const HOST: &str = "app.example.com";
 
 /// An instance that shows a certificate for `name`, behind the Service `service`.
-fn backend(
-    api: KitApi,
-    authority: &TlsAuthority,
-    (service, name): (&str, &str),
-    upstream: &TestUpstream,
-) -> TlsFront {
+fn backend(api: KitApi, authority: &TlsAuthority, (service, name): (&str, &str), upstream: &TestUpstream) -> TlsFront {
     let files = authority.issue(service, name);
     let (chain, key) = files.split_once(',').unwrap();
     let [chain, key] = [chain, key].map(|file| std::fs::read(file).unwrap());
@@ -58,8 +53,7 @@ fn ingresses_reach_their_services_by_tls_and_believe_only_the_clusters() {
     let _fronts = [("user", "kn-user-default"), ("routing", "kn-routing"), ("stranger", "kn-user-other")]
         .map(|one| backend(api, &authority, one, &upstream));
     let host = |service: &str| format!("{service}.{HOST}");
-    let rules: Vec<_> =
-        ["user", "routing", "stranger"].map(|service| rule(&host(service), &[to(service)])).into();
+    let rules: Vec<_> = ["user", "routing", "stranger"].map(|service| rule(&host(service), &[to(service)])).into();
     api.create(&ingress("inner", json!(rules)));
     api.wait_for("Ingress", NAMESPACE, "inner", PATIENCE, |object| {
         kit::api::condition(object, "Ready").is_some_and(|ready| ready["reason"] == "NoTrustChain")

@@ -19,8 +19,7 @@ fn a_large_body_goes_both_ways_byte_for_byte() {
     let body: Vec<u8> = (0..LARGE as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for spoken in [&version::TLS12, &version::TLS13] {
         let client = authority.client(&[spoken]);
-        let answer =
-            client.call(appliance.https(), "app.test", &HttpCall::post("/mirror").body(body.clone()));
+        let answer = client.call(appliance.https(), "app.test", &HttpCall::post("/mirror").body(body.clone()));
         let answer = answer.unwrap();
         assert_eq!((answer.status, answer.body.len()), (200, LARGE));
         assert!(answer.body == body, "{spoken:?}: the body changed on its way");

@@ -100,7 +100,5 @@ fn a_challenge_is_answered_by_its_service_until_the_certificate_is_there() {
     wait::until(PATIENCE, "the challenges to be over", || {
         [HOST, DOMAIN].iter().all(|host| get(appliance.http(), host, PATH) == 301).then_some(())
     });
-    wait::until(PATIENCE, "the name below to be free", || {
-        (get(appliance.http(), BELOW, PATH) == 404).then_some(())
-    });
+    wait::until(PATIENCE, "the name below to be free", || (get(appliance.http(), BELOW, PATH) == 404).then_some(()));
 }

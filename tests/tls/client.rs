@@ -35,8 +35,7 @@ impl TlsAuthority {
     /// after the host.
     pub(crate) fn issue(&self, stem: &str, name: &str) -> String {
         let key = KeyPair::generate().unwrap();
-        let certificate =
-            CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let certificate = CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap();
         let [chain_file, key_file] = ["pem", "key"].map(|end| self.file(&format!("{stem}.{end}")));
         std::fs::write(&chain_file, certificate.pem()).unwrap();
         std::fs::write(&key_file, key.serialize_pem()).unwrap();
@@ -71,11 +70,7 @@ impl TlsAuthority {
 }
 
 /// An appliance with one upstream behind every host, on one core.
-pub(crate) fn house(
-    authority: &TlsAuthority,
-    certificates: &[(&str, &str)],
-    upstream: &TestUpstream,
-) -> Appliance {
+pub(crate) fn house(authority: &TlsAuthority, certificates: &[(&str, &str)], upstream: &TestUpstream) -> Appliance {
     // A client that has said goodbye may wait for its answer.
     let setup = ApplianceSetup::new(BIN).route("*", upstream.address()).flag("workers", "1");
     let setup = setup.flag("half-close-timeout", "10s");
@@ -151,8 +146,7 @@ impl Connection {
     pub(crate) fn receive(&mut self) -> io::Result<HttpResponse> {
         let mut closed = false;
         loop {
-            let parsed =
-                HttpResponse::parse(&self.received, false, closed).map_err(|why| io::Error::other(why.0))?;
+            let parsed = HttpResponse::parse(&self.received, false, closed).map_err(|why| io::Error::other(why.0))?;
             if let Some((response, length)) = parsed {
                 self.received.drain(..length);
                 return Ok(response);

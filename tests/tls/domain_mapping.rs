@@ -51,15 +51,9 @@ fn a_domain_mapping_brings_its_own_certificate() {
     assert_eq!((answer.status, answer.text().trim()), (200, "Hello mapped from hello-00001"));
 
     appliance.restart();
-    assert_eq!(
-        client.call(appliance.https(), HOST, &HttpCall::get("/")).unwrap().status,
-        200,
-        "after a restart"
-    );
+    assert_eq!(client.call(appliance.https(), HOST, &HttpCall::get("/")).unwrap().status, 200, "after a restart");
     appliance.api().delete("DomainMapping", NAMESPACE, HOST);
-    wait::until(PATIENCE, "the certificate to go", || {
-        client.connect(appliance.https(), HOST).err().map(drop)
-    });
+    wait::until(PATIENCE, "the certificate to go", || client.connect(appliance.https(), HOST).err().map(drop));
 }
 
 /// Without a listener for TLS the condition says what to start with.

@@ -65,8 +65,7 @@ fn events_come_in_by_tls_as_the_operator_wants() {
 
     encryption(api, "strict");
     let strict = api.wait_for("Broker", NAMESPACE, "main", PATIENCE, |object| {
-        object["status"]["address"]["name"] == "https"
-            && object["status"]["addresses"].as_array().unwrap().len() == 1
+        object["status"]["address"]["name"] == "https" && object["status"]["addresses"].as_array().unwrap().len() == 1
     });
     assert_eq!(strict["status"]["address"], secure);
     wait::until(PATIENCE, "nothing more in the clear", || (plain(&appliance, "no") == 404).then_some(()));

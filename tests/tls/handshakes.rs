@@ -25,11 +25,9 @@ fn the_server_name_picks_the_certificate() {
         [("one.example.com", "one.example.com"), ("*.example.com", "*.example.com"), ("*", "anybody.test")];
     let appliance = house(&authority, &certificates, &upstream);
     let client = authority.client(BOTH);
-    for (name, shown) in [
-        ("one.example.com", "one.example.com"),
-        ("two.example.com", "*.example.com"),
-        ("anybody.test", "anybody.test"),
-    ] {
+    for (name, shown) in
+        [("one.example.com", "one.example.com"), ("two.example.com", "*.example.com"), ("anybody.test", "anybody.test")]
+    {
         let mut connection = client.connect(appliance.https(), name).unwrap();
         assert!(connection.shown_for(shown), "{name}");
         let seen = connection.call(&HttpCall::get("/").host(name)).unwrap().json();
@@ -59,9 +57,7 @@ fn a_name_without_a_certificate_gets_an_alert() {
 fn both_versions_are_spoken_and_the_instance_is_told_https() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = house(&authority, &[("*", "app.test")], &upstream);
-    for (spoken, agreed) in
-        [(&version::TLS12, ProtocolVersion::TLSv1_2), (&version::TLS13, ProtocolVersion::TLSv1_3)]
-    {
+    for (spoken, agreed) in [(&version::TLS12, ProtocolVersion::TLSv1_2), (&version::TLS13, ProtocolVersion::TLSv1_3)] {
         let client = authority.client(&[spoken]).alpn(&[b"http/1.1"]);
         let mut connection = client.connect(appliance.https(), "app.test").unwrap();
         assert_eq!(connection.tls.conn.protocol_version(), Some(agreed));
@@ -140,10 +136,7 @@ fn bytes_that_are_no_tls_get_an_alert_and_a_close() {
         connection.send(bytes);
         assert!(connection.rest().is_some(), "{:?} was not closed", &bytes[..5]);
     }
-    assert_eq!(
-        authority.client(BOTH).call(appliance.https(), "app.test", &HttpCall::get("/")).unwrap().status,
-        200
-    );
+    assert_eq!(authority.client(BOTH).call(appliance.https(), "app.test", &HttpCall::get("/")).unwrap().status, 200);
 }
 
 #[test]
@@ -191,14 +184,12 @@ fn a_crowd_of_silent_connections_gives_way_to_one_that_speaks() {
 fn what_is_configured_by_half_stops_the_start() {
     let authority = TlsAuthority::new();
     let files = authority.issue("app", "app.test");
-    let missing =
-        format!("*={},{}", authority.file("none.pem").display(), authority.file("app.key").display());
+    let missing = format!("*={},{}", authority.file("none.pem").display(), authority.file("app.key").display());
     for (flags, said, code) in [
         (vec![("tls-cert", &*format!("*={files}"))], "--https", 2),
         (vec![("https", "127.0.0.1:0"), ("tls-cert", &*missing)], "none.pem", 1),
     ] {
-        let setup =
-            flags.into_iter().fold(ApplianceSetup::new(BIN), |setup, (name, value)| setup.flag(name, value));
+        let setup = flags.into_iter().fold(ApplianceSetup::new(BIN), |setup, (name, value)| setup.flag(name, value));
         let refusal = setup.refused();
         assert_eq!(refusal.code, Some(code), "{refusal}");
         assert!(refusal.stderr.contains(said), "{refusal}");

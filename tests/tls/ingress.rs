@@ -50,9 +50,8 @@ fn an_ingress_brings_its_own_certificate() {
     let mended = secret(&authority, HOST);
     api.patch("Secret", NAMESPACE, "certificate", &json!({ "data": mended["data"] }));
     let call = HttpCall::get("/x?y");
-    let response = kit::wait::until(PATIENCE, "the new certificate", || {
-        client.call(appliance.https(), HOST, &call).ok()
-    });
+    let response =
+        kit::wait::until(PATIENCE, "the new certificate", || client.call(appliance.https(), HOST, &call).ok());
     assert_eq!((response.status, response.json()["name"].clone()), (200, json!("one")));
 
     let plain = call.host(HOST).send(appliance.http());
@@ -71,8 +70,7 @@ fn nobody_is_sent_to_tls_that_is_not_there() {
         let (api, upstream) = (appliance.api(), TestUpstream::start("one"));
         backend(api, "one", "http", &[upstream.address()]);
         api.create(&secret(&authority, HOST));
-        let mut object =
-            ingress("tls", json!([rule(HOST, &[path("", "one")]), rule(bare, &[path("", "one")])]));
+        let mut object = ingress("tls", json!([rule(HOST, &[path("", "one")]), rule(bare, &[path("", "one")])]));
         object = with(object, "/spec/httpOption", json!("Redirected"));
         let tls = json!([{ "hosts": [HOST], "secretName": "certificate", "secretNamespace": NAMESPACE }]);
         api.create(&with(object, "/spec/tls", tls));

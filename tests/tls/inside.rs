@@ -92,10 +92,7 @@ fn a_cluster_local_service_is_shown_by_tls() {
     assert_eq!(found["status"]["url"], format!("https://{NAME}"));
     let plain = HttpCall::get("/").host(NAME).send(appliance.private());
     assert_eq!(plain.status, 200, "nobody inside is sent to TLS");
-    assert_eq!(
-        believer(&found).call(appliance.private_https(), NAME, &HttpCall::get("/")).unwrap().status,
-        200
-    );
+    assert_eq!(believer(&found).call(appliance.private_https(), NAME, &HttpCall::get("/")).unwrap().status, 200);
 }
 
 /// X-RTE-07, EV-ADR-01: switched on and off while requests and events come, no request fails and every event arrives;
@@ -109,8 +106,7 @@ fn the_switch_is_thrown_under_load() {
     api.create(&service("hello", IMAGE, "inside"));
     let before = reached_by(api, "hello", "http");
     assert_eq!(before["status"]["address"]["CACerts"], Value::Null);
-    let reference =
-        json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } });
+    let reference = json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } });
     let changes = [("/spec/subscriber", reference), delivery(0, &dead)];
     let trigger = subscribe(api, "to-hello", "http://unused/", &changes);
     assert_eq!(trigger["status"]["subscriberUri"], format!("http://{NAME}"));
@@ -131,9 +127,7 @@ fn the_switch_is_thrown_under_load() {
         switch(api, "Disabled");
         let after = reached_by(api, "hello", "http");
         assert_eq!(after["status"]["address"], before["status"]["address"]);
-        wait::until(PATIENCE, "the certificates to go", || {
-            api.list("Certificate", NAMESPACE).is_empty().then_some(())
-        });
+        wait::until(PATIENCE, "the certificates to go", || api.list("Certificate", NAMESPACE).is_empty().then_some(()));
         wait::until(PATIENCE, "nothing to be shown", || {
             client.connect(appliance.private_https(), NAME).err().map(drop)
         });

@@ -11,12 +11,7 @@ use super::client::{BIN, TlsAuthority};
 const HOST: &str = "app.example.com";
 
 /// A front whose certificate is for `name`.
-pub(crate) fn front(
-    authority: &TlsAuthority,
-    name: &str,
-    alpn: &[&[u8]],
-    to: std::net::SocketAddr,
-) -> TlsFront {
+pub(crate) fn front(authority: &TlsAuthority, name: &str, alpn: &[&[u8]], to: std::net::SocketAddr) -> TlsFront {
     let files = authority.issue(name, name);
     let (certificate, key) = files.split_once(',').unwrap();
     TlsFront::start(&std::fs::read(certificate).unwrap(), &std::fs::read(key).unwrap(), alpn, to)
@@ -76,14 +71,10 @@ fn an_instance_that_speaks_http2_by_tls_gets_streams_and_trailers() {
         let mut check = HeaderMap::new();
         check.insert("x-check", HeaderValue::from_static("5"));
         for _ in 0..5 {
-            let answer =
-                client.send(request(), Bytes::from(vec![b'x'; 100_000]), Some(check.clone())).await.unwrap();
+            let answer = client.send(request(), Bytes::from(vec![b'x'; 100_000]), Some(check.clone())).await.unwrap();
             let trailers = answer.trailers.unwrap();
             assert_eq!((answer.status, answer.body.len()), (200, 100_000));
-            assert_eq!(
-                (&trailers["grpc-status"], &trailers["x-check"]),
-                (&"0".parse().unwrap(), &check["x-check"])
-            );
+            assert_eq!((&trailers["grpc-status"], &trailers["x-check"]), (&"0".parse().unwrap(), &check["x-check"]));
         }
     });
     assert_eq!(HttpCall::get("/x").host(HOST).send(appliance.http()).status, 200);
@@ -110,9 +101,7 @@ fn who_is_not_to_be_trusted_gets_nothing_and_the_client_is_told_why() {
             assert!(answer.status == 502 && answer.text().contains(said), "{answer:?}");
         });
         assert_eq!(appliance.metric("sluicegate_refused_total", "untrusted"), 2);
-        wait::until(PATIENCE, "a line in the log", || {
-            appliance.stderr().contains("is not trusted").then_some(())
-        });
+        wait::until(PATIENCE, "a line in the log", || appliance.stderr().contains("is not trusted").then_some(()));
     }
     assert_eq!(upstream.requests(), 0, "nothing was sent to any of them");
     // One that is in order stands in for the other.

@@ -68,9 +68,7 @@ fn a_reload_that_fails_leaves_all_as_it_was_and_says_why() {
     authority.issue("app.test", "app.test");
     std::fs::write(authority.file("other.test.pem"), "half a fi").unwrap();
     appliance.reload();
-    wait::until(PATIENCE, "the reason in the log", || {
-        appliance.stderr().contains("other.test.pem").then_some(())
-    });
+    wait::until(PATIENCE, "the reason in the log", || appliance.stderr().contains("other.test.pem").then_some(()));
 
     assert_eq!(shown(&authority, appliance.https()), before);
     let client = authority.client(BOTH);

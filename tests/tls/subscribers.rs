@@ -6,9 +6,7 @@ use kit::manifest::{NAMESPACE, channel, subscription, trigger, with};
 use kit::scene::{ids, post, subscribe, with_broker};
 
 use kit::tls::TlsFront;
-use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait,
-};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait};
 use serde_json::{Value, json};
 
 use super::client::{BIN, TlsAuthority};
@@ -80,7 +78,8 @@ fn who_cannot_prove_who_it_is_gets_nothing() {
     let appliance = house(&stranger);
     let api = appliance.api();
     let letters = with_certificates(&url(&dead_door, "dead.localhost", "/"), &authority);
-    let options = json!({ "retry": 1, "backoffPolicy": "linear", "backoffDelay": "PT0.01S", "deadLetterSink": letters });
+    let options =
+        json!({ "retry": 1, "backoffPolicy": "linear", "backoffDelay": "PT0.01S", "deadLetterSink": letters });
     let right = url(&door, "sub.localhost", "/");
     for (name, to) in [
         ("stranger", with_certificates(&right, &stranger)),
@@ -95,10 +94,7 @@ fn who_cannot_prove_who_it_is_gets_nothing() {
     for letter in dead.wait_for(3, PATIENCE) {
         assert_eq!(letter.attribute("knativeerrorcode").as_deref(), Some("500"));
         let why = told(&letter);
-        assert!(
-            why.starts_with("dispatch error: ") && why.contains("could not prove by TLS who it is"),
-            "{why}"
-        );
+        assert!(why.starts_with("dispatch error: ") && why.contains("could not prove by TLS who it is"), "{why}");
     }
     assert!(sink.received().is_empty());
     for name in ["default/stranger", "default/nobody", "default/misnamed"] {
@@ -109,12 +105,7 @@ fn who_cannot_prove_who_it_is_gets_nothing() {
     for name in ["nobody", "misnamed"] {
         api.delete("Trigger", NAMESPACE, name);
     }
-    api.patch(
-        "Trigger",
-        NAMESPACE,
-        "stranger",
-        &json!({ "spec": { "subscriber": { "CACerts": authority.pem() } } }),
-    );
+    api.patch("Trigger", NAMESPACE, "stranger", &json!({ "spec": { "subscriber": { "CACerts": authority.pem() } } }));
     api.wait_for("Trigger", NAMESPACE, "stranger", PATIENCE, |object| {
         object["status"]["subscriberCACerts"] == authority.pem()
     });
@@ -130,8 +121,7 @@ fn all_three_of_a_subscription_are_reached_by_tls() {
     let step = EventSink::answering(|event| match event.id().as_str() {
         "bad" => SinkResponse::status(400),
         _ => {
-            let attributes =
-                [("specversion", "1.0"), ("id", "answer"), ("source", "/kit"), ("type", "kit.test")];
+            let attributes = [("specversion", "1.0"), ("id", "answer"), ("source", "/kit"), ("type", "kit.test")];
             SinkResponse::event(200, &attributes, &json!({}))
         }
     });
@@ -144,9 +134,8 @@ fn all_three_of_a_subscription_are_reached_by_tls() {
     let appliance = house(&elsewhere);
     let api = appliance.api();
     let put = |plural: &str, body: Value| {
-        let answer = HttpCall::post(&format!("/api/v1/namespaces/{NAMESPACE}/{plural}"))
-            .json(&body)
-            .send(api.address());
+        let answer =
+            HttpCall::post(&format!("/api/v1/namespaces/{NAMESPACE}/{plural}")).json(&body).send(api.address());
         assert_eq!(answer.status, 201, "{answer}");
     };
     let metadata = json!({ "name": "core" });
@@ -159,8 +148,7 @@ fn all_three_of_a_subscription_are_reached_by_tls() {
     let service = json!({ "apiVersion": "v1", "kind": "Service", "name": "core" });
     let mut wanted = subscription("s", "c", "");
     wanted = with(wanted, "/spec/subscriber", json!({ "ref": service, "CACerts": authority.pem() }));
-    wanted =
-        with(wanted, "/spec/reply", with_certificates(&url(&reply_door, "reply.localhost", "/"), &authority));
+    wanted = with(wanted, "/spec/reply", with_certificates(&url(&reply_door, "reply.localhost", "/"), &authority));
     let letters = with_certificates(&url(&dead_door, "127.0.0.1", "/"), &authority);
     wanted = with(wanted, "/spec/delivery", json!({ "retry": 0, "deadLetterSink": letters }));
     api.create(&wanted);

@@ -165,11 +165,7 @@ fn rules(second: u32) -> Value {
         0 => json!([split("one", 100)]),
         share => json!([split("one", 100 - share), split("two", share)]),
     };
-    json!([
-        one(APP, shares),
-        one(CHAT, json!([split("chat", 100)])),
-        one(SOCKET, json!([split("socket", 100)]))
-    ])
+    json!([one(APP, shares), one(CHAT, json!([split("chat", 100)])), one(SOCKET, json!([split("socket", 100)]))])
 }
 
 fn subsets(addresses: &[SocketAddr]) -> Value {
@@ -181,12 +177,7 @@ fn subsets(addresses: &[SocketAddr]) -> Value {
 
 /// One turn of the weather. Each change is in force before the next one comes.
 fn turn(api: KitApi, number: u32, upstreams: &[TestUpstream]) {
-    api.patch(
-        "Ingress",
-        NAMESPACE,
-        "all",
-        &json!({ "spec": { "rules": rules([0, 50, 99, 1][number as usize % 4]) } }),
-    );
+    api.patch("Ingress", NAMESPACE, "all", &json!({ "spec": { "rules": rules([0, 50, 99, 1][number as usize % 4]) } }));
     let (one, two) = (upstreams[0].address(), upstreams[1].address());
     let instances = [vec![one, two], vec![two], vec![one]];
     api.patch("Endpoints", NAMESPACE, "one", &subsets(&instances[number as usize % 3]));
@@ -220,12 +211,7 @@ fn no_client_notices_a_day_of_changes() {
     let (to, https) = (current.http(), current.https());
     let mut crowd = BackgroundClients::new();
     crowd.add(keep_alive(to, |_| HttpCall::get("/").host(APP), 200, Duration::ZERO));
-    crowd.add(keep_alive(
-        to,
-        |_| HttpCall::post("/mirror").host(APP).body(vec![b'x'; 50_000]),
-        200,
-        Duration::ZERO,
-    ));
+    crowd.add(keep_alive(to, |_| HttpCall::post("/mirror").host(APP).body(vec![b'x'; 50_000]), 200, Duration::ZERO));
     crowd.add(one_by_one(to, APP));
     crowd.add(one_by_one(to, HELLO));
     crowd.add(streams(to, APP));
@@ -257,9 +243,6 @@ fn no_client_notices_a_day_of_changes() {
         assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
     }
     let answers = crowd.end();
-    assert!(
-        chat.requests() > 0 && upstreams.iter().all(|upstream| upstream.requests() > 0),
-        "{answers} answers"
-    );
+    assert!(chat.requests() > 0 && upstreams.iter().all(|upstream| upstream.requests() > 0), "{answers} answers");
     assert!(!current.stderr().contains("panicked"), "{}", current.stderr());
 }

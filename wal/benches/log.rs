@@ -119,9 +119,7 @@ fn group_commit(c: &mut Criterion) {
     let stream = log.stream("bench").unwrap();
     let file = zeroed(&folder.path().join("bare"));
     let mut group = c.benchmark_group("group commit");
-    for (size, records) in
-        [(RECORD_BYTES, 1), (RECORD_BYTES, 8), (RECORD_BYTES, 64), (RECORD_BYTES, 512), (4096, 64)]
-    {
+    for (size, records) in [(RECORD_BYTES, 1), (RECORD_BYTES, 8), (RECORD_BYTES, 64), (RECORD_BYTES, 512), (4096, 64)] {
         group.throughput(Throughput::Elements(records as u64));
         let (payload, bytes) = (vec![7; size], vec![7; size * records]);
         let records_of = format!("{records} x {size}");
@@ -137,12 +135,9 @@ fn group_commit(c: &mut Criterion) {
                 b.iter(|| commit(&mut log, stream, &payload, records, write));
             });
             let mut pipeline = Pipeline::new(write);
-            group.bench_function(
-                BenchmarkId::new(format!("log {how}, appending meanwhile"), &records_of),
-                |b| {
-                    b.iter(|| pipeline.commit(&mut log, stream, &payload, records));
-                },
-            );
+            group.bench_function(BenchmarkId::new(format!("log {how}, appending meanwhile"), &records_of), |b| {
+                b.iter(|| pipeline.commit(&mut log, stream, &payload, records));
+            });
             pipeline.settle(&mut log);
         }
     }
@@ -164,36 +159,32 @@ fn streams(c: &mut Criterion) {
             .collect();
         let (payload, mut nth) = (vec![7; RECORD_BYTES], 0);
         group.throughput(Throughput::Elements(64));
-        group.bench_function(
-            BenchmarkId::new("64 records, flush not written, read and acknowledged", streams),
-            |b| {
-                b.iter(|| {
-                    let touched: Vec<StreamId> = (0..64).map(|more| ids[(nth + more) % streams]).collect();
-                    nth += 64;
-                    for stream in &touched {
-                        black_box(log.append(*stream, 0, &[&payload]).unwrap());
-                    }
-                    while let Some(flush) = log.next_flush() {
-                        log.flush_done(flush, Ok(()));
-                    }
-                    for stream in &touched {
-                        let end = log.end(*stream);
-                        log.cursor(*stream, "reader", Cursor::at(end)).unwrap();
-                    }
-                    if nth % RECLAIM_EVERY == 0 {
-                        log.reclaim();
-                    }
-                });
-            },
-        );
+        group.bench_function(BenchmarkId::new("64 records, flush not written, read and acknowledged", streams), |b| {
+            b.iter(|| {
+                let touched: Vec<StreamId> = (0..64).map(|more| ids[(nth + more) % streams]).collect();
+                nth += 64;
+                for stream in &touched {
+                    black_box(log.append(*stream, 0, &[&payload]).unwrap());
+                }
+                while let Some(flush) = log.next_flush() {
+                    log.flush_done(flush, Ok(()));
+                }
+                for stream in &touched {
+                    let end = log.end(*stream);
+                    log.cursor(*stream, "reader", Cursor::at(end)).unwrap();
+                }
+                if nth % RECLAIM_EVERY == 0 {
+                    log.reclaim();
+                }
+            });
+        });
     }
     group.finish();
 }
 
 /// Opening a log that is in the page cache, nothing torn.
 fn recovery(c: &mut Criterion) {
-    let recovered_bytes =
-        std::env::var(RECOVERED_GIB).map_or(RECOVERED_BYTES, |gib| gib.parse::<u64>().unwrap() * GIB);
+    let recovered_bytes = std::env::var(RECOVERED_GIB).map_or(RECOVERED_BYTES, |gib| gib.parse::<u64>().unwrap() * GIB);
     let folder = tempfile::tempdir().unwrap();
     let options = LogOptions { log_bytes_max: 2 * recovered_bytes, ..LogOptions::default() };
     let (mut log, _) = WriteAheadLog::open(folder.path(), options.clone()).unwrap();

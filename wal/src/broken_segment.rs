@@ -49,18 +49,12 @@ impl fmt::Display for BrokenSegment {
             } else {
                 "what is needed of it is copied to the newest segment"
             };
-            return write!(
-                f,
-                "{file} was removed or replaced from outside: {lost}, and keep others from the folder"
-            );
+            return write!(f, "{file} was removed or replaced from outside: {lost}, and keep others from the folder");
         }
         match self.cut_to {
             Some(bytes) => {
                 let all = self.to.get() - self.from.get();
-                write!(
-                    f,
-                    "{file} was cut from outside to {bytes} of {all} bytes: keep others from the log's folder"
-                )
+                write!(f, "{file} was cut from outside to {bytes} of {all} bytes: keep others from the log's folder")
             }
             None => write!(f, "{file} has pages that cannot be read: see the kernel's log about its disk"),
         }

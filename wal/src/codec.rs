@@ -127,12 +127,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, salt: u32, head: &RecordHeader, parts: &
 }
 
 /// The record that begins at `offset` of a segment, if one does that belongs at `position`.
-pub(crate) fn decode(
-    segment: &[u8],
-    offset: usize,
-    salt: u32,
-    position: LogPosition,
-) -> Option<DecodedRecord<'_>> {
+pub(crate) fn decode(segment: &[u8], offset: usize, salt: u32, position: LogPosition) -> Option<DecodedRecord<'_>> {
     let found = peek(segment, offset)?;
     if found.head.position != position {
         return None; // the cheap test first: zeros and stale bytes stop here

@@ -215,8 +215,7 @@ impl WriteAheadLog {
 
     fn settle_marks(&mut self) {
         while self.marks_in_flight.front().is_some_and(|mark| mark.at <= self.durable) {
-            let Some(InFlightCursor { stream, subscriber, mark, .. }) = self.marks_in_flight.pop_front()
-            else {
+            let Some(InFlightCursor { stream, subscriber, mark, .. }) = self.marks_in_flight.pop_front() else {
                 return;
             };
             let known = self.ledger.streams.get_mut(&stream);

@@ -92,8 +92,7 @@ impl SegmentHeader {
 mod tests {
     use super::*;
 
-    const HEADER: SegmentHeader =
-        SegmentHeader { format: FORMAT, base: 1 << 40, capacity: 1 << 20, salt: 0xdead_beef };
+    const HEADER: SegmentHeader = SegmentHeader { format: FORMAT, base: 1 << 40, capacity: 1 << 20, salt: 0xdead_beef };
 
     #[test]
     fn each_door_is_told_from_the_others() {

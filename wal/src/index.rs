@@ -80,8 +80,7 @@ impl StreamIndex {
             let at = self.compacted.partition_point(|chunk| chunk.base < spot.base);
             if self.compacted.get(at).is_none_or(|chunk| chunk.base != spot.base) {
                 let base = spot.base;
-                let empty =
-                    CompactedEntry { base, origins: Vec::new(), offsets: Vec::new(), bytes: 0, latest_ms: 0 };
+                let empty = CompactedEntry { base, origins: Vec::new(), offsets: Vec::new(), bytes: 0, latest_ms: 0 };
                 self.compacted.insert(at, empty);
             }
             let chunk = &mut self.compacted[at];
@@ -119,10 +118,7 @@ impl StreamIndex {
     /// Events that may have come at `at_ms` or later, and among them the first that did: where they were
     /// appended in order of origin, and then by chunk those that were moved. Blocks that are older as a
     /// whole are left out.
-    pub(crate) fn since(
-        &self,
-        at_ms: u64,
-    ) -> (impl Iterator<Item = IndexEntry>, impl Iterator<Item = IndexEntry>) {
+    pub(crate) fn since(&self, at_ms: u64) -> (impl Iterator<Item = IndexEntry>, impl Iterator<Item = IndexEntry>) {
         let native = self.chunks.iter().flat_map(move |chunk| {
             let latest = chunk.latest_ms.iter().chain(std::iter::once(&chunk.newest_ms));
             let blocks = chunk.offsets.chunks(BLOCK_EVENTS).zip(latest);
@@ -144,9 +140,7 @@ impl StreamIndex {
             (chunk.entry(chunk.offsets[0]).origin, chunk.bytes, chunk.offsets.len(), IndexPart::Native(chunk))
         }));
         let moved = self.compacted.iter();
-        all.extend(
-            moved.map(|one| (one.origins[0], one.bytes, one.origins.len(), IndexPart::Compacted(one))),
-        );
+        all.extend(moved.map(|one| (one.origins[0], one.bytes, one.origins.len(), IndexPart::Compacted(one))));
         all.sort_unstable_by_key(|(first, ..)| *first);
         let mut left = bytes_max;
         for (_, bytes, events, part) in all.iter().rev() {
@@ -251,8 +245,7 @@ impl IndexPart<'_> {
             Self::Native(chunk) => chunk.offsets.get(nth).map(|offset| chunk.entry(*offset).origin),
             Self::Compacted(moved) => moved.origins.get(nth).copied(),
         };
-        let after =
-            || at(nth.saturating_sub(1)).map_or(LogPosition::ORIGIN, |last| LogPosition::new(last.get() + 1));
+        let after = || at(nth.saturating_sub(1)).map_or(LogPosition::ORIGIN, |last| LogPosition::new(last.get() + 1));
         at(nth).unwrap_or_else(after)
     }
 }
@@ -295,9 +288,7 @@ impl IndexBlock {
     /// Events that are not done.
     fn open(&self, done: &Cursor) -> usize {
         let limit = self.offsets.last().map_or(self.base, |last| self.base + u64::from(*last));
-        open(done, LogPosition::new(self.base), LogPosition::new(limit), self.offsets.len(), |at| {
-            self.first_from(at)
-        })
+        open(done, LogPosition::new(self.base), LogPosition::new(limit), self.offsets.len(), |at| self.first_from(at))
     }
 
     const fn entry(&self, offset: u32) -> IndexEntry {
@@ -382,10 +373,7 @@ mod tests {
         index.relocate(&[spot(1080, 3000, 600)]);
         index.forget_segment(0);
         index.relocate(&[spot(200, 3000, 640), spot(64, 3000, 680)]);
-        check(
-            &index,
-            &[(64, 3000, 680), (200, 3000, 640), (1080, 3000, 600), (3064, 3000, 64), (3500, 3000, 500)],
-        );
+        check(&index, &[(64, 3000, 680), (200, 3000, 640), (1080, 3000, 600), (3064, 3000, 64), (3500, 3000, 500)]);
         index.forget_segment(3000);
         assert_eq!(index.first_from(LogPosition::ORIGIN), None);
     }

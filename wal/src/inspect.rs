@@ -198,8 +198,7 @@ fn tell_lost_headers(
             Err(error) => return Err(Error::io(path, "read a spare")(error)),
         };
         if let Some(base) = lost_header(&bytes, &bases) {
-            let (from, to) =
-                (LogPosition::new(base), LogPosition::new(base.saturating_add(bytes.len() as u64)));
+            let (from, to) = (LogPosition::new(base), LogPosition::new(base.saturating_add(bytes.len() as u64)));
             found.spares -= 1;
             found.gaps.push(LogGap { file: Some(path.clone()), from, to });
         }
@@ -239,17 +238,13 @@ fn pieces(folder: &Path, found: &mut LogInspection) -> Result<(Vec<InspectedSegm
 fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "list the log's folder"))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut found: Vec<_> =
-        paths.filter(|path| path.extension().is_some_and(|ext| ext == "damaged")).collect();
+    let mut found: Vec<_> = paths.filter(|path| path.extension().is_some_and(|ext| ext == "damaged")).collect();
     found.sort();
     Ok(found)
 }
 
 /// A segment's bytes, and how many its file has; `None` when it has gone or become another one since it was listed.
-fn read_piece(
-    piece: &InspectedSegment,
-    buffer: &mut Vec<u8>,
-) -> Result<Option<(SegmentHeader, usize)>, Error> {
+fn read_piece(piece: &InspectedSegment, buffer: &mut Vec<u8>) -> Result<Option<(SegmentHeader, usize)>, Error> {
     buffer.clear();
     buffer.resize(piece.header.capacity as usize, 0);
     let bytes = match File::open(&piece.path).and_then(|file| read_up_to(&file, buffer)) {

@@ -44,9 +44,7 @@ pub use broken_segment::BrokenSegment;
 pub use cursor::Cursor;
 pub use error::{AppendError, Error};
 pub use flush::{Flush, FlushUrgency};
-pub use inspect::{
-    CursorInspection, InspectedRecord, LogInspection, StreamInspection, dump, inspect, is_log,
-};
+pub use inspect::{CursorInspection, InspectedRecord, LogInspection, StreamInspection, dump, inspect, is_log};
 pub use log::WriteAheadLog;
 pub use options::LogOptions;
 pub use position::{LogPosition, StreamId};

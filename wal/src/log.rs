@@ -138,12 +138,7 @@ impl WriteAheadLog {
 
     /// Appends one event, `parts` joined. It is visible now, and durable when [`WriteAheadLog::durable`] has
     /// passed the position.
-    pub fn append(
-        &mut self,
-        stream: StreamId,
-        at_ms: u64,
-        parts: &[&[u8]],
-    ) -> Result<LogPosition, AppendError> {
+    pub fn append(&mut self, stream: StreamId, at_ms: u64, parts: &[&[u8]]) -> Result<LogPosition, AppendError> {
         let bytes = self.record_size(parts)?;
         self.admit(stream, at_ms, bytes, RollPurpose::Event)?;
         Ok(self.stage(RecordKind::Event, stream.0, at_ms, 0, parts))
@@ -190,8 +185,7 @@ impl WriteAheadLog {
         self.admit(stream, at_ms, bytes, whose)?;
         let start = self.visible;
         for (nth, parts) in records.iter().enumerate() {
-            let rest =
-                u32::try_from(records.len() - 1 - nth).expect("each record has bytes in a u32's worth");
+            let rest = u32::try_from(records.len() - 1 - nth).expect("each record has bytes in a u32's worth");
             self.stage(RecordKind::Event, stream.0, at_ms, rest, parts);
         }
         Ok(start..self.visible)
@@ -296,13 +290,7 @@ impl WriteAheadLog {
     }
 
     /// Everything that can refuse an event, before a byte of it is staged.
-    fn admit(
-        &mut self,
-        stream: StreamId,
-        at_ms: u64,
-        bytes: usize,
-        whose: RollPurpose,
-    ) -> Result<(), AppendError> {
+    fn admit(&mut self, stream: StreamId, at_ms: u64, bytes: usize, whose: RollPurpose) -> Result<(), AppendError> {
         self.check_poison()?;
         if !self.ledger.streams.contains_key(&stream.0) {
             return Err(AppendError::UnknownStream { stream: stream.0 });

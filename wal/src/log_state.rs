@@ -217,8 +217,7 @@ impl LogState {
     }
 
     pub(crate) fn end_snapshot(&mut self) {
-        let gone: Vec<u32> =
-            self.streams.iter().filter(|(_, stream)| !stream.listed).map(|(id, _)| *id).collect();
+        let gone: Vec<u32> = self.streams.iter().filter(|(_, stream)| !stream.listed).map(|(id, _)| *id).collect();
         for stream in gone {
             self.forget_stream(stream);
         }

@@ -38,12 +38,7 @@ impl Default for LogOptions {
 impl LogOptions {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let segment = u64::from(self.segment_bytes);
-        in_range(
-            "segment_bytes",
-            segment,
-            limits::SEGMENT_BYTES_MIN.into(),
-            limits::SEGMENT_BYTES_MAX.into(),
-        )?;
+        in_range("segment_bytes", segment, limits::SEGMENT_BYTES_MIN.into(), limits::SEGMENT_BYTES_MAX.into())?;
         // Two segments at least, so that one can be reclaimed while the other is written; and a
         // snapshot lists them all, eight bytes each, in an eighth of a segment.
         in_range("log_bytes_max", self.log_bytes_max, 2 * segment, segment / 64 * segment)?;

@@ -90,8 +90,7 @@ fn read(candidate: SegmentCandidate, continued: bool) -> Result<SegmentScan, Err
     }
     // Too short, or a page cannot be had: reading says which.
     let mut bytes = vec![0; capacity];
-    let length =
-        read_up_to(&file, &mut bytes).map_err(Error::io(&path, "read a segment (see its disk's log)"))?;
+    let length = read_up_to(&file, &mut bytes).map_err(Error::io(&path, "read a segment (see its disk's log)"))?;
     let scan = scan(&bytes, &header, continued);
     Ok(SegmentScan { header, file, path, map: None, bytes: bytes.into(), length, scan })
 }

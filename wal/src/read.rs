@@ -67,14 +67,7 @@ impl WriteAheadLog {
             if let Some((at_ms, payload)) = self.take(segment, stream.0, spot) {
                 let next = LogPosition::new(spot.origin.get() + record_bytes(payload.len()) as u64);
                 let position = spot.origin;
-                return Some(LogRecord {
-                    position,
-                    since: from.min(position),
-                    next,
-                    damaged,
-                    at_ms,
-                    payload,
-                });
+                return Some(LogRecord { position, since: from.min(position), next, damaged, at_ms, payload });
             }
             self.note_damage(segment, stream, spot);
             damaged += 1;

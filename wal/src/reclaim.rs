@@ -58,8 +58,7 @@ impl WriteAheadLog {
         let mut live = self.live_bytes();
         let mut dead = self.dead_of(&live);
         let before = self.segments.len();
-        let is_ready =
-            dead.is_empty() || self.reclaim_for(record_bytes(dead.len() * 8), RollPurpose::Control).is_ok();
+        let is_ready = dead.is_empty() || self.reclaim_for(record_bytes(dead.len() * 8), RollPurpose::Control).is_ok();
         if !is_ready || self.poison.is_some() {
             return ReclaimedSpace::default();
         }
@@ -148,9 +147,7 @@ impl WriteAheadLog {
 
     /// Removes files whose drop is durable; keeps a few that nobody reads for the next roll-overs.
     pub(crate) fn delete_dropped(&mut self) {
-        while let Some(nth) =
-            self.segments.iter().position(|one| one.dropped_at.is_some_and(|at| at <= self.durable))
-        {
+        while let Some(nth) = self.segments.iter().position(|one| one.dropped_at.is_some_and(|at| at <= self.durable)) {
             let Some(Segment { header, file, path, map, .. }) = self.segments.remove(nth) else { return };
             self.no_space_at_ms = None;
             let unread = map.release();

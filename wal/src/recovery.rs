@@ -168,12 +168,7 @@ fn find_lost(spare: &SpareSegment, length: u32, bases: &[u64]) -> Result<Option<
 }
 
 /// Case 17: the disk said that the first flush of this segment was durable, and it was not.
-fn log_lost_header(
-    spare: SpareSegment,
-    base: u64,
-    length: u32,
-    found: &mut RecoveredLog,
-) -> Result<(), Error> {
+fn log_lost_header(spare: SpareSegment, base: u64, length: u32, found: &mut RecoveredLog) -> Result<(), Error> {
     let aside = set_aside(&spare)?;
     let (from, to) = (LogPosition::new(base), LogPosition::new(base.saturating_add(length.into())));
     found.report.gaps.retain(|hole| hole.file.is_some() || hole.from != from);
@@ -260,8 +255,7 @@ fn look(
     spares: &mut Vec<SpareSegment>,
     torn: &mut Vec<SpareSegment>,
 ) -> Result<Option<SegmentCandidate>, Error> {
-    let file =
-        OpenOptions::new().read(true).write(true).open(path).map_err(Error::io(path, "open a segment"))?;
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(Error::io(path, "open a segment"))?;
     // What an earlier process wrote and never synced is in the page cache, not on the disk.
     file.sync_data().map_err(Error::io(path, "sync a segment before reading it"))?;
 

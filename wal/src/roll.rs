@@ -191,8 +191,7 @@ impl WriteAheadLog {
 
     /// Opens a segment for appending: its header, and a snapshot, so that older ones may go.
     fn begin(&mut self, (spare, map): (SpareSegment, SegmentMap), base: u64) {
-        let salt =
-            crc32c::crc32c_append(crc32c::crc32c(&self.options.seed.to_le_bytes()), &base.to_le_bytes());
+        let salt = crc32c::crc32c_append(crc32c::crc32c(&self.options.seed.to_le_bytes()), &base.to_le_bytes());
         let salt = crc32c::crc32c_append(salt, &self.file_number.to_le_bytes());
         let header = SegmentHeader { format: FORMAT, base, capacity: map.capacity(), salt };
         let segment = Segment::of(spare, header, map);
@@ -229,8 +228,7 @@ impl WriteAheadLog {
             }
         }
         for (nth, (kind, stream, payload)) in records.iter().enumerate() {
-            let rest =
-                u32::try_from(records.len() - 1 - nth).expect("streams_max and bookmarks_max are small");
+            let rest = u32::try_from(records.len() - 1 - nth).expect("streams_max and bookmarks_max are small");
             self.stage(*kind, *stream, 0, rest, &[payload]);
         }
         let at = self.visible;

@@ -44,11 +44,7 @@ impl Segment {
         Ok(Self::of(SpareSegment { file, path }, header, map))
     }
 
-    pub(crate) fn of(
-        SpareSegment { file, path }: SpareSegment,
-        header: SegmentHeader,
-        map: SegmentMap,
-    ) -> Self {
+    pub(crate) fn of(SpareSegment { file, path }: SpareSegment, header: SegmentHeader, map: SegmentMap) -> Self {
         let file = Arc::new(file);
         Self {
             header,
@@ -152,10 +148,7 @@ impl SegmentPreparation {
 
 /// The disk is full, or over the quota of this process's user.
 fn is_no_room(why: &io::Error) -> bool {
-    matches!(
-        why.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
+    matches!(why.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
 /// Allocates and zeroes from `from` to `capacity`, durably. Real zeros, not just an allocation: the

@@ -24,8 +24,7 @@ pub(crate) fn lost_header(file: &[u8], bases: &[u64]) -> Option<u64> {
             continue;
         }
         let begin = (nth * STEP_BYTES).max(SEGMENT_HEADER_BYTES);
-        let found =
-            (begin..nth * STEP_BYTES + page.len()).step_by(ALIGN).find_map(|at| proof(file, at, bases));
+        let found = (begin..nth * STEP_BYTES + page.len()).step_by(ALIGN).find_map(|at| proof(file, at, bases));
         if found.is_some() {
             return found;
         }
@@ -55,8 +54,7 @@ mod tests {
     /// A file of two pages with one record at `at`.
     fn file(at: usize, unsynced: u32) -> Vec<u8> {
         let position = LogPosition::new(BASE + at as u64);
-        let head =
-            RecordHeader { kind: RecordKind::Event, stream: 1, position, at_ms: 0, unsynced, batch_rest: 0 };
+        let head = RecordHeader { kind: RecordKind::Event, stream: 1, position, at_ms: 0, unsynced, batch_rest: 0 };
         let mut file = vec![0; at];
         encode(&mut file, 77, &head, &[b"acknowledged"]);
         file.resize(2 * STEP_BYTES, 0);

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use sluicegate_wal::{AppendError, Cursor, LogOptions, LogPosition, WriteAheadLog};
 
 fn open(folder: &Path) -> WriteAheadLog {
-    let options =
-        LogOptions { segment_bytes: 64 << 10, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
+    let options = LogOptions { segment_bytes: 64 << 10, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
     WriteAheadLog::open(folder, options).unwrap().0
 }
 

@@ -12,8 +12,7 @@ use sluicegate_wal::{Cursor, LogOptions, LogPosition, Recovery, WriteAheadLog};
 const EVENTS: u32 = 300;
 
 fn open(folder: &Path) -> (WriteAheadLog, Recovery) {
-    let options =
-        LogOptions { segment_bytes: 16 << 10, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
+    let options = LogOptions { segment_bytes: 16 << 10, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
     WriteAheadLog::open(folder, options).unwrap()
 }
 

@@ -7,8 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sluicegate_wal::{
-    AppendError, Cursor, Error, FlushUrgency, LogOptions, LogPosition, Recovery, StreamId, WriteAheadLog,
-    inspect,
+    AppendError, Cursor, Error, FlushUrgency, LogOptions, LogPosition, Recovery, StreamId, WriteAheadLog, inspect,
 };
 
 const SEGMENT_BYTES: u32 = 16 << 10;

@@ -18,8 +18,7 @@ const ROUNDS: usize = 220;
 
 fn open(folder: &Path) -> WriteAheadLog {
     let segment_bytes = SEGMENT_BYTES as u32;
-    let options =
-        LogOptions { segment_bytes, log_bytes_max: 80 * SEGMENT_BYTES, seed: 1, ..LogOptions::default() };
+    let options = LogOptions { segment_bytes, log_bytes_max: 80 * SEGMENT_BYTES, seed: 1, ..LogOptions::default() };
     let (log, recovery) = WriteAheadLog::open(folder, options).unwrap();
     assert_eq!(recovery.gaps, []);
     log

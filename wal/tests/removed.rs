@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use sluicegate_wal::{AppendError, Cursor, LogOptions, LogPosition, StreamId, WriteAheadLog};
 
 fn open(folder: &Path) -> WriteAheadLog {
-    let options =
-        LogOptions { segment_bytes: 64 << 10, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
+    let options = LogOptions { segment_bytes: 64 << 10, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
     WriteAheadLog::open(folder, options).unwrap().0
 }
 
@@ -64,8 +63,7 @@ fn removed_renamed_or_replaced_tail_poisons_the_log() {
         let folder = file.parent().unwrap();
         fs::rename(folder, folder.with_extension("old")).unwrap();
     };
-    for (nth, change) in [&remove as &dyn Fn(&Path), &rename, &replace, &move_folder].into_iter().enumerate()
-    {
+    for (nth, change) in [&remove as &dyn Fn(&Path), &rename, &replace, &move_folder].into_iter().enumerate() {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("log");
         let (mut log, _) = filled(&folder);

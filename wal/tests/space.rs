@@ -12,12 +12,7 @@ const SEGMENT_BYTES: u64 = 16 << 10;
 const LOG_BYTES_MAX: u64 = 4 * SEGMENT_BYTES;
 
 fn options() -> LogOptions {
-    LogOptions {
-        segment_bytes: SEGMENT_BYTES as u32,
-        log_bytes_max: LOG_BYTES_MAX,
-        seed: 1,
-        ..LogOptions::default()
-    }
+    LogOptions { segment_bytes: SEGMENT_BYTES as u32, log_bytes_max: LOG_BYTES_MAX, seed: 1, ..LogOptions::default() }
 }
 
 fn bytes_on_disk(folder: &Path) -> u64 {
@@ -276,8 +271,7 @@ fn a_disk_that_gives_no_segment_makes_the_log_full_until_it_does() {
 #[test]
 fn an_unfinished_event_does_not_hold_what_is_done_beyond_it() {
     let folder = tempfile::tempdir().unwrap();
-    let options =
-        || LogOptions { segment_bytes: 64 << 10, log_bytes_max: 4 << 20, seed: 1, ..LogOptions::default() };
+    let options = || LogOptions { segment_bytes: 64 << 10, log_bytes_max: 4 << 20, seed: 1, ..LogOptions::default() };
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
     let mut mark = Cursor::at(log.end(stream));

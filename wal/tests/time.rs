@@ -7,8 +7,7 @@ use std::path::Path;
 use sluicegate_wal::{Cursor, LogOptions, LogPosition, ReadaheadWindow, StreamId, WriteAheadLog};
 
 fn open(folder: &Path) -> WriteAheadLog {
-    let options =
-        LogOptions { segment_bytes: 16 << 10, log_bytes_max: 2 << 20, seed: 1, ..LogOptions::default() };
+    let options = LogOptions { segment_bytes: 16 << 10, log_bytes_max: 2 << 20, seed: 1, ..LogOptions::default() };
     WriteAheadLog::open(folder, options).unwrap().0
 }
 
@@ -126,8 +125,7 @@ fn a_cold_backlog_is_paged_in_window_by_window() {
     log.flush_blocking().unwrap();
     let ahead = ReadaheadWindow { recent_bytes: 40 << 10, window_bytes: 4 << 10, record_bytes: 1 << 10 };
     let cold = log.durable().get() - (40 << 10);
-    let (mut warm, mut windows, mut from) =
-        (LogPosition::ORIGIN..LogPosition::ORIGIN, 0, LogPosition::ORIGIN);
+    let (mut warm, mut windows, mut from) = (LogPosition::ORIGIN..LogPosition::ORIGIN, 0, LogPosition::ORIGIN);
     while let Some(record) = log.read(stream, from) {
         if let Some(job) = log.page_in(stream, from, &warm, ahead) {
             job.run();

@@ -54,9 +54,7 @@ impl VerificationKeys {
     pub fn parse(document: &Value) -> Option<Self> {
         let keys = document["keys"].as_array()?.iter().take(KEYS_MAX);
         let known = keys.filter_map(|key| serde_json::from_value::<Jwk>(key.clone()).ok());
-        Some(Self {
-            keys: JwkSet { keys: known.collect() }.keys.iter().filter_map(VerificationKey::of).collect(),
-        })
+        Some(Self { keys: JwkSet { keys: known.collect() }.keys.iter().filter_map(VerificationKey::of).collect() })
     }
 
     /// What a token says that one of these keys signed, and that is good at `now`.

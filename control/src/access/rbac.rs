@@ -179,14 +179,13 @@ fn is_covered(own: &[Value], rule: &Value) -> bool {
 fn covers(have: &Value, [verb, group, resource, name]: [&Value; 4]) -> bool {
     let within = |field: &str, wanted: &Value| list(&have[field]).any(|one| one == "*" || one == wanted);
     let text = resource.as_str().unwrap_or("");
-    let by_part = text.split_once('/').is_some_and(|(_, part)| {
-        list(&have["resources"]).any(|one| one.as_str() == Some(&format!("*/{part}")))
-    });
+    let by_part = text
+        .split_once('/')
+        .is_some_and(|(_, part)| list(&have["resources"]).any(|one| one.as_str() == Some(&format!("*/{part}"))));
     within("verbs", verb)
         && within("apiGroups", group)
         && (within("resources", resource) || by_part)
-        && (list(&have["resourceNames"]).next().is_none()
-            || list(&have["resourceNames"]).any(|one| one == name))
+        && (list(&have["resourceNames"]).next().is_none() || list(&have["resourceNames"]).any(|one| one == name))
 }
 
 fn contains(words: &Value, word: &str) -> bool {
@@ -216,8 +215,7 @@ mod tests {
 
     #[test]
     fn a_rule_grants_what_all_of_its_lists_name() {
-        let rule =
-            json!({ "verbs": ["get", "list"], "apiGroups": ["", "a"], "resources": ["x", "y/status"] });
+        let rule = json!({ "verbs": ["get", "list"], "apiGroups": ["", "a"], "resources": ["x", "y/status"] });
         for (verb, group, resource, granted) in [
             ("get", "", "x", true),
             ("list", "a", "y/status", true),
@@ -232,8 +230,7 @@ mod tests {
         assert!(grants(&all, &action("any", "any", "any/part")));
         let parts = json!({ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*/status"] });
         assert!(grants(&parts, &action("get", "", "x/status")) && !grants(&parts, &action("get", "", "x")));
-        let named =
-            json!({ "verbs": ["get"], "apiGroups": [""], "resources": ["x"], "resourceNames": ["n"] });
+        let named = json!({ "verbs": ["get"], "apiGroups": [""], "resources": ["x"], "resourceNames": ["n"] });
         assert!(grants(&named, &action("get", "", "x")));
         assert!(!grants(&named, &RequestAttributes { name: "m", ..action("get", "", "x") }));
     }
@@ -256,13 +253,13 @@ mod tests {
     #[test]
     fn only_what_one_has_oneself_is_covered() {
         let own = [json!({ "verbs": ["get", "list"], "apiGroups": [""], "resources": ["x", "y"] })];
-        let rule = |verbs: Value, resources: Value| json!({ "verbs": verbs, "apiGroups": [""], "resources": resources });
+        let rule =
+            |verbs: Value, resources: Value| json!({ "verbs": verbs, "apiGroups": [""], "resources": resources });
         assert!(is_covered(&own, &rule(json!(["get"]), json!(["x", "y"]))));
         for more in [rule(json!(["*"]), json!(["x"])), rule(json!(["get"]), json!(["x", "z"]))] {
             assert!(!is_covered(&own, &more), "{more}");
         }
-        let named =
-            json!({ "verbs": ["get"], "apiGroups": [""], "resources": ["x"], "resourceNames": ["a"] });
+        let named = json!({ "verbs": ["get"], "apiGroups": [""], "resources": ["x"], "resourceNames": ["a"] });
         assert!(is_covered(&own, &named));
         assert!(!is_covered(&[named], &rule(json!(["get"]), json!(["x"]))));
     }

@@ -88,10 +88,7 @@ impl SelfSignedCertificates {
         let path = self.folder.join(AUTHORITY);
         let mut signed_anew = false;
         let authority = match read(&path)? {
-            Some(pem)
-                if private_key(&pem).is_some()
-                    && !expires_within(pem.as_bytes(), AUTHORITY_RENEW_DAYS, now) =>
-            {
+            Some(pem) if private_key(&pem).is_some() && !expires_within(pem.as_bytes(), AUTHORITY_RENEW_DAYS, now) => {
                 pem
             }
             _ => {
@@ -108,9 +105,7 @@ impl SelfSignedCertificates {
         }
         let server = self.server_path();
         let good = |pem: &String| {
-            private_key(pem).is_some()
-                && !expires_within(pem.as_bytes(), RENEW_DAYS, now)
-                && is_for(pem, &self.names)
+            private_key(pem).is_some() && !expires_within(pem.as_bytes(), RENEW_DAYS, now) && is_for(pem, &self.names)
         };
         if !signed_anew && read(&server)?.as_ref().is_some_and(good) {
             return Ok(false);
@@ -223,8 +218,7 @@ mod tests {
         let made = SelfSignedCertificates::new(folder.path(), &[]);
         assert_eq!(made.renew(days(0)), Ok(true));
         let ca = read(&made.ca_path()).unwrap();
-        let moved =
-            SelfSignedCertificates::new(folder.path(), &["10.0.0.5".into(), "gate.example.com".into()]);
+        let moved = SelfSignedCertificates::new(folder.path(), &["10.0.0.5".into(), "gate.example.com".into()]);
         assert_eq!((moved.renew(days(1)), moved.renew(days(1))), (Ok(true), Ok(false)));
         assert_eq!(read(&moved.ca_path()).unwrap(), ca);
     }

@@ -96,8 +96,7 @@ impl TokenSigner {
         let mut options = OpenOptions::new();
         match options.write(true).create_new(true).mode(0o600).open(path) {
             Ok(mut file) => {
-                let made =
-                    EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
+                let made = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
                 file.write_all(made.map_err(std::io::Error::other)?.as_ref())?;
                 file.sync_all()?;
             }
@@ -219,12 +218,7 @@ mod tests {
     use super::*;
 
     fn robot() -> ServiceAccountIdentity {
-        ServiceAccountIdentity {
-            namespace: "ns".into(),
-            name: "robot".into(),
-            uid: "u-1".into(),
-            bound_object: None,
-        }
+        ServiceAccountIdentity { namespace: "ns".into(), name: "robot".into(), uid: "u-1".into(), bound_object: None }
     }
 
     #[test]
@@ -235,11 +229,7 @@ mod tests {
         let now = jiff::Timestamp::now().as_second();
         let token = signer.sign(&robot(), &[], now, 600).unwrap();
         assert_eq!(signer.verify(&token, now), Some(robot()));
-        assert_eq!(
-            TokenSigner::open(&path).unwrap().verify(&token, now),
-            Some(robot()),
-            "a restart keeps the key"
-        );
+        assert_eq!(TokenSigner::open(&path).unwrap().verify(&token, now), Some(robot()), "a restart keeps the key");
 
         assert_eq!(TokenSigner::open(&other).unwrap().verify(&token, now), None);
         assert_eq!(signer.verify(&token, now + 600), None);

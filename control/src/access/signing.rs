@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -112,8 +112,7 @@ pub fn has_common_name(pem: &[u8], name: &str) -> bool {
 fn is_self_signed(pem: &str) -> Option<bool> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     let (_, parsed) = x509_parser::parse_x509_certificate(&der).ok()?;
-    let may_sign =
-        parsed.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
+    let may_sign = parsed.key_usage().is_ok_and(|usage| usage.is_none_or(|usage| usage.value.key_cert_sign()));
     (parsed.is_ca() && may_sign).then(|| parsed.issuer() == parsed.subject())
 }
 
@@ -163,8 +162,7 @@ mod tests {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.distinguished_name.push(DnType::CommonName, "between");
-        let issuer =
-            Issuer::from_ca_cert_pem(&root.certificate, KeyPair::from_pem(&root.key).unwrap()).unwrap();
+        let issuer = Issuer::from_ca_cert_pem(&root.certificate, KeyPair::from_pem(&root.key).unwrap()).unwrap();
         let certificate = params.signed_by(&key, &issuer).unwrap().pem();
         let between = CertificateKeyPair { certificate, key: key.serialize_pem() };
         let made = sign(&between, &names, 10, now()).unwrap();

@@ -8,9 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::access::service_account_tokens::{
-    BoundObject, BoundObjectKind, ServiceAccountIdentity, TokenSigner,
-};
+use crate::access::service_account_tokens::{BoundObject, BoundObjectKind, ServiceAccountIdentity, TokenSigner};
 use crate::store::maintenance::{self, SkipReason};
 use crate::store::{ChangeEvent, ObjectKey, ObjectStore, StagedView, StoreError, WriteOperation};
 
@@ -58,8 +56,7 @@ fn fill_token(
     let mut secret: Value = before.value();
     let annotation = |name: &str| secret["metadata"]["annotations"][name].as_str().unwrap_or("").to_owned();
     let (name, uid) = (annotation(NAME), annotation(UID));
-    let account =
-        ObjectKey { resource: ACCOUNTS.into(), namespace: key.namespace.clone(), name: name.as_str().into() };
+    let account = ObjectKey { resource: ACCOUNTS.into(), namespace: key.namespace.clone(), name: name.as_str().into() };
     let account = match view.get(&account) {
         Some(account) if uid.is_empty() || *uid == *account.head.uid() => account,
         _ => return Ok(WriteOperation::Delete(key.clone(), secret)),
@@ -81,8 +78,7 @@ fn fill_token(
             uid: account.head.uid().to_string(),
             bound_object: Some(bound),
         };
-        let token =
-            signer.sign(&account, &[], Timestamp::now().as_second(), SECONDS).ok_or(SkipReason::UpToDate)?;
+        let token = signer.sign(&account, &[], Timestamp::now().as_second(), SECONDS).ok_or(SkipReason::UpToDate)?;
         secret["data"]["token"] = STANDARD.encode(token).into();
     }
     secret["data"]["ca.crt"] = ca.into();
@@ -117,22 +113,17 @@ mod tests {
         let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
         seed::seed(&store, &kinds::registry()).await.unwrap();
         let signer = Arc::new(TokenSigner::open(&folder.path().join("key")).unwrap());
-        let house =
-            crate::api::run_namespace_defaults(Arc::clone(&store), "PEM".into(), Some(Arc::clone(&signer)));
+        let house = crate::api::run_namespace_defaults(Arc::clone(&store), "PEM".into(), Some(Arc::clone(&signer)));
         let keeper = tokio::spawn(house);
         let make = |entry: KindEntry, object: Value| {
             let store = Arc::clone(&store);
             async move {
-                let made =
-                    move |view: &StagedView| seed::create_if_missing(view, &entry, object, Some("default"));
+                let made = move |view: &StagedView| seed::create_if_missing(view, &entry, object, Some("default"));
                 store.write(made).await.unwrap();
             }
         };
-        make(
-            KindEntry::of::<k8s_openapi::api::core::v1::ServiceAccount>(),
-            json!({ "metadata": { "name": "robot" } }),
-        )
-        .await;
+        make(KindEntry::of::<k8s_openapi::api::core::v1::ServiceAccount>(), json!({ "metadata": { "name": "robot" } }))
+            .await;
         let secret = json!({ "metadata": { "name": "t", "annotations": { NAME: "robot" } }, "type": TYPE });
         make(KindEntry::of::<k8s_openapi::api::core::v1::Secret>(), secret).await;
         let key = |resource: &str, name: &str| ObjectKey {

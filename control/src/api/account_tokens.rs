@@ -37,14 +37,11 @@ fn bound(server: &ApiServer, namespace: &str, said: &Value) -> Result<Option<Bou
         "Pod" => (BoundObjectKind::Pod, &Pod::META, "/pods"),
         "Secret" => (BoundObjectKind::Secret, &Secret::META, "/secrets"),
         other => {
-            return Err(StatusError::bad_request(format!(
-                "cannot bind token for account to object of type {other}"
-            )));
+            return Err(StatusError::bad_request(format!("cannot bind token for account to object of type {other}")));
         }
     };
     let name = text("name");
-    let key =
-        ObjectKey { resource: resource.into(), namespace: namespace.into(), name: name.as_str().into() };
+    let key = ObjectKey { resource: resource.into(), namespace: namespace.into(), name: name.as_str().into() };
     let found = server.store.read().get(&key).ok_or_else(|| StatusError::not_found(meta, &name))?;
     let uid = text("uid");
     if !uid.is_empty() && *uid != *found.head.uid() {
@@ -77,8 +74,7 @@ pub(super) fn create_token(
     let Some(signer) = &server.authentication.service_accounts else {
         return Err(StatusError::unknown_path());
     };
-    let key =
-        ObjectKey { resource: prepare::resource_of(meta), namespace: namespace.into(), name: name.into() };
+    let key = ObjectKey { resource: prepare::resource_of(meta), namespace: namespace.into(), name: name.into() };
     let stored = server.store.read().get(&key);
     let stored = stored.ok_or_else(|| StatusError::not_found(meta, name))?;
     let mut request = body::object(&head.headers, "TokenRequest", bytes)?;

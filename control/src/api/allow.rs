@@ -9,10 +9,8 @@ use super::request_path::RequestTarget;
 use super::{account_tokens, backup, discovery, logs, request_path};
 
 /// What a verb of objects is as a method, for one object and for a collection.
-const OF_OBJECT: [(&str, &str); 4] =
-    [("get", "GET"), ("update", "PUT"), ("patch", "PATCH"), ("delete", "DELETE")];
-const OF_COLLECTION: [(&str, &str); 3] =
-    [("list", "GET"), ("create", "POST"), ("deletecollection", "DELETE")];
+const OF_OBJECT: [(&str, &str); 4] = [("get", "GET"), ("update", "PUT"), ("patch", "PATCH"), ("delete", "DELETE")];
+const OF_COLLECTION: [(&str, &str); 3] = [("list", "GET"), ("create", "POST"), ("deletecollection", "DELETE")];
 
 /// Says in a 405 what is allowed instead.
 pub(super) fn add(response: &mut Response, registry: &KindRegistry, path: &str) {

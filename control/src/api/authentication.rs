@@ -75,8 +75,7 @@ fn user_by_token(server: &ApiServer, token: &str) -> Option<UserInfo> {
     if let Some(user) = user_by_static_token(server, token) {
         return Some(user);
     }
-    let account =
-        server.authentication.service_accounts.as_ref()?.verify(token, Timestamp::now().as_second())?;
+    let account = server.authentication.service_accounts.as_ref()?.verify(token, Timestamp::now().as_second())?;
     account_exists(&server.store, &account).then(|| account.user())
 }
 
@@ -87,11 +86,7 @@ fn user_by_static_token(server: &ApiServer, token: &str) -> Option<UserInfo> {
 }
 
 /// Who shows `token`, and for which of `audiences` it is good; nothing asked for is this API itself.
-pub(super) fn review_token(
-    server: &ApiServer,
-    token: &str,
-    audiences: &[String],
-) -> Option<(UserInfo, Vec<String>)> {
+pub(super) fn review_token(server: &ApiServer, token: &str, audiences: &[String]) -> Option<(UserInfo, Vec<String>)> {
     if let Some(user) = user_by_static_token(server, token) {
         let here = audiences.is_empty() || audiences.iter().any(|audience| audience == ISSUER);
         return here.then(|| (user, vec![ISSUER.into()]));
@@ -105,11 +100,8 @@ pub(super) fn review_token(
 fn account_exists(store: &ObjectStore, account: &ServiceAccountIdentity) -> bool {
     let memory = store.read();
     let is_there = |resource: &str, name: &str, uid: &str| {
-        let key = ObjectKey {
-            resource: resource.into(),
-            namespace: account.namespace.as_str().into(),
-            name: name.into(),
-        };
+        let key =
+            ObjectKey { resource: resource.into(), namespace: account.namespace.as_str().into(), name: name.into() };
         memory.get(&key).is_some_and(|found| *found.head.uid() == *uid)
     };
     is_there("/serviceaccounts", &account.name, &account.uid)

@@ -41,12 +41,7 @@ pub(super) fn check(
     if granted { Ok(()) } else { Err(StatusError::forbidden_by_rbac(&who.user, action)) }
 }
 
-pub(super) fn check_path(
-    server: &ApiServer,
-    who: &RequestContext,
-    verb: &str,
-    path: &str,
-) -> Result<(), StatusError> {
+pub(super) fn check_path(server: &ApiServer, who: &RequestContext, verb: &str, path: &str) -> Result<(), StatusError> {
     let granted = who.internal
         || is_anonymous_path(path)
         || rbac::allows_path(&server.store.read(), &who.user, &who.groups, verb, path);
@@ -139,11 +134,7 @@ fn format_list(words: &[impl AsRef<str>]) -> String {
 
 /// What a binding gives that its author may neither bind nor do himself. A patch says only a part: what is stored and what
 /// comes are both looked at.
-fn missing_binding_rules(
-    memory: &MemoryIndex,
-    call: &ApiRequest,
-    value: &Value,
-) -> Result<Option<Value>, StatusError> {
+fn missing_binding_rules(memory: &MemoryIndex, call: &ApiRequest, value: &Value) -> Result<Option<Value>, StatusError> {
     let who = &call.server.default_requester;
     let namespace = call.target.namespace.as_deref().unwrap_or("");
     let stored = call.key().ok().and_then(|key| memory.get(&key));
@@ -156,14 +147,12 @@ fn missing_binding_rules(
             _ => continue, // it is refused by its kind
         };
         let resource = meta.plural;
-        let bind =
-            RequestAttributes { verb: "bind", group: RBAC, resource, subresource: "", namespace, name };
+        let bind = RequestAttributes { verb: "bind", group: RBAC, resource, subresource: "", namespace, name };
         if rbac::allows(memory, &who.user, &who.groups, &bind) {
             continue;
         }
         // Of a role that is not there nobody knows what it will give.
-        let rules =
-            rbac::rules_of(memory, &role, namespace).ok_or_else(|| StatusError::not_found(meta, name))?;
+        let rules = rbac::rules_of(memory, &role, namespace).ok_or_else(|| StatusError::not_found(meta, name))?;
         let beyond = rbac::missing_rules(memory, &who.user, &who.groups, namespace, &rules);
         if beyond.is_some() {
             return Ok(beyond);
@@ -177,8 +166,7 @@ fn missing_role_rules(memory: &MemoryIndex, call: &ApiRequest, value: &Value) ->
     let who = &call.server.default_requester;
     let namespace = call.target.namespace.as_deref().unwrap_or("");
     let (resource, name) = (call.target.entry.meta.plural, call.target.name.as_deref().unwrap_or(""));
-    let escalate =
-        RequestAttributes { verb: "escalate", group: RBAC, resource, subresource: "", namespace, name };
+    let escalate = RequestAttributes { verb: "escalate", group: RBAC, resource, subresource: "", namespace, name };
     if rbac::allows(memory, &who.user, &who.groups, &escalate) {
         return None;
     }
@@ -215,7 +203,8 @@ mod tests {
 
     #[test]
     fn a_rule_is_told_as_kubernetes_tells_it() {
-        let rule = serde_json::json!({ "apiGroups": ["", "b"], "resources": ["c"], "resourceNames": [], "verbs": ["get"] });
+        let rule =
+            serde_json::json!({ "apiGroups": ["", "b"], "resources": ["c"], "resourceNames": [], "verbs": ["get"] });
         assert_eq!(format_rule(&rule), r#"{APIGroups:["" "b"], Resources:["c"], Verbs:["get"]}"#);
     }
 
@@ -237,11 +226,7 @@ mod tests {
 
     #[test]
     fn a_stranger_sees_health_and_version_only() {
-        assert!(
-            is_anonymous_path("/healthz")
-                && is_anonymous_path("/readyz/ping")
-                && is_anonymous_path("/version")
-        );
+        assert!(is_anonymous_path("/healthz") && is_anonymous_path("/readyz/ping") && is_anonymous_path("/version"));
         for closed in ["/", "/api", "/healthzz", "/apis", "/openapi/v3"] {
             assert!(!is_anonymous_path(closed), "{closed}");
         }

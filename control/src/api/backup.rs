@@ -72,10 +72,7 @@ async fn restore(store: &ObjectStore, body: Body, is_dry_run: bool) -> Result<Re
     let rows = read_backup(body).await?;
     let count = rows.len();
     if is_dry_run {
-        return Ok(content_negotiation::json(
-            StatusCode::OK,
-            json!(BackupTrailer { objects: count }).to_string(),
-        ));
+        return Ok(content_negotiation::json(StatusCode::OK, json!(BackupTrailer { objects: count }).to_string()));
     }
     let kept: BTreeSet<ObjectKey> = rows.iter().map(|row| row.key.clone()).collect();
     let gone: Vec<ObjectKey> = {
@@ -98,8 +95,7 @@ async fn read_backup(body: Body) -> Result<Vec<RestoreObject>, StatusError> {
     loop {
         let piece = tokio::time::timeout(CHUNK_TIMEOUT, pieces.next()).await;
         let Some(piece) = piece.map_err(|_| StatusError::request_timeout(CHUNK_TIMEOUT))? else { break };
-        let piece =
-            piece.map_err(|why| StatusError::bad_request(format!("the backup could not be read: {why}")))?;
+        let piece = piece.map_err(|why| StatusError::bad_request(format!("the backup could not be read: {why}")))?;
         if looked_at.is_ok() {
             looked_at = reader.push(&piece);
             tokio::task::yield_now().await; // a long one has many pieces, and others ask too
@@ -113,8 +109,7 @@ async fn write_all(
     store: &ObjectStore,
     all: impl Iterator<Item = (ObjectKey, Option<Value>)>,
 ) -> Result<(), StatusError> {
-    let writes =
-        stream::iter(all).map(|(key, object)| store.write(move |view| restore_object(view, key, object)));
+    let writes = stream::iter(all).map(|(key, object)| store.write(move |view| restore_object(view, key, object)));
     let mut writes = std::pin::pin!(writes.buffer_unordered(WRITES_AT_ONCE_MAX));
     while let Some(written) = writes.next().await {
         if let Err(SkipReason::Store(why)) = written {
@@ -125,11 +120,7 @@ async fn write_all(
 }
 
 /// Puts one object back, or takes one away; what already is as it was then stays untouched.
-fn restore_object(
-    view: &StagedView,
-    key: ObjectKey,
-    object: Option<Value>,
-) -> Result<WriteOperation, SkipReason> {
+fn restore_object(view: &StagedView, key: ObjectKey, object: Option<Value>) -> Result<WriteOperation, SkipReason> {
     let there = view.get(&key);
     Ok(match (object, there) {
         (None, Some(there)) => WriteOperation::Delete(key, there.value()),

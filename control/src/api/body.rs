@@ -70,8 +70,7 @@ async fn collect(mut share: BodyShare, body: Body) -> Result<Received, StatusErr
             pieces.next().await
         };
         let Some(piece) = next else { return Ok(Received { bytes: bytes.into(), share }) };
-        let piece =
-            piece.map_err(|why| StatusError::bad_request(format!("the body could not be read: {why}")))?;
+        let piece = piece.map_err(|why| StatusError::bad_request(format!("the body could not be read: {why}")))?;
         if bytes.len() + piece.len() > BODY_BYTES_MAX {
             return Err(StatusError::too_large(BODY_BYTES_MAX));
         }
@@ -95,25 +94,21 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
 pub(super) fn object(headers: &HeaderMap, kind: &str, body: &[u8]) -> Result<Value, StatusError> {
     let value = match content_type(headers).as_deref() {
         None | Some("" | "application/json") => json(body)?,
-        Some("application/yaml" | "application/x-yaml" | "text/yaml") => yaml(body)
-            .map_err(|why| StatusError::bad_request(format!("error converting YAML to JSON: {why}")))?,
-        Some("application/vnd.kubernetes.protobuf") => {
-            protobuf::decode(kind, body).map_err(|why| match why {
-                ProtobufError::UnknownKind => StatusError::unsupported_media_type(ACCEPTED_MEDIA_TYPES),
-                ProtobufError::Malformed => {
-                    StatusError::bad_request("the body is not a valid protobuf message")
-                }
-                ProtobufError::TooMany => {
-                    let most = protobuf::MESSAGES_MAX;
-                    let message = format!("Request entity too large: it has more than {most} messages");
-                    StatusError { message, ..StatusError::too_large(most) }
-                }
-                ProtobufError::TooDeep => StatusError::bad_request(format!(
-                    "schemas nest more than {} levels",
-                    protobuf::SCHEMA_DEPTH_MAX
-                )),
-            })?
+        Some("application/yaml" | "application/x-yaml" | "text/yaml") => {
+            yaml(body).map_err(|why| StatusError::bad_request(format!("error converting YAML to JSON: {why}")))?
         }
+        Some("application/vnd.kubernetes.protobuf") => protobuf::decode(kind, body).map_err(|why| match why {
+            ProtobufError::UnknownKind => StatusError::unsupported_media_type(ACCEPTED_MEDIA_TYPES),
+            ProtobufError::Malformed => StatusError::bad_request("the body is not a valid protobuf message"),
+            ProtobufError::TooMany => {
+                let most = protobuf::MESSAGES_MAX;
+                let message = format!("Request entity too large: it has more than {most} messages");
+                StatusError { message, ..StatusError::too_large(most) }
+            }
+            ProtobufError::TooDeep => {
+                StatusError::bad_request(format!("schemas nest more than {} levels", protobuf::SCHEMA_DEPTH_MAX))
+            }
+        })?,
         Some(_) => return Err(StatusError::unsupported_media_type(ACCEPTED_MEDIA_TYPES)),
     };
     if value.is_object() { Ok(value) } else { Err(StatusError::bad_request("the body has to be one object")) }

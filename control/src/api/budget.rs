@@ -104,9 +104,11 @@ impl Budget {
             let thread = Arc::clone(&self.threads).acquire_owned().await.ok()?;
             Some(WorkShare { _memory: memory, _thread: thread })
         };
-        tokio::time::timeout(WAIT_MAX, both).await.ok().flatten().ok_or_else(|| {
-            StatusError::busy("the API server works on other large requests, please try again later")
-        })
+        tokio::time::timeout(WAIT_MAX, both)
+            .await
+            .ok()
+            .flatten()
+            .ok_or_else(|| StatusError::busy("the API server works on other large requests, please try again later"))
     }
 }
 

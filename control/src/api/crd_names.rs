@@ -109,8 +109,7 @@ pub async fn run_crd_names(store: Arc<ObjectStore>) {
 
 async fn accept_pending_names(store: &ObjectStore) -> Result<(), StoreError> {
     let all = store.read().list(&DEFINITIONS.into(), None);
-    let waiting: Vec<ObjectKey> =
-        all.into_iter().filter(|one| lacks_name(one)).map(|one| one.key.clone()).collect();
+    let waiting: Vec<ObjectKey> = all.into_iter().filter(|one| lacks_name(one)).map(|one| one.key.clone()).collect();
     for key in waiting {
         let settle = move |view: &StagedView| {
             let definition = view.get(&key).ok_or(SkipReason::UpToDate)?.value();
@@ -253,22 +252,14 @@ mod tests {
         );
         for (names, reason, message) in [
             (json!({ "plural": "up", "kind": "A" }), "PluralConflict", r#""up" is already in use"#),
-            (
-                json!({ "plural": "a", "singular": "u", "kind": "A" }),
-                "SingularConflict",
-                r#""u" is already in use"#,
-            ),
+            (json!({ "plural": "a", "singular": "u", "kind": "A" }), "SingularConflict", r#""u" is already in use"#),
             (
                 json!({ "plural": "a", "kind": "A", "shortNames": ["v", "w", "u"] }),
                 "ShortNamesConflict",
                 r#"["v" is already in use, "u" is already in use]"#,
             ),
             (json!({ "plural": "a", "kind": "Up" }), "KindConflict", r#""Up" is already in use"#),
-            (
-                json!({ "plural": "a", "kind": "A", "listKind": "Up" }),
-                "ListKindConflict",
-                r#""Up" is already in use"#,
-            ),
+            (json!({ "plural": "a", "kind": "A", "listKind": "Up" }), "ListKindConflict", r#""Up" is already in use"#),
         ] {
             let mut one = definition(names);
             accept_definition(&mut one, None, &taken, "now");
@@ -289,9 +280,8 @@ mod tests {
     fn who_was_served_goes_on_under_the_names_that_he_had() {
         let mut first = definition(json!({ "plural": "as", "kind": "A", "shortNames": ["a"] }));
         accept_definition(&mut first, None, &ReservedNames::default(), "one");
-        let taken = ReservedNames::from_definitions(
-            [json!({ "plural": "bs", "shortNames": ["b"], "kind": "B" })].into_iter(),
-        );
+        let taken =
+            ReservedNames::from_definitions([json!({ "plural": "bs", "shortNames": ["b"], "kind": "B" })].into_iter());
         let mut second = first.clone();
         second["spec"]["names"] =
             json!({ "plural": "as", "kind": "A", "shortNames": ["a", "b"], "categories": ["all"] });

@@ -104,9 +104,8 @@ fn text_of(definition: &Value) -> String {
 
 /// Whether the definition is of a kind that is part of the appliance.
 fn is_built_in(fixed: &KindRegistry, name: &str) -> bool {
-    let named = |meta: &KindMeta| {
-        name.strip_prefix(meta.plural).and_then(|rest| rest.strip_prefix('.')) == Some(meta.group)
-    };
+    let named =
+        |meta: &KindMeta| name.strip_prefix(meta.plural).and_then(|rest| rest.strip_prefix('.')) == Some(meta.group);
     fixed.entries.iter().any(|entry| entry.custom.is_none() && named(entry.meta))
 }
 
@@ -117,10 +116,7 @@ pub(super) fn is_definition(meta: &KindMeta) -> bool {
 /// The definitions of our own kinds follow from the program; nobody writes them.
 pub(super) fn check_not_built_in(call: &ApiRequest, name: &str) -> Result<(), StatusError> {
     let meta = call.target.entry.meta;
-    if is_definition(meta)
-        && !call.server.default_requester.internal
-        && is_built_in(&call.server.registry, name)
-    {
+    if is_definition(meta) && !call.server.default_requester.internal && is_built_in(&call.server.registry, name) {
         let why = "this kind is part of the appliance, and its definition follows from the program";
         return Err(StatusError::forbidden(meta, name, why));
     }
@@ -128,11 +124,7 @@ pub(super) fn check_not_built_in(call: &ApiRequest, name: &str) -> Result<(), St
 }
 
 /// Nothing new comes into a kind that goes, or has gone since the request came in.
-pub(super) fn check_still_defined(
-    view: &StagedView,
-    entry: &KindEntry,
-    key: &ObjectKey,
-) -> Result<(), StatusError> {
+pub(super) fn check_still_defined(view: &StagedView, entry: &KindEntry, key: &ObjectKey) -> Result<(), StatusError> {
     if entry.custom.is_none() {
         return Ok(());
     }
@@ -156,11 +148,8 @@ mod tests {
     fn definition_beyond_the_limit_of_shapes_is_refused() {
         let meta = &CustomResourceDefinition::META;
         let change = |group: &str| {
-            let key = ObjectKey {
-                resource: DEFINITIONS.into(),
-                namespace: "".into(),
-                name: format!("as.{group}").into(),
-            };
+            let key =
+                ObjectKey { resource: DEFINITIONS.into(), namespace: "".into(), name: format!("as.{group}").into() };
             WriteOperation::Put(key, json!({ "metadata": { "generation": 1 }, "spec": { "group": group } }))
         };
         let customs = CrdRegistry::default();

@@ -39,13 +39,10 @@ pub(super) async fn create(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
         // Only a name that is made here can be another one next time.
         let mut new = if is_generated { new.clone() } else { new.take() };
         let birth = CreationContext::now();
-        prepare::generate_name(&entry, &mut new, namespace.as_deref(), &birth, |key| {
-            store.read().get(key).is_some()
-        })?;
+        prepare::generate_name(&entry, &mut new, namespace.as_deref(), &birth, |key| store.read().get(key).is_some())?;
         let sent = writer.user_object(&entry, &new);
         let (key, object) = prepare::prepare_create(&entry, new, namespace.as_deref(), &requester, &birth)?;
-        let change =
-            apply::track_update(WriteOperation::Put(key.clone(), object), None, &writer, sent.as_ref());
+        let change = apply::track_update(WriteOperation::Put(key.clone(), object), None, &writer, sent.as_ref());
         call.server.crds.check_room(meta, &change)?;
         let change = prepared(change, dry_run)?;
         // A client that has gone meanwhile is not written for: nobody polls this any more.

@@ -25,10 +25,7 @@ pub(super) fn check_links(call: &ApiRequest, bytes: &Bytes) -> Result<(), Status
         (group, kind) if group == Subscription::META.group && kind == Subscription::META.kind => "channel",
         _ => return Ok(()),
     };
-    if who.internal
-        || call.target.status
-        || !call.requester().settings.event_features.is_enabled(CROSS_NAMESPACE)
-    {
+    if who.internal || call.target.status || !call.requester().settings.event_features.is_enabled(CROSS_NAMESPACE) {
         return Ok(());
     }
     // A patch by operations names no link; one that makes an object is written as the object is.
@@ -71,8 +68,7 @@ impl<'a> CrossNamespaceLink<'a> {
     /// `None` for a reference that stays in `home`.
     fn of(reference: &'a Value, home: &str) -> Option<Self> {
         let text = |field: &str| reference[field].as_str().unwrap_or_default();
-        let namespace =
-            Some(text("namespace")).filter(|namespace| !namespace.is_empty() && *namespace != home)?;
+        let namespace = Some(text("namespace")).filter(|namespace| !namespace.is_empty() && *namespace != home)?;
         let group = match text("group") {
             "" => text("apiVersion").split_once('/').map_or("", |(group, _)| group),
             group => group,

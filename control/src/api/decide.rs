@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use crate::store::lifecycle::DEFINITIONS;
 use crate::store::{
-    DecodedObject, ObjectKey, ObjectStore, PreparedObject, StagedView, StoreError, WriteOperation,
-    WriteOutcome,
+    DecodedObject, ObjectKey, ObjectStore, PreparedObject, StagedView, StoreError, WriteOperation, WriteOutcome,
 };
 
 use super::errors::StatusError;
@@ -66,8 +65,7 @@ pub(super) fn prepared(change: WriteOperation, dry_run: bool) -> Result<WriteOpe
 impl<Judge, Settle> Write<Judge, Settle>
 where
     Judge: Fn(Option<&DecodedObject>) -> Result<WriteOperation, StatusError> + Send + Sync + 'static,
-    Settle:
-        Fn(&StagedView, WriteOperation, bool) -> Result<WriteOperation, StatusError> + Send + Sync + 'static,
+    Settle: Fn(&StagedView, WriteOperation, bool) -> Result<WriteOperation, StatusError> + Send + Sync + 'static,
 {
     pub(super) async fn run(self, store: &ObjectStore) -> Result<WriteOutcome, StatusError> {
         let this = Arc::new(self);
@@ -101,9 +99,7 @@ where
             let before = view.get(&this.key);
             let bytes = before.as_ref().map_or(0, |before| before.json_bytes());
             if this.bytes + bytes > SHORT_BYTES_MAX {
-                return Err(StatusError::busy(
-                    "others change the object all the time, please try again later",
-                ));
+                return Err(StatusError::busy("others change the object all the time, please try again later"));
             }
             let before = before.map(|before| before.decode());
             let change = (this.judge)(before.as_ref())?;

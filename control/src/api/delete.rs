@@ -60,10 +60,7 @@ pub(super) async fn delete(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
     }
     let object = written.object();
     let shown = meta.group.is_empty() && RETURNS_OBJECT.contains(&meta.plural);
-    if shown
-        || matches!(written, WriteOutcome::Put(_))
-        || lifecycle::has_finalizers(&object.key, &object.value())
-    {
+    if shown || matches!(written, WriteOutcome::Put(_)) || lifecycle::has_finalizers(&object.key, &object.value()) {
         return Ok(get::object_response(call, StatusCode::OK, object));
     }
     let mut details = json!({
@@ -96,11 +93,8 @@ pub(super) async fn delete_collection(call: &ApiRequest, bytes: &[u8]) -> Result
     if across_namespaces || !has_collection(meta) {
         return Err(StatusError::method_not_allowed());
     }
-    let selector = RequestSelector::parse(
-        &call.target.entry,
-        &call.parameters.label_selector,
-        &call.parameters.field_selector,
-    )?;
+    let selector =
+        RequestSelector::parse(&call.target.entry, &call.parameters.label_selector, &call.parameters.field_selector)?;
     let options = parse(call, bytes)?;
     let listing = call.server.store.read().list(&call.resource(), call.target.namespace.as_deref());
     let items = listing.into_iter().map(|object| conversion::convert_object(&call.target.entry, &object));
@@ -115,11 +109,7 @@ pub(super) async fn delete_collection(call: &ApiRequest, bytes: &[u8]) -> Result
     list::list_response(call, items.into_iter(), metadata)
 }
 
-async fn remove(
-    call: &ApiRequest,
-    key: ObjectKey,
-    options: DeleteOptions,
-) -> Result<WriteOutcome, StatusError> {
+async fn remove(call: &ApiRequest, key: ObjectKey, options: DeleteOptions) -> Result<WriteOutcome, StatusError> {
     let meta = call.target.entry.meta;
     let now = prepare::now();
     let write = call.server.store.write(move |view| {
@@ -136,11 +126,7 @@ async fn remove(
     write.await
 }
 
-fn check_preconditions(
-    meta: &KindMeta,
-    before: &DecodedObject,
-    wanted: &Preconditions,
-) -> Result<(), StatusError> {
+fn check_preconditions(meta: &KindMeta, before: &DecodedObject, wanted: &Preconditions) -> Result<(), StatusError> {
     let metadata = &before.value["metadata"];
     for (wanted, found, said, guess) in [
         (&wanted.uid, &metadata["uid"], "UID", "deleted and then recreated"),

@@ -25,8 +25,7 @@ pub(super) fn handle(server: &ApiServer, head: &Parts) -> Option<Result<Response
     let found = match parts.as_slice() {
         [""] => Ok(document(&paths(registry))),
         [endpoint @ ("healthz" | "livez" | "readyz"), only @ ..] if only.len() < 2 => {
-            readiness::answer(server, head, endpoint, only.first().copied())
-                .ok_or_else(StatusError::unknown_path)
+            readiness::answer(server, head, endpoint, only.first().copied()).ok_or_else(StatusError::unknown_path)
         }
         ["version"] => Ok(document(&version())),
         ["openid", "v1", "jwks"] => jwks(server),

@@ -112,9 +112,7 @@ mod tests {
     fn a_document_is_written_once_for_each_set_of_kinds() {
         let shelf = DocumentCache::default();
         let (one, other) = (Arc::new(KindRegistry::default()), Arc::new(KindRegistry::default()));
-        let take = |registry, text: &str| {
-            shelf.get_or_render(registry, "a", "text/plain", || text.into()).body.clone()
-        };
+        let take = |registry, text: &str| shelf.get_or_render(registry, "a", "text/plain", || text.into()).body.clone();
         assert_eq!(take(&one, "first"), "first");
         assert_eq!(take(&one, "second"), "first");
         assert_eq!(take(&other, "third"), "third");
@@ -123,8 +121,7 @@ mod tests {
 
     #[test]
     fn a_client_that_has_it_is_told_so() {
-        let printed =
-            DocumentCache::default().get_or_render(&Arc::default(), "a", "text/plain", || b"x".to_vec());
+        let printed = DocumentCache::default().get_or_render(&Arc::default(), "a", "text/plain", || b"x".to_vec());
         let code = |kept: &str| {
             let headers = [(header::IF_NONE_MATCH, HeaderValue::from_str(kept).unwrap())];
             printed.response(&headers.into_iter().collect()).status().as_u16()

@@ -74,29 +74,23 @@ impl StatusError {
     }
 
     pub(super) fn conflict(meta: &KindMeta, name: &str, why: &str) -> Self {
-        let message =
-            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", qualified_resource(meta));
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", qualified_resource(meta));
         Self::new(StatusCode::CONFLICT, "Conflict", message).with_details(meta.plural, meta.group, name)
     }
 
     /// The object was changed since the client read it.
     pub(super) fn resource_version_conflict(meta: &KindMeta, name: &str) -> Self {
-        let why =
-            "the object has been modified; please apply your changes to the latest version and try again";
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(meta, name, why)
     }
 
     pub(super) fn invalid(meta: &KindMeta, name: &str, problems: &[Problem]) -> Self {
         let told: Vec<String> = problems.iter().map(field_error_text).collect();
         let told = if let [one] = told.as_slice() { one.clone() } else { format!("[{}]", told.join(", ")) };
-        let kind = if meta.group.is_empty() {
-            meta.kind.to_owned()
-        } else {
-            format!("{}.{}", meta.kind, meta.group)
-        };
+        let kind = if meta.group.is_empty() { meta.kind.to_owned() } else { format!("{}.{}", meta.kind, meta.group) };
         let message = format!("{kind} \"{name}\" is invalid: {told}");
-        let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
-            .with_details(meta.kind, meta.group, name);
+        let mut refusal =
+            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).with_details(meta.kind, meta.group, name);
         refusal.details["causes"] = problems
             .iter()
             .map(|problem| {
@@ -107,12 +101,7 @@ impl StatusError {
     }
 
     /// One problem of one field.
-    pub(super) fn invalid_field(
-        meta: &KindMeta,
-        name: &str,
-        field: &str,
-        message: impl Into<String>,
-    ) -> Self {
+    pub(super) fn invalid_field(meta: &KindMeta, name: &str, field: &str, message: impl Into<String>) -> Self {
         Self::invalid(meta, name, &[Problem { field: field.into(), message: message.into() }])
     }
 
@@ -120,9 +109,7 @@ impl StatusError {
         match denied {
             AdmissionError::Malformed(why) => {
                 let (kind, version) = (meta.kind, meta.version);
-                Self::bad_request(format!(
-                    "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
-                ))
+                Self::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"))
             }
             AdmissionError::WrongTypes(problems) | AdmissionError::Invalid(problems) => {
                 Self::invalid(meta, name, &problems)
@@ -181,8 +168,7 @@ impl StatusError {
     }
 
     pub(super) fn namespace_terminating(meta: &KindMeta, name: &str, namespace: &str) -> Self {
-        let why =
-            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
         let mut refusal = Self::forbidden(meta, name, &why);
         refusal.details["causes"] = json!([{
             "reason": "NamespaceTerminating",
@@ -234,11 +220,9 @@ impl StatusError {
         if self.code != StatusCode::METHOD_NOT_ALLOWED {
             return self;
         }
-        let instead =
-            ALTERNATIVES.iter().find(|(kind, verbs, _)| *kind == meta.kind && verbs.contains(&verb));
+        let instead = ALTERNATIVES.iter().find(|(kind, verbs, _)| *kind == meta.kind && verbs.contains(&verb));
         let instead = instead.map(|(_, _, why)| format!(": {why}")).unwrap_or_default();
-        let message =
-            format!("{verb} is not supported on resources of kind {:?}{instead}", qualified_resource(meta));
+        let message = format!("{verb} is not supported on resources of kind {:?}{instead}", qualified_resource(meta));
         let mut details = json!({ "kind": meta.plural });
         if !meta.group.is_empty() {
             details["group"] = meta.group.into();
@@ -252,9 +236,8 @@ impl StatusError {
     }
 
     pub(super) fn unsupported_media_type(accepted: &str) -> Self {
-        let why = format!(
-            "the body of the request was in an unknown format - accepted media types include: {accepted}"
-        );
+        let why =
+            format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", why)
     }
 
@@ -271,8 +254,7 @@ impl StatusError {
 
     /// The same refusal, of an object that a patch made: one without the kind's shape is the patch's fault.
     pub(super) fn for_patch(self) -> Self {
-        let shape =
-            [" cannot be handled as a ", " in the data ("].iter().any(|words| self.message.contains(words));
+        let shape = [" cannot be handled as a ", " in the data ("].iter().any(|words| self.message.contains(words));
         if self.code != StatusCode::BAD_REQUEST || !shape {
             return self;
         }
@@ -293,8 +275,7 @@ impl StatusError {
             let field = field.strip_prefix("spec.template.").filter(|field| field.starts_with("spec."))?;
             // Kubernetes' words begin with a capital, Knative's ("invalid value: ") do not.
             let of_schema = message.contains(" in body must ");
-            (message.starts_with("Invalid value: ") && !of_schema)
-                .then(|| Problem { field: field.to_owned(), message })
+            (message.starts_with("Invalid value: ") && !of_schema).then(|| Problem { field: field.to_owned(), message })
         };
         let causes = self.details["causes"].as_array().filter(|_| meta.group == serving::GROUP);
         let problems: Option<Vec<Problem>> =
@@ -308,11 +289,8 @@ impl StatusError {
     /// A parameter of the query that does not go with the request.
     pub(super) fn invalid_option(options: &str, option: &str, why: &str) -> Self {
         let message = format!("{options}.meta.k8s.io \"\" is invalid: {option}: {why}");
-        let mut refusal = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).with_details(
-            options,
-            "meta.k8s.io",
-            "",
-        );
+        let mut refusal =
+            Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).with_details(options, "meta.k8s.io", "");
         refusal.details["causes"] = json!([{ "reason": reason(why), "message": why, "field": option }]);
         refusal
     }
@@ -333,8 +311,7 @@ impl StatusError {
             told.join("\n")
         };
         let count = conflicts.len();
-        let message =
-            format!("Apply failed with {count} conflict{}: {told}", if count == 1 { "" } else { "s" });
+        let message = format!("Apply failed with {count} conflict{}: {told}", if count == 1 { "" } else { "s" });
         let mut refusal = Self::new(StatusCode::CONFLICT, "Conflict", message);
         refusal.details = json!({
             "causes": conflicts
@@ -418,18 +395,11 @@ fn reason(message: &str) -> &'static str {
         ("Too long", "FieldValueTooLong"),
         ("Too many", "FieldValueTooMany"),
     ];
-    REASONS
-        .iter()
-        .find(|(start, _)| message.starts_with(start))
-        .map_or("FieldValueInvalid", |(_, reason)| reason)
+    REASONS.iter().find(|(start, _)| message.starts_with(start)).map_or("FieldValueInvalid", |(_, reason)| reason)
 }
 
 fn field_error_text(problem: &Problem) -> String {
-    if problem.field.is_empty() {
-        problem.message.clone()
-    } else {
-        format!("{}: {}", problem.field, problem.message)
-    }
+    if problem.field.is_empty() { problem.message.clone() } else { format!("{}: {}", problem.field, problem.message) }
 }
 
 impl From<StoreError> for StatusError {
@@ -438,8 +408,7 @@ impl From<StoreError> for StatusError {
             StoreError::TooLarge { .. } => Self::too_large(crate::store::OBJECT_BYTES_MAX),
             StoreError::TooDeep => Self::bad_request(why.to_string()),
             StoreError::Full { .. } => {
-                let mut refusal =
-                    Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why.to_string());
+                let mut refusal = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why.to_string());
                 refusal.details = json!({ "retryAfterSeconds": FULL_RETRY_SECONDS });
                 refusal
             }

@@ -109,8 +109,7 @@ struct DuplicateFieldWalk<'a> {
 impl DuplicateFieldWalk<'_> {
     fn note(&self, at: &DocumentPath<'_>) {
         let mut found = self.duplicates.borrow_mut();
-        if found.len() < DUPLICATES_REPORTED_MAX
-            && found.iter().map(String::len).sum::<usize>() < DUPLICATES_BYTES_MAX
+        if found.len() < DUPLICATES_REPORTED_MAX && found.iter().map(String::len).sum::<usize>() < DUPLICATES_BYTES_MAX
         {
             found.push(format!("duplicate field {:?}", at.to_string()));
         }

@@ -36,8 +36,7 @@ pub(super) fn object_response(call: &ApiRequest, status: StatusCode, object: &Ar
         ResponseFormat::Table => {
             let version = object.resource_version.to_string();
             let include = call.parameters.include_object;
-            let table =
-                table::render(call.target.entry.meta, &[object], &version, include, jiff::Timestamp::now());
+            let table = table::render(call.target.entry.meta, &[object], &version, include, jiff::Timestamp::now());
             content_negotiation::json(status, table.to_string())
         }
     }

@@ -61,9 +61,7 @@ pub async fn serve<L: Listener>(
     let places = Arc::new(Semaphore::new(connections_max as usize));
     let (leave, leaving) = watch::channel(false);
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_HEADER_TIMEOUT)
-        .max_buf_size(REQUEST_HEADER_BYTES_MAX);
+    http.timer(TokioTimer::new()).header_read_timeout(REQUEST_HEADER_TIMEOUT).max_buf_size(REQUEST_HEADER_BYTES_MAX);
     loop {
         let next = async {
             let place = Arc::clone(&places).acquire_owned().await;
@@ -109,8 +107,7 @@ async fn handle(router: Router, request: Request<Incoming>) -> Result<Response, 
     let rest = DrainableBody(Arc::new(Mutex::new(incoming)));
     let mut response = router.oneshot(Request::from_parts(head, Body::new(rest.clone()))).await?;
     let is_read = rest.is_end_stream()
-        || sends_unasked
-            && tokio::time::timeout(BODY_DRAIN_TIMEOUT, rest.drain(BODY_BYTES_MAX)).await.unwrap_or(false);
+        || sends_unasked && tokio::time::timeout(BODY_DRAIN_TIMEOUT, rest.drain(BODY_BYTES_MAX)).await.unwrap_or(false);
     if !is_read {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -145,10 +142,7 @@ impl HttpBody for DrainableBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         Pin::new(&mut *self.lock()).poll_frame(context)
     }
 
@@ -163,9 +157,7 @@ impl HttpBody for DrainableBody {
 
 /// What a request's head took on its way, as good as.
 fn header_bytes<B>(request: &Request<B>) -> usize {
-    let line = request.method().as_str().len()
-        + request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-    let fields =
-        request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
+    let line = request.method().as_str().len() + request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
     line + fields.sum::<usize>()
 }

@@ -74,9 +74,9 @@ fn unescaped(key: &str) -> String {
     while let Some(byte) = bytes.next() {
         let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
         let byte = match byte {
-            b'%' => digit(bytes.next())
-                .zip(digit(bytes.next()))
-                .and_then(|(high, low)| u8::try_from(high * 16 + low).ok()),
+            b'%' => {
+                digit(bytes.next()).zip(digit(bytes.next())).and_then(|(high, low)| u8::try_from(high * 16 + low).ok())
+            }
             plain => Some(plain),
         };
         let Some(byte) = byte else { return key.to_owned() };
@@ -173,9 +173,8 @@ mod tests {
 
     #[test]
     fn who_names_no_groups_is_in_the_usual_ones() {
-        let groups = |name: &str| {
-            with_default_groups(told(&[("impersonate-user", name)]).unwrap().unwrap()).groups.join(" ")
-        };
+        let groups =
+            |name: &str| with_default_groups(told(&[("impersonate-user", name)]).unwrap().unwrap()).groups.join(" ");
         assert_eq!(groups("zoë"), AUTHENTICATED);
         assert_eq!(groups(ANONYMOUS), UNAUTHENTICATED);
         let of_account = "system:serviceaccounts system:serviceaccounts:team system:authenticated";

@@ -106,8 +106,7 @@ mod tests {
         let crowd = Arc::new(InflightLimiter::default());
         let enter = |user: &str, agent: &str| crowd.acquire(user, agent, RequestClass::Request);
         let part = REQUESTS_PER_USER_MAX * USER_AGENT_PERCENT_MAX / 100;
-        let mut places: Vec<InflightPermit> =
-            (0..part).map(|_| enter("a", "storm/1.0 (linux)").unwrap()).collect();
+        let mut places: Vec<InflightPermit> = (0..part).map(|_| enter("a", "storm/1.0 (linux)").unwrap()).collect();
         assert_eq!(enter("a", "storm/2.0").unwrap_err().code, 429);
         places.extend((part..REQUESTS_PER_USER_MAX).map(|_| enter("a", "kubectl/1.34").unwrap()));
         assert_eq!(enter("a", "kubectl/1.34").unwrap_err().code, 429);

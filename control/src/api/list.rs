@@ -32,11 +32,8 @@ pub(super) fn list(call: &ApiRequest) -> Result<Response, StatusError> {
         let why = "Forbidden: sendInitialEvents is forbidden for list";
         return Err(StatusError::invalid_option("ListOptions", "sendInitialEvents", why));
     }
-    let selector = RequestSelector::parse(
-        &call.target.entry,
-        &call.parameters.label_selector,
-        &call.parameters.field_selector,
-    )?;
+    let selector =
+        RequestSelector::parse(&call.target.entry, &call.parameters.label_selector, &call.parameters.field_selector)?;
     let (listing, after) = snapshot(call)?;
     let (entry, revision, limit) = (&call.target.entry, listing.revision, call.parameters.limit);
     let mut metadata = json!({ "resourceVersion": revision.to_string() });
@@ -79,9 +76,8 @@ pub(super) fn list_response(
     let bytes = items.clone().map(|object| object.json_bytes() + 1).sum();
     let internal = call.server.default_requester.internal;
     let share = if internal { None } else { Some(call.server.budget.answer(bytes)?) };
-    let answer = |body: Vec<u8>| {
-        content_negotiation::json(StatusCode::OK, Bytes::from_owner(Answer { body, _share: share }))
-    };
+    let answer =
+        |body: Vec<u8>| content_negotiation::json(StatusCode::OK, Bytes::from_owner(Answer { body, _share: share }));
     Ok(match call.format {
         ResponseFormat::Object => {
             let head = json!({
@@ -155,9 +151,7 @@ fn snapshot(call: &ApiRequest) -> Result<(ObjectList, Option<(String, String)>),
         }
         let token = parse_token(token)?;
         if resource_version.is_some_and(|version| version != 0) {
-            return Err(StatusError::bad_request(
-                "specifying resource version is not allowed when using continue",
-            ));
+            return Err(StatusError::bad_request("specifying resource version is not allowed when using continue"));
         }
         let listing = memory.list_at(&resource, namespace, token.revision).map_err(|_| {
             StatusError::expired(

@@ -130,24 +130,21 @@ fn server_config(papers: &TlsFiles) -> Result<ServerConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let chain = certificates(&papers.certificate)?;
     record_expiries(papers);
-    let key =
-        PrivateKeyDer::from_pem_slice(&read(&papers.key)?).map_err(|why| path_error(&papers.key, &why))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&papers.key)?).map_err(|why| path_error(&papers.key, &why))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|why| why.to_string())?;
     let builder = match &papers.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(path)?), provider)
-                    .allow_unauthenticated()
-                    .build()
-                    .map_err(|why| path_error(path, &why))?;
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(path)?), provider)
+                .allow_unauthenticated()
+                .build()
+                .map_err(|why| path_error(path, &why))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let mut config =
-        builder.with_single_cert(chain, key).map_err(|why| path_error(&papers.certificate, &why))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|why| path_error(&papers.certificate, &why))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

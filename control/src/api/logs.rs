@@ -69,12 +69,7 @@ pub(super) fn parse_path(path: &str) -> Option<(&str, &str)> {
     }
 }
 
-pub(super) fn handle(
-    server: &ApiServer,
-    namespace: &str,
-    name: &str,
-    uri: &Uri,
-) -> Result<Response, StatusError> {
+pub(super) fn handle(server: &ApiServer, namespace: &str, name: &str, uri: &Uri) -> Result<Response, StatusError> {
     let asked = PodLogOptions::of(uri)?;
     let resource = prepare::resource_of(&Pod::META);
     let key = ObjectKey { resource, namespace: namespace.into(), name: name.into() };
@@ -85,11 +80,7 @@ pub(super) fn handle(
     let container = container(&value, wanted).ok_or_else(|| {
         StatusError::bad_request(format!("container {} is not valid for pod {name}", wanted.unwrap_or("")))
     })?;
-    let id = if asked.previous {
-        previous_container_id(&value, container)
-    } else {
-        text(&container["containerID"])
-    };
+    let id = if asked.previous { previous_container_id(&value, container) } else { text(&container["containerID"]) };
     let found = id.as_deref().and_then(parse_container_id);
     let (Some((id, sidecar)), Some(folder)) = (found, &server.log_dir) else {
         let which = if asked.previous { "previous terminated container" } else { "container" };
@@ -122,10 +113,7 @@ fn container<'a>(pod: &'a Value, name: Option<&str>) -> Option<&'a Value> {
     let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
     all.find(|one| match name {
         Some(name) => one["name"] == name,
-        None => one["containerID"]
-            .as_str()
-            .and_then(parse_container_id)
-            .is_some_and(|(_, sidecar)| sidecar.is_none()),
+        None => one["containerID"].as_str().and_then(parse_container_id).is_some_and(|(_, sidecar)| sidecar.is_none()),
     })
 }
 
@@ -215,8 +203,7 @@ mod tests {
                 "initContainerStatuses": [{ "name": "before", "containerID": "process://71/before" }],
             } })
         };
-        let asked =
-            |pod: &Value, name: Option<&str>| previous_container_id(pod, container(pod, name).unwrap());
+        let asked = |pod: &Value, name: Option<&str>| previous_container_id(pod, container(pod, name).unwrap());
         let failed = pod(json!({ "terminated": { "containerID": "process://70" } }));
         for (name, wanted) in [
             (None, "process://70"),

@@ -20,11 +20,8 @@ pub(super) fn check_shape<'a>(
     object: &'a mut Value,
 ) -> Result<&'a mut Map<String, Value>, StatusError> {
     let version = meta.api_version();
-    let fields =
-        object.as_object_mut().ok_or_else(|| StatusError::bad_request("the body has to be one object"))?;
-    for (field, expected, said) in
-        [("apiVersion", version.as_str(), "API version"), ("kind", meta.kind, "kind")]
-    {
+    let fields = object.as_object_mut().ok_or_else(|| StatusError::bad_request("the body has to be one object"))?;
+    for (field, expected, said) in [("apiVersion", version.as_str(), "API version"), ("kind", meta.kind, "kind")] {
         match text(fields, field)? {
             Some(found) if !found.is_empty() && found != expected => {
                 return Err(StatusError::bad_request(format!(
@@ -69,9 +66,8 @@ pub(super) fn check_system_fields(meta: &KindMeta, metadata: &Map<String, Value>
 
 /// Drops lists and maps of metadata that are empty: they say nothing, and Kubernetes keeps none.
 pub(super) fn remove_empty(metadata: &mut Map<String, Value>) {
-    let hollow = |value: &Value| {
-        value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
-    };
+    let hollow =
+        |value: &Value| value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty);
     let names = ["labels", "annotations", "ownerReferences", "finalizers"];
     metadata.retain(|name, value| !(names.contains(&name.as_str()) && hollow(value)));
 }
@@ -87,9 +83,7 @@ pub(super) fn check_identity<'a>(
     check_namespace(metadata, meta.namespaced.then_some(&*before.key.namespace))?;
     match text(metadata, "name")? {
         None | Some("") => {
-            let why = format!(
-                "the name of the object ({name} based on URL) was undeterminable: name must be provided"
-            );
+            let why = format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
             return Err(StatusError::bad_request(why));
         }
         Some(found) if found != name => {
@@ -108,9 +102,7 @@ pub(super) fn check_identity<'a>(
         return Err(StatusError::conflict(meta, name, &why));
     }
     match text(metadata, "resourceVersion")?.filter(|version| !version.is_empty()) {
-        Some(version) if old["resourceVersion"] != version => {
-            Err(StatusError::resource_version_conflict(meta, name))
-        }
+        Some(version) if old["resourceVersion"] != version => Err(StatusError::resource_version_conflict(meta, name)),
         None if !allows_unconditional_update(meta) => {
             let why = "Invalid value: 0: must be specified for an update";
             // Here, and only here, Kubernetes names the resource where it names the kind elsewhere.
@@ -145,10 +137,7 @@ fn allows_unconditional_update(meta: &KindMeta) -> bool {
 }
 
 /// What belongs to no namespace may name one, and it is dropped: tools that put a namespace into everything do.
-pub(super) fn check_namespace(
-    metadata: &mut Map<String, Value>,
-    namespace: Option<&str>,
-) -> Result<(), StatusError> {
+pub(super) fn check_namespace(metadata: &mut Map<String, Value>, namespace: Option<&str>) -> Result<(), StatusError> {
     let found = text(metadata, "namespace")?.unwrap_or("");
     if namespace.is_some_and(|wanted| !found.is_empty() && found != wanted) {
         return Err(StatusError::bad_request(
@@ -208,11 +197,7 @@ fn name_error(meta: &KindMeta, name: &str) -> Option<String> {
 }
 
 /// Labels, annotations, owners and finalizers of an object on its way in.
-pub(super) fn check_metadata(
-    meta: &KindMeta,
-    name: &str,
-    metadata: &Map<String, Value>,
-) -> Result<(), StatusError> {
+pub(super) fn check_metadata(meta: &KindMeta, name: &str, metadata: &Map<String, Value>) -> Result<(), StatusError> {
     let mut problems = FieldErrors::default();
     check_labels(metadata, &mut problems);
     check_owners(metadata, &mut problems);
@@ -287,11 +272,7 @@ fn check_finalizer_names(metadata: &Map<String, Value>, problems: &mut FieldErro
 }
 
 /// Who is being deleted gets no new reasons to stay.
-pub(super) fn check_finalizers(
-    meta: &KindMeta,
-    before: &DecodedObject,
-    object: &Value,
-) -> Result<(), StatusError> {
+pub(super) fn check_finalizers(meta: &KindMeta, before: &DecodedObject, object: &Value) -> Result<(), StatusError> {
     if !before.head.deleting {
         return Ok(());
     }

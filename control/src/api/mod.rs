@@ -135,16 +135,12 @@ pub fn router(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> Router {
 
 /// The same, with what is around it.
 pub fn router_with(store: Arc<ObjectStore>, registry: Arc<KindRegistry>, around: ApiServerConfig) -> Router {
-    let anybody = RequestContext {
-        user: ANONYMOUS.into(),
-        groups: vec![UNAUTHENTICATED.into()],
-        ..RequestContext::default()
-    };
+    let anybody =
+        RequestContext { user: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..RequestContext::default() };
     build_router(store, registry, anybody, around)
 }
 
-/// The API for our own controllers: no socket, and they may create what developers may not. Must be
-/// called inside a Tokio runtime.
+/// The API for our own controllers, without a socket. They may create what developers may not. Needs a Tokio runtime.
 pub fn client(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> kube::Client {
     client_with_signer(store, registry, None)
 }
@@ -155,8 +151,7 @@ pub fn client_with_signer(
     registry: Arc<KindRegistry>,
     signer: Option<Arc<TokenSigner>>,
 ) -> kube::Client {
-    let requester =
-        RequestContext { user: IN_PROCESS_USER.into(), internal: true, ..RequestContext::default() };
+    let requester = RequestContext { user: IN_PROCESS_USER.into(), internal: true, ..RequestContext::default() };
     let believed = AuthenticationSources { service_accounts: signer, ..AuthenticationSources::default() };
     let around = ApiServerConfig { authentication: believed, ..ApiServerConfig::default() };
     kube::Client::new(build_router(store, registry, requester, around), "default")
@@ -230,10 +225,8 @@ impl ApiRequest {
     fn field_writer(&self) -> apply::FieldWriter {
         let agent = user_agent(&self.headers);
         let agent = agent.split('/').next().unwrap_or("");
-        let named =
-            [&self.parameters.field_manager, agent, "unknown"].into_iter().find(|name| !name.is_empty());
-        let manager: String =
-            named.unwrap_or_default().chars().take(query_parameters::MANAGER_BYTES_MAX).collect();
+        let named = [&self.parameters.field_manager, agent, "unknown"].into_iter().find(|name| !name.is_empty());
+        let manager: String = named.unwrap_or_default().chars().take(query_parameters::MANAGER_BYTES_MAX).collect();
         apply::FieldWriter {
             manager,
             status: self.target.status,
@@ -280,8 +273,7 @@ async fn handle(State(mut server): State<ApiServer>, request: Request) -> Respon
     }
     server.registry = server.crds.registry(&server.store, &server.registry);
     let note = server.audit_log.as_ref().map(|audit| audit.begin(&head));
-    let (is_yaml, is_pretty) =
-        (content_negotiation::is_yaml(&head.headers), content_negotiation::is_pretty(&head));
+    let (is_yaml, is_pretty) = (content_negotiation::is_yaml(&head.headers), content_negotiation::is_pretty(&head));
     let admitted = admit(&mut server, &head);
     let who = Arc::clone(&server.default_requester);
     let (uri, registry) = (head.uri.clone(), Arc::clone(&server.registry));
@@ -319,11 +311,8 @@ fn admit(server: &mut ApiServer, head: &Parts) -> Result<(), StatusError> {
 async fn dispatch(server: ApiServer, head: Parts, body: Body) -> Result<Response, StatusError> {
     let who = Arc::clone(&server.default_requester);
     let agent = user_agent(&head.headers);
-    let _place = if who.internal {
-        None
-    } else {
-        Some(server.inflight.acquire(&who.user, agent, RequestClass::Request)?)
-    };
+    let _place =
+        if who.internal { None } else { Some(server.inflight.acquire(&who.user, agent, RequestClass::Request)?) };
     let path = head.uri.path();
     if let Some(found) = discovery::handle(&server, &head) {
         authorization::check_path(&server, &who, "get", path)?;
@@ -340,24 +329,17 @@ async fn dispatch(server: ApiServer, head: Parts, body: Body) -> Result<Response
         return logs::revision::handle(&server, &head, uid);
     }
     if path == backup::PATH {
-        authorization::check_path(
-            &server,
-            &who,
-            if head.method == Method::GET { "get" } else { "put" },
-            path,
-        )?;
+        authorization::check_path(&server, &who, if head.method == Method::GET { "get" } else { "put" }, path)?;
         return backup::handle(&server, &head, body.unwrap_or_default()).await;
     }
-    let target = request_path::parse(path, &server.registry).or_else(|unknown| {
-        authorization::check_unknown_path(&server, &who, &head.method, path).and(Err(unknown))
-    })?;
+    let target = request_path::parse(path, &server.registry)
+        .or_else(|unknown| authorization::check_unknown_path(&server, &who, &head.method, path).and(Err(unknown)))?;
     let mut parameters = QueryParameters::parse(&head.uri, &head.method)?;
     parameters.watch |= target.watch;
     let verb = authorization::verb(&head.method, target.name.is_some(), parameters.watch);
     let mut action = target.action(verb);
     if ["list", "watch"].contains(&verb)
-        && let Some(name) =
-            selectors::single_name(&parameters.field_selector).filter(|_| target.name.is_none())
+        && let Some(name) = selectors::single_name(&parameters.field_selector).filter(|_| target.name.is_none())
     {
         action.name = name;
     }
@@ -371,11 +353,7 @@ async fn dispatch(server: ApiServer, head: Parts, body: Body) -> Result<Response
     let answered = handle_object_request(&call, &head.method, body.unwrap_or_default()).await;
     let answered = answered.map(|response| {
         let response = field_validation::with_warnings(response, deprecation_warning(&call).as_slice());
-        if reads {
-            response
-        } else {
-            field_validation::with_warnings(response, &settings::ignored_settings(&call))
-        }
+        if reads { response } else { field_validation::with_warnings(response, &settings::ignored_settings(&call)) }
     });
     let meta = call.target.entry.meta;
     answered.map_err(|refusal| {
@@ -389,44 +367,30 @@ fn deprecation_warning(call: &ApiRequest) -> Option<&'static str> {
     let entry = &call.target.entry;
     match (entry.meta.group, entry.meta.plural) {
         _ if call.server.default_requester.internal => None,
-        ("", "endpoints") => {
-            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
-        }
+        ("", "endpoints") => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         _ => entry.deprecated.or_else(|| entry.custom.and_then(CustomKind::deprecated)),
     }
 }
 
-async fn handle_object_request(
-    call: &Arc<ApiRequest>,
-    method: &Method,
-    body: Body,
-) -> Result<Response, StatusError> {
+async fn handle_object_request(call: &Arc<ApiRequest>, method: &Method, body: Body) -> Result<Response, StatusError> {
     let named = call.target.name.is_some();
     let reads = method == Method::GET;
     match call.target.entry.access {
         AllowedVerbs::CreateOnly if method == Method::POST && !named => {
             let received = receive(call, body).await?;
-            return on_its_thread(
-                call,
-                received,
-                |call, bytes| async move { reviews::handle(&call, &bytes) },
-            )
-            .await;
+            return on_its_thread(call, received, |call, bytes| async move { reviews::handle(&call, &bytes) }).await;
         }
         AllowedVerbs::CreateOnly => return Err(StatusError::method_not_allowed()),
         AllowedVerbs::ReadOnly if !reads => return Err(StatusError::method_not_allowed()),
-        AllowedVerbs::Derived
-            if !call.server.default_requester.internal && !reads && method != Method::DELETE =>
-        {
+        AllowedVerbs::Derived if !call.server.default_requester.internal && !reads && method != Method::DELETE => {
             return Err(StatusError::method_not_allowed());
         }
         AllowedVerbs::ReadOnly | AllowedVerbs::Derived | AllowedVerbs::Full => {}
     }
     if let Some(scale) = call.target.scale {
         let (received, method) = (receive(call, body).await?, method.clone());
-        let answer = async move |call: Arc<ApiRequest>, bytes: Bytes| {
-            scale::handle(&call, &method, scale, &bytes).await
-        };
+        let answer =
+            async move |call: Arc<ApiRequest>, bytes: Bytes| scale::handle(&call, &method, scale, &bytes).await;
         return on_its_thread(call, received, answer).await;
     }
     if call.target.finalize && *method != Method::PUT {
@@ -443,10 +407,8 @@ async fn handle_object_request(
         crd_registry::check_not_built_in(call, name)?;
     }
     let (received, method) = (receive(call, body).await?, method.clone());
-    on_its_thread(call, received, async move |call: Arc<ApiRequest>, bytes: Bytes| {
-        write(&call, &method, &bytes).await
-    })
-    .await
+    on_its_thread(call, received, async move |call: Arc<ApiRequest>, bytes: Bytes| write(&call, &method, &bytes).await)
+        .await
 }
 
 /// A body, with what it will take in memory.
@@ -462,8 +424,7 @@ async fn receive(call: &ApiRequest, body: Body) -> Result<(Received, Weight), St
     Ok((received, weight))
 }
 
-/// Answers a small request here, and a large one on a thread of its own when it is its turn: on this one controllers
-/// work, too. A request whose client has gone is not begun.
+/// Answers a small request on this thread, and a large one on a worker thread. Skips a request whose client has gone.
 async fn on_its_thread<Answer, Answered>(
     call: &Arc<ApiRequest>,
     (received, weight): (Received, Weight),
@@ -509,8 +470,7 @@ async fn write(call: &ApiRequest, method: &Method, bytes: &Bytes) -> Result<Resp
     }
 }
 
-/// The two subresources that are no objects: logs of Pods, tokens of accounts. `None`: the path is about
-/// neither.
+/// Answers the two subresources that are not objects, Pod logs and account tokens; `None` for other paths.
 async fn handle_subresource(
     server: &ApiServer,
     head: &Parts,

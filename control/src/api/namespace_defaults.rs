@@ -14,8 +14,8 @@ use crate::kind_registry::{KindEntry, KindRegistry, ResourceStrategy as _};
 use crate::kinds::core_kinds::NAMESPACE;
 use crate::store::maintenance::{self, SkipReason};
 use crate::store::{
-    ChangeEvent, DecodedObject, ObjectKey, ObjectStore, StagedView, StoreError, StoredObject, WriteOperation,
-    gc, lifecycle,
+    ChangeEvent, DecodedObject, ObjectKey, ObjectStore, StagedView, StoreError, StoredObject, WriteOperation, gc,
+    lifecycle,
 };
 
 use super::authentication::TokenSigner;
@@ -38,11 +38,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Keeps every namespace's things until the store is shut or fails. `authority` is PEM, or empty where there is
 /// none to tell of; without a `signer` there are no tokens.
-pub async fn run_namespace_defaults(
-    store: Arc<ObjectStore>,
-    authority: Arc<str>,
-    signer: Option<Arc<TokenSigner>>,
-) {
+pub async fn run_namespace_defaults(store: Arc<ObjectStore>, authority: Arc<str>, signer: Option<Arc<TokenSigner>>) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
     drop(store);
@@ -73,12 +69,8 @@ pub async fn run_namespace_defaults(
 
 /// Clears away what owners and namespaces leave, until the store is shut or fails.
 pub async fn run_garbage_collector(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) {
-    gc::run(
-        store,
-        registry,
-        gc::GcCallbacks { track_status_writer: set_status_manager, record_event: warning_event },
-    )
-    .await;
+    gc::run(store, registry, gc::GcCallbacks { track_status_writer: set_status_manager, record_event: warning_event })
+        .await;
 }
 
 fn set_status_manager(change: WriteOperation, before: &DecodedObject, now: &str) -> WriteOperation {
@@ -179,13 +171,11 @@ fn skip_terminating(_: StatusError) -> SkipReason {
 fn ensure_default_account(view: &StagedView, home: &str) -> Result<WriteOperation, SkipReason> {
     create::check_namespace_exists(view, &ServiceAccount::META, ACCOUNT, home).map_err(skip_terminating)?;
     let wanted = json!({ "metadata": { "name": ACCOUNT } });
-    seed::create_if_missing(view, &KindEntry::of::<ServiceAccount>(), wanted, Some(home))
-        .map_err(skip_terminating)
+    seed::create_if_missing(view, &KindEntry::of::<ServiceAccount>(), wanted, Some(home)).map_err(skip_terminating)
 }
 
 fn ensure_root_ca(view: &StagedView, home: &str, authority: &str) -> Result<WriteOperation, SkipReason> {
-    create::check_namespace_exists(view, &ConfigMap::META, ROOT_CA_CONFIG_MAP, home)
-        .map_err(skip_terminating)?;
+    create::check_namespace_exists(view, &ConfigMap::META, ROOT_CA_CONFIG_MAP, home).map_err(skip_terminating)?;
     let data = json!({ ROOT_CA_KEY: authority });
     let Some(before) = view.get(&root_ca_key(home)) else {
         let wanted = json!({ "metadata": { "name": ROOT_CA_CONFIG_MAP }, "data": data });

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps,
-};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSONSchemaProps};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
@@ -61,9 +59,7 @@ pub(super) fn handle(server: &ApiServer, rest: &[&str], head: &Parts) -> Result<
     let query = head.uri.query().unwrap_or("");
     match query.split('&').find_map(|part| part.strip_prefix("hash=")) {
         None | Some("") => Ok(printed.response(headers)),
-        Some(asked) if asked == printed.etag => {
-            Ok(printed.immutable_response(headers, jiff::Timestamp::now()))
-        }
+        Some(asked) if asked == printed.etag => Ok(printed.immutable_response(headers, jiff::Timestamp::now())),
         // What the client read of is gone; here is what there is now.
         Some(_) => {
             let to = format!("{}?hash={}", head.uri.path(), printed.etag);
@@ -165,8 +161,7 @@ pub(super) fn schemas(entries: &[&KindEntry], at: &str) -> Map<String, Value> {
     if let Some(definition) = schemas.get_mut(&schema_name(&CustomResourceDefinition::META))
         && let Some(inside) = definition.pointer_mut(SCHEMA_OF_A_VERSION)
     {
-        *inside =
-            json!({ "description": inside["description"], "allOf": [reference(at, SCHEMA_OF_A_SCHEMA)] });
+        *inside = json!({ "description": inside["description"], "allOf": [reference(at, SCHEMA_OF_A_SCHEMA)] });
         schemas.insert(SCHEMA_OF_A_SCHEMA.into(), schema_of_a_schema(at));
     }
     schemas

@@ -29,8 +29,7 @@ const SHIFTED_ELEMENTS_MAX: usize = 10_000_000;
 /// onto each other's insides, and everything that walks an object is recursive.
 const DEPTH_MAX: usize = 128;
 
-const ACCEPTED: &str =
-    "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 const ACCEPTED_SCALE: &str = "application/json-patch+json, application/merge-patch+json";
 const ACCEPTED_CORE: &str = "application/json-patch+json, application/merge-patch+json, \
      application/strategic-merge-patch+json, application/apply-patch+yaml";
@@ -107,20 +106,11 @@ pub(super) fn parse(entry: &KindEntry, media: &str, bytes: &[u8]) -> Result<Patc
 }
 
 /// Of what is not an object of its own, so nothing can be applied to it.
-pub(super) fn parse_of_scale(
-    entry: &KindEntry,
-    media: &str,
-    bytes: &[u8],
-) -> Result<PatchDocument, StatusError> {
+pub(super) fn parse_of_scale(entry: &KindEntry, media: &str, bytes: &[u8]) -> Result<PatchDocument, StatusError> {
     parse_of(entry, media, bytes, ACCEPTED_SCALE)
 }
 
-fn parse_of(
-    entry: &KindEntry,
-    media: &str,
-    bytes: &[u8],
-    accepted: &str,
-) -> Result<PatchDocument, StatusError> {
+fn parse_of(entry: &KindEntry, media: &str, bytes: &[u8], accepted: &str) -> Result<PatchDocument, StatusError> {
     let core = is_core(entry);
     match media {
         "application/merge-patch+json" => parse_object(bytes).map(PatchDocument::Merge),
@@ -173,9 +163,7 @@ fn apply_to(patch: &PatchDocument, mut object: Value) -> Result<Value, String> {
                 check_growth(operation, &object, &mut copied_bytes)?;
                 pushed_aside += shifted_elements(operation, &object);
                 if pushed_aside > SHIFTED_ELEMENTS_MAX {
-                    return Err(format!(
-                        "the patch moves more than {SHIFTED_ELEMENTS_MAX} elements of lists"
-                    ));
+                    return Err(format!("the patch moves more than {SHIFTED_ELEMENTS_MAX} elements of lists"));
                 }
                 let operation = kubernetes_operation(operation, &object);
                 json_patch::patch_unsafe(&mut object, operation.as_slice()).map_err(|why| why.to_string())?;
@@ -189,13 +177,10 @@ fn apply_to(patch: &PatchDocument, mut object: Value) -> Result<Value, String> {
 /// is `null` to a test. `None`: there is nothing to do.
 fn kubernetes_operation(operation: &PatchOperation, object: &Value) -> Option<PatchOperation> {
     let absent = |path: &Pointer| object.pointer(path.as_str()).is_none();
-    let in_object = |path: &Pointer| {
-        path.parent().and_then(|parent| object.pointer(parent.as_str())).is_some_and(Value::is_object)
-    };
+    let in_object =
+        |path: &Pointer| path.parent().and_then(|parent| object.pointer(parent.as_str())).is_some_and(Value::is_object);
     match operation {
-        PatchOperation::Test(test) if test.value.is_null() && absent(&test.path) && in_object(&test.path) => {
-            None
-        }
+        PatchOperation::Test(test) if test.value.is_null() && absent(&test.path) && in_object(&test.path) => None,
         PatchOperation::Replace(replace) if absent(&replace.path) && in_object(&replace.path) => {
             let (path, value) = (replace.path.clone(), replace.value.clone());
             Some(PatchOperation::Add(AddOperation { path, value }))
@@ -283,9 +268,7 @@ mod tests {
     fn an_operation_that_is_none_is_refused_as_a_patch_that_does_not_fit() {
         let media = "application/json-patch+json";
         let entry = KindEntry::of::<k8s_openapi::api::core::v1::Namespace>();
-        for wrong in
-            [r#"[{"op":"frob","path":"/a"}]"#, r#"[{"op":"add","value":1}]"#, r#"[{"op":"add","path":"a"}]"#]
-        {
+        for wrong in [r#"[{"op":"frob","path":"/a"}]"#, r#"[{"op":"add","value":1}]"#, r#"[{"op":"add","path":"a"}]"#] {
             assert_eq!(parse(&entry, media, wrong.as_bytes()).unwrap_err().code, 422, "{wrong}");
         }
         assert_eq!(parse(&entry, media, b"{}").unwrap_err().code, 400);
@@ -335,9 +318,8 @@ mod tests {
 
     #[test]
     fn values_stacked_onto_each_other_stop_at_the_depth_limit() {
-        let operations: Vec<Value> = (0..200)
-            .map(|level| json!({ "op": "add", "path": "/a".repeat(level + 1), "value": {} }))
-            .collect();
+        let operations: Vec<Value> =
+            (0..200).map(|level| json!({ "op": "add", "path": "/a".repeat(level + 1), "value": {} })).collect();
         let why = json_patch(json!({}), operations.into()).unwrap_err();
         assert!(why.contains("levels"), "{why}");
     }

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::items;
-use crate::kind_registry::{
-    AdmissionError, KindEntry, KindMeta, Problem, RequestContext, UnknownFieldPolicy,
-};
+use crate::kind_registry::{AdmissionError, KindEntry, KindMeta, Problem, RequestContext, UnknownFieldPolicy};
 use crate::kinds::custom_kinds::{self, CustomKind};
 use crate::kinds::labels;
 use crate::store::lifecycle::{NAMESPACE_FINALIZER, finish_update, has_generation};
@@ -18,8 +16,8 @@ use crate::store::{DecodedObject, ObjectKey, WriteOperation};
 
 use super::errors::StatusError;
 use super::metadata_validation::{
-    check_deletion_timestamp, check_finalizers, check_generate_name, check_identity, check_metadata,
-    check_name, check_namespace, check_shape, check_system_fields, remove_empty, text,
+    check_deletion_timestamp, check_finalizers, check_generate_name, check_identity, check_metadata, check_name,
+    check_namespace, check_shape, check_system_fields, remove_empty, text,
 };
 use super::{apply, crd_registry, seed};
 
@@ -219,9 +217,8 @@ pub(super) fn prepare_finalize(
     for (index, name) in finalizers.iter().map(|name| name.as_str().unwrap_or("")).enumerate() {
         let known = name == NAMESPACE_FINALIZER || (name.contains('/') && labels::is_qualified_name(name));
         if !known {
-            let why = format!(
-                "Invalid value: {name:?}: name is neither a standard finalizer name nor is it fully qualified"
-            );
+            let why =
+                format!("Invalid value: {name:?}: name is neither a standard finalizer name nor is it fully qualified");
             let field = format!("spec.finalizers[{index}]");
             return Err(StatusError::invalid_field(entry.meta, &before.key.name, &field, why));
         }
@@ -265,8 +262,7 @@ pub(super) fn prepare_status(
         check_definition_status(meta, &object)?;
     }
     if meta.is_of_knative() && !requester.is_controller() && object.get("status").is_some() {
-        let wrong =
-            custom_kinds::status_errors(&object["status"], &before.value["status"], &entry.openapi_schema());
+        let wrong = custom_kinds::status_errors(&object["status"], &before.value["status"], &entry.openapi_schema());
         if !wrong.is_empty() {
             return Err(StatusError::invalid(meta, &before.key.name, &wrong));
         }
@@ -356,12 +352,7 @@ fn check_stored_versions(meta: &KindMeta, object: &Value) -> Result<(), StatusEr
                  removes {version} from status.storedVersions"
             );
             let owner = object["metadata"]["name"].as_str().unwrap_or("");
-            return Err(StatusError::invalid_field(
-                meta,
-                owner,
-                &format!("status.storedVersions[{index}]"),
-                why,
-            ));
+            return Err(StatusError::invalid_field(meta, owner, &format!("status.storedVersions[{index}]"), why));
         }
     }
     Ok(())

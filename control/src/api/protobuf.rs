@@ -97,11 +97,8 @@ fn scalar(shape: FieldShape, part: WireValue<'_>, depth: usize) -> Result<Option
         (FieldShape::Text, WireValue::Bytes(bytes)) => {
             Some(text(bytes)?).filter(|text| !text.is_empty()).map(Value::String)
         }
-        (FieldShape::OptionalBool, WireValue::Number(0))
-        | (FieldShape::OptionalNumber, WireValue::Number(0)) => None,
-        (FieldShape::Bool | FieldShape::OptionalBool, WireValue::Number(number)) => {
-            Some(Value::Bool(number != 0))
-        }
+        (FieldShape::OptionalBool, WireValue::Number(0)) | (FieldShape::OptionalNumber, WireValue::Number(0)) => None,
+        (FieldShape::Bool | FieldShape::OptionalBool, WireValue::Number(number)) => Some(Value::Bool(number != 0)),
         (FieldShape::OptionalNumber | FieldShape::Number, WireValue::Number(number)) => {
             Some(Value::from(number.cast_signed()))
         }
@@ -120,9 +117,7 @@ fn scalar(shape: FieldShape, part: WireValue<'_>, depth: usize) -> Result<Option
         (FieldShape::IntOrString, WireValue::Bytes(bytes)) => number_or_text(bytes)?,
         (FieldShape::Time, WireValue::Bytes(bytes)) => time(bytes, "%Y-%m-%dT%H:%M:%SZ")?,
         (FieldShape::MicroTime, WireValue::Bytes(bytes)) => time(bytes, "%Y-%m-%dT%H:%M:%S%.6fZ")?,
-        (FieldShape::Schema(place), WireValue::Bytes(bytes)) => {
-            Some(protobuf_definition::read(place, bytes, depth)?)
-        }
+        (FieldShape::Schema(place), WireValue::Bytes(bytes)) => Some(protobuf_definition::read(place, bytes, depth)?),
         _ => return Err(ProtobufError::Malformed),
     };
     Ok(value)

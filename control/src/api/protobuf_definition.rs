@@ -15,26 +15,17 @@ pub(super) fn read(place: SchemaPosition, bytes: &[u8], depth: usize) -> Result<
     if place == SchemaPosition::Schema || place == SchemaPosition::Map {
         return message(SCHEMA, bytes, depth + 1);
     }
-    let (mut schema, mut list, mut allows, mut raw): (_, Vec<Value>, _, &[u8]) =
-        (Value::Null, Vec::new(), false, &[]);
+    let (mut schema, mut list, mut allows, mut raw): (_, Vec<Value>, _, &[u8]) = (Value::Null, Vec::new(), false, &[]);
     let mut reader = ProtobufReader { remaining: bytes };
     while let Some((number, part)) = reader.next()? {
         match (place, number, part) {
             (SchemaPosition::SchemaOrBool, 1, WireValue::Number(said)) => allows = said != 0,
             (SchemaPosition::SchemaOrBool, 2, WireValue::Bytes(bytes))
-            | (
-                SchemaPosition::SchemaOrList | SchemaPosition::SchemaOrStringListMap,
-                1,
-                WireValue::Bytes(bytes),
-            ) => {
+            | (SchemaPosition::SchemaOrList | SchemaPosition::SchemaOrStringListMap, 1, WireValue::Bytes(bytes)) => {
                 schema = message(SCHEMA, bytes, depth + 1)?;
             }
-            (SchemaPosition::SchemaOrList, 2, WireValue::Bytes(bytes)) => {
-                list.push(message(SCHEMA, bytes, depth + 1)?)
-            }
-            (SchemaPosition::SchemaOrStringListMap, 2, WireValue::Bytes(bytes)) => {
-                list.push(words(bytes)?.into())
-            }
+            (SchemaPosition::SchemaOrList, 2, WireValue::Bytes(bytes)) => list.push(message(SCHEMA, bytes, depth + 1)?),
+            (SchemaPosition::SchemaOrStringListMap, 2, WireValue::Bytes(bytes)) => list.push(words(bytes)?.into()),
             (SchemaPosition::Json, 1, WireValue::Bytes(bytes)) => raw = bytes,
             _ => {}
         }

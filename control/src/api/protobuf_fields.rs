@@ -79,10 +79,9 @@ pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [ProtobufFi
         ("rbac.authorization.k8s.io", "Role") => Some(ROLE),
         ("rbac.authorization.k8s.io", "ClusterRole") => Some(CLUSTER_ROLE),
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => Some(ROLE_BINDING),
-        (
-            "authorization.k8s.io",
-            "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview",
-        ) => Some(ACCESS_REVIEW),
+        ("authorization.k8s.io", "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview") => {
+            Some(ACCESS_REVIEW)
+        }
         ("authorization.k8s.io", "SelfSubjectRulesReview") => Some(RULES_REVIEW),
         ("authentication.k8s.io", "TokenRequest") => Some(TOKEN_REQUEST),
         ("authentication.k8s.io", "SelfSubjectReview") => Some(SUBJECT_REVIEW),
@@ -163,11 +162,8 @@ const SECRET: &[ProtobufField] = &[
     one(5, "immutable", FieldShape::Bool),
 ];
 
-const SESSION_AFFINITY: FieldShape = FieldShape::Message(&[one(
-    1,
-    "clientIP",
-    FieldShape::Message(&[one(1, "timeoutSeconds", FieldShape::Number)]),
-)]);
+const SESSION_AFFINITY: FieldShape =
+    FieldShape::Message(&[one(1, "clientIP", FieldShape::Message(&[one(1, "timeoutSeconds", FieldShape::Number)]))]);
 
 const SERVICE: &[ProtobufField] = &[
     METADATA,
@@ -208,11 +204,7 @@ const SERVICE: &[ProtobufField] = &[
             text(23, "trafficDistribution"),
         ]),
     ),
-    one(
-        3,
-        "status",
-        FieldShape::Message(&[one(1, "loadBalancer", BALANCED), many(2, "conditions", CONDITION)]),
-    ),
+    one(3, "status", FieldShape::Message(&[one(1, "loadBalancer", BALANCED), many(2, "conditions", CONDITION)])),
 ];
 
 const BALANCED: FieldShape = FieldShape::Message(&[many(
@@ -225,11 +217,7 @@ const BALANCED: FieldShape = FieldShape::Message(&[many(
         many(
             4,
             "ports",
-            FieldShape::Message(&[
-                one(1, "port", FieldShape::OptionalNumber),
-                text(2, "protocol"),
-                text(3, "error"),
-            ]),
+            FieldShape::Message(&[one(1, "port", FieldShape::OptionalNumber), text(2, "protocol"), text(3, "error")]),
         ),
     ]),
 )]);
@@ -261,12 +249,7 @@ const TOKEN_REQUEST: &[ProtobufField] = &[
             one(
                 3,
                 "boundObjectRef",
-                FieldShape::Message(&[
-                    text(1, "kind"),
-                    text(2, "apiVersion"),
-                    text(3, "name"),
-                    text(4, "uid"),
-                ]),
+                FieldShape::Message(&[text(1, "kind"), text(2, "apiVersion"), text(3, "name"), text(4, "uid")]),
             ),
             one(4, "expirationSeconds", FieldShape::OptionalNumber),
         ]),
@@ -309,11 +292,7 @@ const CLUSTER_ROLE: &[ProtobufField] = &[
                 many(
                     2,
                     "matchExpressions",
-                    FieldShape::Message(&[
-                        text(1, "key"),
-                        text(2, "operator"),
-                        many(3, "values", FieldShape::Text),
-                    ]),
+                    FieldShape::Message(&[text(1, "key"), text(2, "operator"), many(3, "values", FieldShape::Text)]),
                 ),
             ]),
         )]),
@@ -358,15 +337,12 @@ const ACCESS_REVIEW: &[ProtobufField] = &[
     ),
 ];
 
-const RULES_REVIEW: &[ProtobufField] =
-    &[METADATA, one(2, "spec", FieldShape::Message(&[text(1, "namespace")]))];
+const RULES_REVIEW: &[ProtobufField] = &[METADATA, one(2, "spec", FieldShape::Message(&[text(1, "namespace")]))];
 
 const SUBJECT_REVIEW: &[ProtobufField] = &[METADATA];
 
-const TOKEN_REVIEW: &[ProtobufField] = &[
-    METADATA,
-    one(2, "spec", FieldShape::Message(&[text(1, "token"), many(2, "audiences", FieldShape::Text)])),
-];
+const TOKEN_REVIEW: &[ProtobufField] =
+    &[METADATA, one(2, "spec", FieldShape::Message(&[text(1, "token"), many(2, "audiences", FieldShape::Text)]))];
 
 const SCALE: &[ProtobufField] = &[
     METADATA,

@@ -159,13 +159,9 @@ fn no_cut_and_no_flipped_byte_does_more_than_be_refused_or_read_differently() {
             let _ = decode("ConfigMap", &flipped);
         }
     }
-    for broken in [
-        &b""[..],
-        b"k8s",
-        b"k8s\0\x12\xff",
-        b"k8s\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
-        b"k8s\0\x0b",
-    ] {
+    for broken in
+        [&b""[..], b"k8s", b"k8s\0\x12\xff", b"k8s\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"k8s\0\x0b"]
+    {
         assert_eq!(decode("ConfigMap", broken), Err(ProtobufError::Malformed), "{broken:?}");
     }
 }
@@ -226,11 +222,9 @@ fn a_definition_keeps_what_its_schema_says() {
     ] {
         assert_eq!(schema_of(&raw), Ok(expected), "{raw:?}");
     }
-    for broken in [
-        field(8, &json(b"{")),
-        [varint(9 << 3 | 1), f64::NAN.to_le_bytes().to_vec()].concat(),
-        field(9, b"1"),
-    ] {
+    for broken in
+        [field(8, &json(b"{")), [varint(9 << 3 | 1), f64::NAN.to_le_bytes().to_vec()].concat(), field(9, b"1")]
+    {
         assert_eq!(schema_of(&broken), Err(ProtobufError::Malformed), "{broken:?}");
     }
     let subresources = field(5, &field(1, b""));

@@ -84,12 +84,8 @@ const LEASE: &[ProtobufField] = &[
     ),
 ];
 
-const ADDRESS: FieldShape = FieldShape::Message(&[
-    text(1, "ip"),
-    one(2, "targetRef", REFERENCE),
-    text(3, "hostname"),
-    text(4, "nodeName"),
-]);
+const ADDRESS: FieldShape =
+    FieldShape::Message(&[text(1, "ip"), one(2, "targetRef", REFERENCE), text(3, "hostname"), text(4, "nodeName")]);
 
 const ENDPOINTS: &[ProtobufField] = &[
     METADATA,

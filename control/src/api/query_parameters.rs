@@ -121,8 +121,7 @@ impl QueryParameters {
     pub(super) fn parse(uri: &Uri, method: &Method) -> Result<Self, StatusError> {
         let raw = read(uri)?;
         let options = options(method);
-        let matches =
-            [("Exact", ResourceVersionMatch::Exact), ("NotOlderThan", ResourceVersionMatch::NotOlderThan)];
+        let matches = [("Exact", ResourceVersionMatch::Exact), ("NotOlderThan", ResourceVersionMatch::NotOlderThan)];
         let resource_version_match =
             parse_choice(options, "resourceVersionMatch", raw.resource_version_match.as_deref(), &matches)?;
         let include_object = match raw.include_object.as_deref() {
@@ -131,16 +130,11 @@ impl QueryParameters {
             Some("Object") => IncludeObject::Object,
             Some(other) => return Err(unknown("includeObject", other)),
         };
-        let dry_run =
-            parse_choice(options, "dryRun", raw.dry_run.as_deref(), &[("All", true)])?.unwrap_or(false);
-        let validations = [
-            ("Ignore", FieldValidation::Ignore),
-            ("Strict", FieldValidation::Strict),
-            ("Warn", FieldValidation::Warn),
-        ];
+        let dry_run = parse_choice(options, "dryRun", raw.dry_run.as_deref(), &[("All", true)])?.unwrap_or(false);
+        let validations =
+            [("Ignore", FieldValidation::Ignore), ("Strict", FieldValidation::Strict), ("Warn", FieldValidation::Warn)];
         let validation = raw.field_validation.as_deref();
-        let field_validation =
-            parse_choice(options, "fieldValidation", validation, &validations)?.unwrap_or_default();
+        let field_validation = parse_choice(options, "fieldValidation", validation, &validations)?.unwrap_or_default();
         let field_manager = parse_field_manager(options, raw.field_manager.unwrap_or_default())?;
         number::<i64>("gracePeriodSeconds", raw.grace_period_seconds.as_deref())?;
         Ok(Self {
@@ -172,8 +166,7 @@ fn read(uri: &Uri) -> Result<RawQuery, StatusError> {
     if let Ok(Query(raw)) = Query::<RawQuery>::try_from_uri(uri) {
         return Ok(raw);
     }
-    let Query(pairs) =
-        Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|why| wrong(why.to_string()))?;
+    let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|why| wrong(why.to_string()))?;
     let mut first = serde_json::Map::new();
     for (name, value) in pairs {
         first.entry(name).or_insert_with(|| value.into());
@@ -233,11 +226,7 @@ mod tests {
                 r#"Unsupported value: "x": supported values: "Ignore", "Strict", "Warn""#,
             ),
             (&long, "fieldManager", "Too long: may not be more than 128 bytes"),
-            (
-                "fieldManager=%01",
-                "fieldManager",
-                r#"Invalid value: "\u{1}": invalid character U+0001 (at position 0)"#,
-            ),
+            ("fieldManager=%01", "fieldManager", r#"Invalid value: "\u{1}": invalid character U+0001 (at position 0)"#),
         ] {
             let refusal = parsed(query).unwrap_err();
             assert_eq!(refusal.code, 422, "{query}");

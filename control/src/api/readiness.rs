@@ -29,12 +29,7 @@ impl std::fmt::Debug for Readiness {
 }
 
 /// `None`: there is no such check.
-pub(super) fn answer(
-    server: &ApiServer,
-    head: &Parts,
-    endpoint: &str,
-    only: Option<&str>,
-) -> Option<Response> {
+pub(super) fn answer(server: &ApiServer, head: &Parts, endpoint: &str, only: Option<&str>) -> Option<Response> {
     let mut checks: Vec<Check> = vec![("ping", Ok(()))];
     if endpoint == "readyz" {
         checks.extend(match &server.readiness {

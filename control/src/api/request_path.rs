@@ -125,8 +125,7 @@ pub(super) fn parse(path: &str, registry: &KindRegistry) -> Result<RequestTarget
     let named = split(path).filter(known).ok_or_else(StatusError::unknown_path)?;
     let PathParts { group, version, namespace, plural, name, subresource: part, watch } = named;
     let entry = *registry.find(group, version, plural).ok_or_else(StatusError::unknown_path)?;
-    let misplaced =
-        if entry.meta.namespaced { name.is_some() && namespace.is_none() } else { namespace.is_some() };
+    let misplaced = if entry.meta.namespaced { name.is_some() && namespace.is_none() } else { namespace.is_some() };
     let (status, scale) = match part {
         "status" => (true, None),
         "scale" => (false, entry.custom.and_then(CustomKind::scale)),

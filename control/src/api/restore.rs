@@ -135,9 +135,7 @@ impl BackupReader {
         let row = parse_row(line, &self.samples).map_err(|why| format!("line {}: {why}", self.lines))?;
         self.memory_bytes += row.memory_bytes();
         if self.memory_bytes > RESTORE_BYTES_MAX {
-            return Err(format!(
-                "its objects take more than {RESTORE_BYTES_MAX} bytes (RETURNING_BYTES_MAX)"
-            ));
+            return Err(format!("its objects take more than {RESTORE_BYTES_MAX} bytes (RETURNING_BYTES_MAX)"));
         }
         self.rows.push(row);
         Ok(())
@@ -158,8 +156,7 @@ fn parse_row(line: &[u8], samples: &DictionaryCache<Arc<str>>) -> Result<Restore
     }
     let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
     let owners = owners.filter_map(|owner| owner["uid"].as_str().map(str::to_owned)).collect();
-    let key =
-        ObjectKey { resource: row.resource.into(), namespace: row.namespace.into(), name: row.name.into() };
+    let key = ObjectKey { resource: row.resource.into(), namespace: row.namespace.into(), name: row.name.into() };
     let packed = samples.compress(&key.resource, b"", row.object.get().as_bytes());
     Ok(RestoreObject { key, object: packed, uid: text("uid").to_owned(), owners })
 }
@@ -170,9 +167,8 @@ pub(super) fn generations(mut rows: Vec<RestoreObject>) -> Vec<Vec<RestoreObject
     let mut generations = Vec::new();
     let known: BTreeSet<String> = rows.iter().map(|row| row.uid.clone()).collect();
     while !rows.is_empty() && generations.len() < GENERATIONS_MAX {
-        let is_free = |row: &RestoreObject| {
-            row.owners.iter().all(|owner| back.contains(owner) || !known.contains(owner))
-        };
+        let is_free =
+            |row: &RestoreObject| row.owners.iter().all(|owner| back.contains(owner) || !known.contains(owner));
         let (free, bound): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_free);
         rows = bound;
         if free.is_empty() {
@@ -224,10 +220,7 @@ mod tests {
             (row.to_owned(), "line 1"),
             (good.replace(r#"{"metadata""#, r#"5,"x":{"metadata""#), "line 2: the object is named"),
             (good.replace(r#"{"name":"a""#, r#"{"name":"b""#), "named \"b\""),
-            (
-                good.replace(r#""n"}}"#, &format!(r#""n"}},"x":{}{}}}"#, "[".repeat(999), "]".repeat(999))),
-                "line 2",
-            ),
+            (good.replace(r#""n"}}"#, &format!(r#""n"}},"x":{}{}}}"#, "[".repeat(999), "]".repeat(999))), "line 2"),
         ] {
             let why = read(&bad).unwrap_err();
             assert!(why.contains(told), "{why}");
@@ -265,8 +258,7 @@ mod tests {
         let row = |name: &str, owners: &[&str]| {
             let owners: Vec<Value> = owners.iter().map(|uid| json!({ "uid": uid })).collect();
             let metadata = json!({ "name": name, "uid": name, "ownerReferences": owners });
-            json!({ "resource": "r", "namespace": "", "name": name, "object": { "metadata": metadata } })
-                .to_string()
+            json!({ "resource": "r", "namespace": "", "name": name, "object": { "metadata": metadata } }).to_string()
         };
         let lines = [
             row("child", &["parent", "of nobody here"]),

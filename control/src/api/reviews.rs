@@ -31,10 +31,7 @@ pub(super) fn handle(call: &ApiRequest, bytes: &[u8]) -> Result<Response, Status
     review["apiVersion"] = meta.api_version().into();
     review["kind"] = meta.kind.into();
     review["status"] = review_access(call, requester, &review["spec"]);
-    Ok(field_validation::with_warnings(
-        content_negotiation::json(StatusCode::CREATED, review.to_string()),
-        &warnings,
-    ))
+    Ok(field_validation::with_warnings(content_negotiation::json(StatusCode::CREATED, review.to_string()), &warnings))
 }
 
 /// A question that asks nothing, or two things, has no answer.
@@ -110,12 +107,7 @@ fn subject_access_review(call: &ApiRequest, user: &str, groups: &[String], spec:
 }
 
 /// A user, as reviews and the audit log tell of him.
-pub(super) fn user_json(
-    name: &str,
-    groups: &[String],
-    uid: &str,
-    extra: &BTreeMap<String, Vec<String>>,
-) -> Value {
+pub(super) fn user_json(name: &str, groups: &[String], uid: &str, extra: &BTreeMap<String, Vec<String>>) -> Value {
     let mut told = json!({ "username": name, "groups": groups });
     if !uid.is_empty() {
         told["uid"] = uid.into();
@@ -128,13 +120,8 @@ pub(super) fn user_json(
 
 /// Whose token it is, for whom it was shown to.
 fn token_review(call: &ApiRequest, spec: &Value) -> Value {
-    let audiences: Vec<String> = spec["audiences"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(Into::into)
-        .collect();
+    let audiences: Vec<String> =
+        spec["audiences"].as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect();
     match authentication::review_token(&call.server, text(spec, "token"), &audiences) {
         Some((user, good_for)) => json!({
             "authenticated": true,

@@ -77,11 +77,8 @@ async fn write(
         let name = key.name.clone();
         move |before: Option<&DecodedObject>| {
             let before = before.ok_or_else(|| StatusError::not_found(entry.meta, &name))?;
-            let new = with_replicas(
-                entry.from_stored(before.value.clone()),
-                change(scale_of(&before.value, scale))?,
-                scale,
-            )?;
+            let new =
+                with_replicas(entry.from_stored(before.value.clone()), change(scale_of(&before.value, scale))?, scale)?;
             let change = prepare::prepare_update(&entry, before, new, &requester)?;
             Ok(apply::track_update(change, Some(before), &writer, None))
         }
@@ -99,14 +96,14 @@ fn with_replicas(mut object: Value, mut new: Value, scale: &ScaleSubresource) ->
         let why = format!("the name of the object ({found}) does not match the name on the URL ({name})");
         return Err(StatusError::bad_request(why));
     }
-    let version =
-        metadata_validation::text(metadata, "resourceVersion")?.filter(|version| !version.is_empty());
+    let version = metadata_validation::text(metadata, "resourceVersion")?.filter(|version| !version.is_empty());
     let version = version.map(str::to_owned);
     let number = match &new["spec"]["replicas"] {
         Value::Null => 0,
-        number => number.as_i64().and_then(|number| i32::try_from(number).ok()).ok_or_else(|| {
-            StatusError::bad_request(format!("spec.replicas has to be a number, and is {number}"))
-        })?,
+        number => number
+            .as_i64()
+            .and_then(|number| i32::try_from(number).ok())
+            .ok_or_else(|| StatusError::bad_request(format!("spec.replicas has to be a number, and is {number}")))?,
     };
     if number < 0 {
         let why = format!("Invalid value: {number}: must be greater than or equal to 0");

@@ -50,31 +50,22 @@ pub async fn seed_objects(store: &ObjectStore) -> Result<(), StoreError> {
     let bindings = bindings.map(|binding| (KindEntry::of::<ClusterRoleBinding>(), binding, None));
     let account = (KindEntry::of::<ServiceAccount>(), named(CONTROLLER_ACCOUNT), Some(settings::SERVING));
     let all = namespaces.into_iter().chain(settings).chain(roles).chain(bindings).chain([account]);
-    let write = |(entry, object, namespace)| {
-        store.write(move |view| create_if_missing(view, &entry, object, namespace))
-    };
+    let write =
+        |(entry, object, namespace)| store.write(move |view| create_if_missing(view, &entry, object, namespace));
     try_join_all(all.map(write)).await.map(drop).map_err(to_store_error)
 }
 
 /// Whether an earlier start defined our kinds.
 #[must_use]
 pub fn has_definitions(store: &ObjectStore) -> bool {
-    store
-        .read()
-        .list(&prepare::resource_of(&CustomResourceDefinition::META), None)
-        .into_iter()
-        .next()
-        .is_some()
+    store.read().list(&prepare::resource_of(&CustomResourceDefinition::META), None).into_iter().next().is_some()
 }
 
 /// Stores these definitions of our kinds, and deletes those of kinds that this version of the program no longer has.
 ///
 /// # Errors
 /// The store's.
-pub async fn seed_definitions(
-    store: &ObjectStore,
-    definitions: Vec<SeedDefinition>,
-) -> Result<(), StoreError> {
+pub async fn seed_definitions(store: &ObjectStore, definitions: Vec<SeedDefinition>) -> Result<(), StoreError> {
     let stored = store.read().list(&prepare::resource_of(&CustomResourceDefinition::META), None);
     let known = |key: &ObjectKey| definitions.iter().any(|one| one.key == *key);
     // What a client wrote says who wrote it; what we wrote does not.
@@ -96,13 +87,8 @@ fn to_store_error(refusal: StatusError) -> StoreError {
     StoreError::WriterFailed(refusal.message)
 }
 
-fn prepare(
-    entry: &KindEntry,
-    object: Value,
-    namespace: Option<&str>,
-) -> Result<(ObjectKey, Value), StatusError> {
-    let requester =
-        RequestContext { user: IN_PROCESS_USER.into(), internal: true, ..RequestContext::default() };
+fn prepare(entry: &KindEntry, object: Value, namespace: Option<&str>) -> Result<(ObjectKey, Value), StatusError> {
+    let requester = RequestContext { user: IN_PROCESS_USER.into(), internal: true, ..RequestContext::default() };
     prepare::prepare_create(entry, object, namespace, &requester, &CreationContext::now())
 }
 
@@ -118,10 +104,7 @@ pub(super) fn create_if_missing(
 }
 
 /// Stores a definition, unless it is there as it should be.
-fn upsert_definition(
-    view: &StagedView,
-    SeedDefinition { key, mut object }: SeedDefinition,
-) -> WriteOperation {
+fn upsert_definition(view: &StagedView, SeedDefinition { key, mut object }: SeedDefinition) -> WriteOperation {
     let Some(before) = view.get(&key).map(|before| before.decode()) else {
         return WriteOperation::Put(key, object);
     };

@@ -11,21 +11,13 @@ const CONTROLLER_ROLE: &str = "sluicegate-controller";
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
 const SERVING_GROUPS: [&str; 2] = ["serving.knative.dev", "networking.internal.knative.dev"];
-const EVENTING_GROUPS: [&str; 5] = [
-    "eventing.knative.dev",
-    "messaging.knative.dev",
-    "flows.knative.dev",
-    "sources.knative.dev",
-    "sinks.knative.dev",
-];
+const EVENTING_GROUPS: [&str; 5] =
+    ["eventing.knative.dev", "messaging.knative.dev", "flows.knative.dev", "sources.knative.dev", "sinks.knative.dev"];
 /// Where objects live that have an address.
 const ADDRESSABLE: [(&str, &[&str]); 4] = [
     ("serving.knative.dev", &["routes", "routes/status", "services", "services/status"]),
     ("eventing.knative.dev", &["brokers", "brokers/status"]),
-    (
-        "messaging.knative.dev",
-        &["channels", "channels/status", "inmemorychannels", "inmemorychannels/status"],
-    ),
+    ("messaging.knative.dev", &["channels", "channels/status", "inmemorychannels", "inmemorychannels/status"]),
     ("flows.knative.dev", &["sequences", "sequences/status", "parallels", "parallels/status"]),
 ];
 
@@ -66,9 +58,7 @@ pub(super) fn roles() -> Vec<Value> {
     roles.extend([("edit", &["view"][..]), ("admin", &["view", "edit"][..])].map(|(name, below)| {
         let mut one = aggregated(name, &format!("{AGGREGATE}{name}"));
         if let Some(selectors) = one["aggregationRule"]["clusterRoleSelectors"].as_array_mut() {
-            selectors.extend(
-                below.iter().map(|b| json!({ "matchLabels": { format!("{AGGREGATE}{b}"): "true" } })),
-            );
+            selectors.extend(below.iter().map(|b| json!({ "matchLabels": { format!("{AGGREGATE}{b}"): "true" } })));
         }
         one
     }));
@@ -81,8 +71,7 @@ pub(super) fn roles() -> Vec<Value> {
     roles.extend(CHANNELABLE.map(|(name, resources)| {
         // Spelled out as upstream does: `deletecollection` is not among them.
         let verbs = ["create", "get", "list", "watch", "update", "patch", "delete"];
-        let rules =
-            json!([{ "verbs": verbs, "apiGroups": ["messaging.knative.dev"], "resources": resources }]);
+        let rules = json!([{ "verbs": verbs, "apiGroups": ["messaging.knative.dev"], "resources": resources }]);
         let mut one = role(name, &[], rules);
         one["metadata"]["labels"] = json!({ "duck.knative.dev/channelable": "true" });
         one

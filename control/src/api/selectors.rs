@@ -93,9 +93,8 @@ impl RequestSelector {
     /// Of a request for objects of the kind `entry`.
     pub(super) fn parse(entry: &KindEntry, labels: &str, fields: &str) -> Result<Self, StatusError> {
         Ok(Self {
-            labels: parse_labels(labels).map_err(|why| {
-                StatusError::bad_request(format!("unable to parse requirement: {why} in {labels:?}"))
-            })?,
+            labels: parse_labels(labels)
+                .map_err(|why| StatusError::bad_request(format!("unable to parse requirement: {why} in {labels:?}")))?,
             fields: parse_fields(entry, fields)?,
         })
     }
@@ -256,35 +255,21 @@ fn parse_requirement(part: &str) -> Result<LabelRequirement, String> {
     if let Some((key, bound)) = part.split_once(['<', '>']) {
         let bound = bound.trim();
         let bound = bound.parse().map_err(|_| format!("found {bound:?}, expected an integer"))?;
-        let test = if part.contains('>') {
-            LabelOperator::GreaterThan(bound)
-        } else {
-            LabelOperator::LessThan(bound)
-        };
+        let test = if part.contains('>') { LabelOperator::GreaterThan(bound) } else { LabelOperator::LessThan(bound) };
         return Ok(LabelRequirement { key: label_key(key)?, test });
     }
     if let Some((key, value)) = part.split_once("!=") {
-        return Ok(LabelRequirement {
-            key: label_key(key)?,
-            test: LabelOperator::NotIn([label_value(value)?].into()),
-        });
+        return Ok(LabelRequirement { key: label_key(key)?, test: LabelOperator::NotIn([label_value(value)?].into()) });
     }
     if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return Ok(LabelRequirement {
-            key: label_key(key)?,
-            test: LabelOperator::In([label_value(value)?].into()),
-        });
+        return Ok(LabelRequirement { key: label_key(key)?, test: LabelOperator::In([label_value(value)?].into()) });
     }
     Ok(LabelRequirement { key: label_key(part)?, test: LabelOperator::Exists })
 }
 
 fn label_key(text: &str) -> Result<String, String> {
     let key = text.trim();
-    if labels::is_qualified_name(key) {
-        Ok(key.into())
-    } else {
-        Err(format!("found {key:?}, expected a label key"))
-    }
+    if labels::is_qualified_name(key) { Ok(key.into()) } else { Err(format!("found {key:?}, expected a label key")) }
 }
 
 fn label_value(text: &str) -> Result<String, String> {
@@ -322,9 +307,7 @@ mod tests {
     #[test]
     fn every_part_of_a_label_selector_must_hold() {
         let labels = json!({ "a": "b", "c": "d" });
-        for holds in
-            ["a=b", "a==b", "a=b,c in (d,e),!f", "a!=x", "f!=x", "c notin (x, y)", "f notin (x)", "a", ""]
-        {
+        for holds in ["a=b", "a==b", "a=b,c in (d,e),!f", "a!=x", "f!=x", "c notin (x, y)", "f notin (x)", "a", ""] {
             assert!(matches(holds, &labels), "{holds}");
         }
         for fails in ["a=x", "a=b,c in (x,e)", "!a", "f", "a!=b", "c notin (d)", "f in (x)"] {
@@ -386,8 +369,7 @@ mod tests {
 
     #[test]
     fn a_broken_selector_is_refused() {
-        for broken in
-            ["a in (b", "a in b)", "a b", ",", "a,", "=b", "a=b=c", "a in ()(", "a is (b)", "-a", "a=ü", "!"]
+        for broken in ["a in (b", "a in b)", "a b", ",", "a,", "=b", "a=b=c", "a in ()(", "a is (b)", "-a", "a=ü", "!"]
         {
             let refusal = of_event(broken, "").expect_err(broken);
             assert_eq!(refusal.code, 400, "{broken}");

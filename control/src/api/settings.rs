@@ -30,8 +30,7 @@ impl SettingsCache {
         let versions: Vec<u64> = self.maps.iter().map(version).collect();
         let mut last = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if last.0 != versions {
-            let read =
-                Settings::read(|namespace, name| memory.get(&key(namespace, name)).map(|map| data(&map)));
+            let read = Settings::read(|namespace, name| memory.get(&key(namespace, name)).map(|map| data(&map)));
             *last = (versions, Arc::new(read));
         }
         Arc::clone(&last.1)
@@ -45,18 +44,13 @@ pub(super) fn ignored_settings(call: &ApiRequest) -> Vec<String> {
         return Vec::new();
     }
     let settings = call.server.settings.get(&call.server.store);
-    let told = |flag| {
-        format!("data[{flag}] changes nothing: instances are processes of this host, not Pods of a cluster")
-    };
+    let told =
+        |flag| format!("data[{flag}] changes nothing: instances are processes of this host, not Pods of a cluster");
     settings.features.unsupported().map(told).collect()
 }
 
 fn key(namespace: &str, name: &str) -> ObjectKey {
-    ObjectKey {
-        resource: prepare::resource_of(&ConfigMap::META),
-        namespace: namespace.into(),
-        name: name.into(),
-    }
+    ObjectKey { resource: prepare::resource_of(&ConfigMap::META), namespace: namespace.into(), name: name.into() }
 }
 
 fn data(map: &StoredObject) -> ConfigMapData {

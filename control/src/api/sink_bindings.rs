@@ -29,11 +29,8 @@ pub(super) fn bindings_for(call: &ApiRequest) -> Vec<SinkBinding> {
         return Vec::new();
     }
     let found = memory.list(&resource, Some(namespace)).items();
-    let home = ObjectKey {
-        resource: prepare::resource_of(&Namespace::META),
-        namespace: "".into(),
-        name: namespace.into(),
-    };
+    let home =
+        ObjectKey { resource: prepare::resource_of(&Namespace::META), namespace: "".into(), name: namespace.into() };
     let home = memory.get(&home).filter(|_| !found.is_empty());
     drop(memory);
     if home.is_some_and(|home| is_excluded(&home.value())) {

@@ -23,10 +23,7 @@ const SETS: [(&str, &str); 1] = [("metadata", "finalizers")];
 
 /// Whether the list `name` of the field `parent` is merged; and by which key, if its elements have one.
 pub(super) fn list_merge_key(parent: &str, name: &str) -> Option<Option<&'static str>> {
-    let key = KEYED_LISTS
-        .iter()
-        .find(|(within, list, _)| (*within, *list) == (parent, name))
-        .map(|(_, _, key)| *key);
+    let key = KEYED_LISTS.iter().find(|(within, list, _)| (*within, *list) == (parent, name)).map(|(_, _, key)| *key);
     (key.is_some() || SETS.contains(&(parent, name))).then_some(key)
 }
 
@@ -63,9 +60,7 @@ fn merge_into(target: &mut Value, patch: &Value, parent: &str) -> Result<(), Str
     for (name, value) in fields {
         merge_field(into, parent, name, value)?;
     }
-    for (name, order) in
-        fields.iter().filter_map(|(name, order)| Some((name.strip_prefix(ELEMENT_ORDER)?, order)))
-    {
+    for (name, order) in fields.iter().filter_map(|(name, order)| Some((name.strip_prefix(ELEMENT_ORDER)?, order))) {
         let order = order.as_array().ok_or("$setElementOrder has to be a list")?;
         if let (Some(key), Some(Value::Array(list))) = (list_merge_key(parent, name), into.get_mut(name)) {
             let merged = std::mem::take(list);
@@ -141,12 +136,7 @@ fn merge_field(into: &mut Map<String, Value>, parent: &str, name: &str, value: &
     Ok(())
 }
 
-fn merge_list(
-    target: &mut Value,
-    merging: Option<Option<&str>>,
-    name: &str,
-    elements: &[Value],
-) -> Result<(), String> {
+fn merge_list(target: &mut Value, merging: Option<Option<&str>>, name: &str, elements: &[Value]) -> Result<(), String> {
     let (key, set) = (merging.flatten(), merging == Some(None));
     let replace = elements.iter().any(|one| one[DIRECTIVE] == "replace");
     if replace || (key.is_none() && !set) || !target.is_array() {
@@ -209,10 +199,7 @@ mod tests {
         assert_eq!(merged(within(target), &within(patch)), within(expected));
         // A slice's ports stand elsewhere, and are one value.
         let slice = json!({ "ports": [{ "port": 80 }, { "port": 81 }] });
-        assert_eq!(
-            merged(slice, &json!({ "ports": [{ "port": 80 }] })),
-            json!({ "ports": [{ "port": 80 }] })
-        );
+        assert_eq!(merged(slice, &json!({ "ports": [{ "port": 80 }] })), json!({ "ports": [{ "port": 80 }] }));
     }
 
     #[test]
@@ -239,10 +226,7 @@ mod tests {
         let port = |port: u32, name: &str| json!({ "port": port, "name": name });
         let target = within(json!([port(53, "a"), port(53, "b"), port(54, "c")]));
         let delete = json!({ "port": 53, "$patch": "delete" });
-        assert_eq!(
-            merged(target.clone(), &within(json!([delete]))),
-            within(json!([port(53, "b"), port(54, "c")]))
-        );
+        assert_eq!(merged(target.clone(), &within(json!([delete]))), within(json!([port(53, "b"), port(54, "c")])));
         assert_eq!(merged(target.clone(), &within(json!([delete, delete]))), within(json!([port(54, "c")])));
         assert_eq!(
             merged(target, &within(json!([delete, port(53, "d"), port(55, "e"), port(55, "f")]))),

@@ -29,8 +29,7 @@ pub(super) fn document(registry: &KindRegistry) -> Value {
     let entries: Vec<&KindEntry> = registry.entries.iter().collect();
     let mut definitions = schemas(&entries, DEFINITIONS);
     let others = |entry: &&&KindEntry| !patch::is_core(entry);
-    let others: HashSet<String> =
-        entries.iter().filter(others).map(|entry| schema_name(entry.meta)).collect();
+    let others: HashSet<String> = entries.iter().filter(others).map(|entry| schema_name(entry.meta)).collect();
     definitions.iter_mut().for_each(|(name, schema)| {
         let root = if name == METADATA { "metadata" } else { "" };
         to_v2(schema, (!others.contains(name)).then_some(root));
@@ -82,8 +81,7 @@ fn to_v2(schema: &mut Value, merges: Option<&str>) {
     for (name, inner) in properties.into_iter().flatten() {
         to_v2(inner, merges.map(|_| name.as_str()));
         let is_list = inner["type"] == "array";
-        let merging =
-            merges.filter(|_| is_list).and_then(|parent| strategic_merge::list_merge_key(parent, name));
+        let merging = merges.filter(|_| is_list).and_then(|parent| strategic_merge::list_merge_key(parent, name));
         if let Some((key, inner)) = merging.zip(inner.as_object_mut()) {
             inner.insert("x-kubernetes-patch-strategy".into(), "merge".into());
             inner.extend(key.map(|key| ("x-kubernetes-patch-merge-key".to_owned(), key.into())));
@@ -160,8 +158,7 @@ mod tests {
         for (name, schema) in definitions {
             check(name, schema, definitions);
         }
-        let traffic =
-            &definitions["dev.knative.serving.v1.Service"]["properties"]["spec"]["properties"]["traffic"];
+        let traffic = &definitions["dev.knative.serving.v1.Service"]["properties"]["spec"]["properties"]["traffic"];
         assert_eq!(traffic["items"]["properties"]["percent"]["type"], "integer");
         let ports = &definitions["io.k8s.api.core.v1.Service"]["properties"]["spec"]["properties"]["ports"];
         assert_eq!(ports["x-kubernetes-patch-merge-key"], "port");
@@ -179,10 +176,7 @@ mod tests {
             (json!({ "type": "array", "items": true }), json!({ "type": "array", "items": {} })),
             (json!({ "type": "object", "additionalProperties": true }), json!({ "type": "object" })),
             (json!({ "type": "integer", NUMBER_OR_TEXT: true }), json!({ NUMBER_OR_TEXT: true })),
-            (
-                json!({ "type": "object", ANYTHING: true, "properties": { "a": {} } }),
-                json!({ ANYTHING: true }),
-            ),
+            (json!({ "type": "object", ANYTHING: true, "properties": { "a": {} } }), json!({ ANYTHING: true })),
             (json!({ "anyOf": [{ "type": "string" }], "description": "d" }), json!({ "description": "d" })),
             (
                 json!({ "allOf": [{ "$ref": "#/definitions/a" }], "description": "d" }),

@@ -189,9 +189,8 @@ mod tests {
             } } },
             "definitions": { "K": { "type": "object", "properties": { "m": { "$ref": "#/definitions/M" } } } },
         });
-        let field = |number: u8, content: &[u8]| {
-            [&[number << 3 | 2, u8::try_from(content.len()).unwrap()], content].concat()
-        };
+        let field =
+            |number: u8, content: &[u8]| [&[number << 3 | 2, u8::try_from(content.len()).unwrap()], content].concat();
         let query = [field(2, b"query"), field(4, b"dryRun"), field(6, b"string"), vec![0xa0, 1, 1]].concat();
         let parameter = field(8, &field(1, &field(2, &field(3, &query))));
         let extension = [field(1, b"x-kubernetes-group-version-kind"), field(2, &field(2, b"1"))].concat();
@@ -199,8 +198,7 @@ mod tests {
         let paths = field(2, &[field(1, b"/a"), field(2, &field(8, &patch))].concat());
         let property = [field(1, b"m"), field(2, &field(1, b"#/definitions/M"))].concat();
         // 22 and 25 take two bytes.
-        let kind =
-            [&[0xb2, 1, 8], field(1, b"object").as_slice(), &[0xca, 1, 24], &field(1, &property)].concat();
+        let kind = [&[0xb2, 1, 8], field(1, b"object").as_slice(), &[0xca, 1, 24], &field(1, &property)].concat();
         let definitions = field(1, &[field(1, b"K"), field(2, &kind)].concat());
         let expected = [
             field(1, b"2.0"),
@@ -214,8 +212,7 @@ mod tests {
 
     #[test]
     fn a_length_takes_as_many_bytes_as_it_needs() {
-        for (value, expected) in [(0, vec![0]), (127, vec![0x7f]), (128, vec![0x80, 1]), (300, vec![0xac, 2])]
-        {
+        for (value, expected) in [(0, vec![0]), (127, vec![0x7f]), (128, vec![0x80, 1]), (300, vec![0xac, 2])] {
             let mut message = ProtobufMessage::default();
             message.varint(value);
             assert_eq!(message.0, expected);

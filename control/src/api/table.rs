@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::cel;
 use crate::kind_registry::{
-    COUNT, ENDPOINTS, FIRST_FEW, KindMeta, LABELS, LOWER_PAIR, PAIR, PrinterColumn, RATIO,
-    SERVICE_EXTERNAL_ADDRESSES, SERVICE_PORTS, STAMP,
+    COUNT, ENDPOINTS, FIRST_FEW, KindMeta, LABELS, LOWER_PAIR, PAIR, PrinterColumn, RATIO, SERVICE_EXTERNAL_ADDRESSES,
+    SERVICE_PORTS, STAMP,
 };
 use crate::store::StoredObject;
 
@@ -127,11 +127,7 @@ impl<'a> ColumnReader<'a> {
     }
 
     /// What each path finds.
-    fn evaluate<'v>(
-        &'v self,
-        object: &'v Value,
-        budget: &'v mut PathBudget,
-    ) -> impl Iterator<Item = Vec<&'v Value>> {
+    fn evaluate<'v>(&'v self, object: &'v Value, budget: &'v mut PathBudget) -> impl Iterator<Item = Vec<&'v Value>> {
         self.parts.iter().filter_map(move |part| match part {
             ColumnPart::Path(path) => Some(path.find(object, budget)),
             ColumnPart::Literal(_) => None,
@@ -180,11 +176,7 @@ impl<'a> ColumnReader<'a> {
             "integer" => (*first).clone(),
             LABELS => {
                 let pairs = first.as_object().into_iter().flatten();
-                pairs
-                    .map(|(key, value)| format!("{key}={}", plain(value)))
-                    .collect::<Vec<_>>()
-                    .join(",")
-                    .into()
+                pairs.map(|(key, value)| format!("{key}={}", plain(value))).collect::<Vec<_>>().join(",").into()
             }
             _ => found.iter().map(|value| plain(value)).collect::<Vec<_>>().join(",").into(),
         }
@@ -233,11 +225,7 @@ fn first_few(all: Vec<String>) -> String {
         return "<none>".into();
     }
     let shown = all.iter().take(CELL_ENTRIES_MAX).cloned().collect::<Vec<_>>().join(",");
-    if all.len() > CELL_ENTRIES_MAX {
-        format!("{shown} + {} more...", all.len() - CELL_ENTRIES_MAX)
-    } else {
-        shown
-    }
+    if all.len() > CELL_ENTRIES_MAX { format!("{shown} + {} more...", all.len() - CELL_ENTRIES_MAX) } else { shown }
 }
 
 /// Ready addresses, each with each port of its subset.
@@ -275,8 +263,7 @@ fn external_addresses(service: &Value) -> String {
     }
     let balanced = spec["type"] == "LoadBalancer";
     let entries = service["status"]["loadBalancer"]["ingress"].as_array().filter(|_| balanced);
-    let entry =
-        |entry: &Value| plain(if entry["ip"].is_string() { &entry["ip"] } else { &entry["hostname"] });
+    let entry = |entry: &Value| plain(if entry["ip"].is_string() { &entry["ip"] } else { &entry["hostname"] });
     let mut shown: Vec<String> = entries.into_iter().flatten().map(entry).collect();
     shown.extend(spec["externalIPs"].as_array().into_iter().flatten().map(plain));
     match shown.as_slice() {
@@ -392,11 +379,8 @@ mod tests {
         ] {
             let client = Some(CustomColumn { description: "", format: "" });
             let column = PrinterColumn { format: kind, custom: client, ..crate::kinds::column("", path) };
-            let found = ColumnReader::of(&column).unwrap().cell(
-                &object,
-                Timestamp::UNIX_EPOCH,
-                &mut PathBudget::of(1000),
-            );
+            let found =
+                ColumnReader::of(&column).unwrap().cell(&object, Timestamp::UNIX_EPOCH, &mut PathBudget::of(1000));
             assert_eq!(found, cell, "{kind} {path}");
         }
     }
@@ -410,8 +394,7 @@ mod tests {
         let mut found = Vec::new();
         for entry in &crate::kinds::registry().entries {
             for column in entry.meta.columns {
-                let reading =
-                    ColumnReader::of(column).unwrap_or_else(|| panic!("{} {}", entry.meta.kind, column.path));
+                let reading = ColumnReader::of(column).unwrap_or_else(|| panic!("{} {}", entry.meta.kind, column.path));
                 if column.path.contains('[') && column.path.contains("knative") {
                     found.push(reading.cell(&object, Timestamp::UNIX_EPOCH, &mut PathBudget::of(1000)));
                 }
@@ -451,10 +434,7 @@ mod tests {
             ),
         ] {
             let service = json!({ "spec": spec, "status": status });
-            assert_eq!(
-                (service_ports(&service).as_str(), external_addresses(&service).as_str()),
-                (ports, outside)
-            );
+            assert_eq!((service_ports(&service).as_str(), external_addresses(&service).as_str()), (ports, outside));
         }
     }
 

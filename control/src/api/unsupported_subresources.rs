@@ -75,8 +75,7 @@ fn reject(
     let (group, resource) = (meta.group, meta.plural);
     let action = RequestAttributes { verb, group, resource, subresource: part, namespace, name };
     authorization::check(server, &server.default_requester, &action)?;
-    let key =
-        ObjectKey { resource: prepare::resource_of(meta), namespace: namespace.into(), name: name.into() };
+    let key = ObjectKey { resource: prepare::resource_of(meta), namespace: namespace.into(), name: name.into() };
     if server.store.read().get(&key).is_none() {
         return Err(StatusError::not_found(meta, name));
     }

@@ -86,9 +86,8 @@ impl WatchedDefinition {
         self.checked_revision = changed;
         let now = memory.get(&self.key).filter(|now| now.head.uid() == self.uid);
         // One that is deleted counts that as a change; its objects go first, and that is told.
-        let is_same = |now: Arc<StoredObject>| {
-            now.head.deleting || now.value()["metadata"]["generation"] == self.generation
-        };
+        let is_same =
+            |now: Arc<StoredObject>| now.head.deleting || now.value()["metadata"]["generation"] == self.generation;
         !now.is_some_and(is_same)
     }
 }
@@ -106,11 +105,8 @@ pub(super) fn watch(call: &ApiRequest) -> Result<Response, StatusError> {
     let send_initial = wants_initial_events(call)?;
     let who = &call.server.default_requester;
     let agent = super::user_agent(&call.headers);
-    let place = if who.internal {
-        None
-    } else {
-        Some(call.server.inflight.acquire(&who.user, agent, RequestClass::Watch)?)
-    };
+    let place =
+        if who.internal { None } else { Some(call.server.inflight.acquire(&who.user, agent, RequestClass::Watch)?) };
     let store = Arc::clone(&call.server.store);
     let resource = call.resource();
     let news = store.revision();
@@ -170,9 +166,7 @@ fn wants_initial_events(call: &ApiRequest) -> Result<Option<bool>, StatusError> 
         return Err(StatusError::invalid_option("ListOptions", "continue", why));
     }
     let why = match parameters.send_initial_events {
-        None if matched.is_some() => {
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-        }
+        None if matched.is_some() => "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
         Some(_) if matched != Some(ResourceVersionMatch::NotOlderThan) => {
             "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
         }
@@ -241,8 +235,7 @@ impl ApiWatcher {
         self.revision_changes.mark_unchanged();
         while lines.is_empty() {
             let namespace = self.target.namespace.as_deref();
-            let changes =
-                self.store.read().changes(Some(&self.resource), namespace, self.cursor, EVENTS_PER_CHUNK_MAX);
+            let changes = self.store.read().changes(Some(&self.resource), namespace, self.cursor, EVENTS_PER_CHUNK_MAX);
             match changes {
                 Err(expired) => {
                     let status = StatusError::from(expired).status();
@@ -256,8 +249,7 @@ impl ApiWatcher {
                         self.write_event(lines, &conversion::convert_event(&self.target.entry, &event));
                     }
                     if caught_up {
-                        let ends =
-                            |definition: &mut WatchedDefinition| definition.has_ended(&self.store.read());
+                        let ends = |definition: &mut WatchedDefinition| definition.has_ended(&self.store.read());
                         self.is_done = self.definition.as_mut().is_some_and(ends);
                         return;
                     }

@@ -39,9 +39,9 @@ impl Weight {
     pub(super) fn of(media: Option<&str>, body: &[u8]) -> Result<Self, StatusError> {
         let weight = match media {
             Some("application/vnd.kubernetes.protobuf") => Self::of_protobuf(body),
-            Some(
-                "application/yaml" | "application/x-yaml" | "text/yaml" | "application/apply-patch+yaml",
-            ) if !is_json(body) => {
+            Some("application/yaml" | "application/x-yaml" | "text/yaml" | "application/apply-patch+yaml")
+                if !is_json(body) =>
+            {
                 check_brackets(body)?;
                 Self::of_yaml(body)
             }
@@ -137,9 +137,7 @@ fn check_brackets(body: &[u8]) -> Result<(), StatusError> {
             _ => {}
         }
         if open > YAML_OPEN_MAX {
-            let why = format!(
-                "error converting YAML to JSON: more than {YAML_OPEN_MAX} brackets are open; send JSON"
-            );
+            let why = format!("error converting YAML to JSON: more than {YAML_OPEN_MAX} brackets are open; send JSON");
             return Err(StatusError::bad_request(why));
         }
     }
@@ -170,34 +168,27 @@ mod tests {
 
     #[test]
     fn body_of_many_values_is_refused_before_it_is_parsed() {
-        let list = |item: &str, count: usize| {
-            format!("{{\"spec\":{{\"ports\":[{}]}}}}", vec![item; count].join(","))
-        };
-        let refused = |media: &str, text: &str| {
-            Weight::of(Some(media), text.as_bytes()).is_err_and(|why| why.code == 413)
-        };
+        let list = |item: &str, count: usize| format!("{{\"spec\":{{\"ports\":[{}]}}}}", vec![item; count].join(","));
+        let refused =
+            |media: &str, text: &str| Weight::of(Some(media), text.as_bytes()).is_err_and(|why| why.code == 413);
         assert!(refused("application/json", &list("{\"a\":1}", 300_000)));
         assert!(refused("application/json", &list("1", 1_550_000)));
         assert!(refused("application/apply-patch+yaml", &list("{\"a\":1}", 300_000)));
         assert!(refused("application/yaml", &format!("a:\n{}", "- {}\n".repeat(600_000))));
         assert!(!refused("application/json", &list("{\"a\":1}", 10_000)));
         let definition =
-            "\"p\":{\"type\":\"string\",\"description\":\"what it is, in some fifty letters or so\"},"
-                .repeat(15_000);
+            "\"p\":{\"type\":\"string\",\"description\":\"what it is, in some fifty letters or so\"},".repeat(15_000);
         assert!(!refused("application/json", &format!("{{{definition}\"q\":1}}")));
-        let text = format!(
-            "data:\n  log: |\n{}",
-            "    2026-01-01 12:00:00 a line of a log, with a comma\n".repeat(20_000)
-        );
+        let text =
+            format!("data:\n  log: |\n{}", "    2026-01-01 12:00:00 a line of a log, with a comma\n".repeat(20_000));
         assert!(!refused("application/yaml", &text));
         assert!(!refused("application/vnd.kubernetes.protobuf", &"\0".repeat(3 << 20)));
     }
 
     #[test]
     fn yaml_of_open_brackets_is_refused_before_it_is_parsed() {
-        let refused = |text: &str| {
-            Weight::of(Some("application/yaml"), text.as_bytes()).is_err_and(|why| why.code == 400)
-        };
+        let refused =
+            |text: &str| Weight::of(Some("application/yaml"), text.as_bytes()).is_err_and(|why| why.code == 400);
         assert!(refused(&"[".repeat(1000)) && refused(&"{a: [".repeat(200)));
         assert!(!refused(&"- [a, {b: c}]\n".repeat(1000)) && !refused(&"[".repeat(YAML_OPEN_MAX)));
     }

@@ -88,9 +88,7 @@ fn string(text: &mut String, found: &str) {
             '\t' => text.push_str("\\t"),
             '\r' => text.push_str("\\r"),
             // Not printable for some version, or an end of a line for one.
-            c if c.is_control()
-                || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') =>
-            {
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') => {
                 text.push_str(&format!("\\u{:04x}", u32::from(c)));
             }
             c => text.push(c),
@@ -210,9 +208,7 @@ mod tests {
 
     #[test]
     fn numbers_have_the_form_that_all_versions_know() {
-        for (number, expected) in
-            [(json!(1e300), "1.0e+300\n"), (json!(1.5e-9), "1.5e-9\n"), (json!(-3), "-3\n")]
-        {
+        for (number, expected) in [(json!(1e300), "1.0e+300\n"), (json!(1.5e-9), "1.5e-9\n"), (json!(-3), "-3\n")] {
             assert_eq!(write(&number), expected);
             assert_eq!(serde_norway::from_str::<Value>(expected).unwrap(), number);
         }

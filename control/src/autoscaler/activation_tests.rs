@@ -34,12 +34,7 @@ async fn revision_over_its_deadline_is_scaled_to_zero() {
     for script in [crashing as fn(u64) -> InstanceScript, hanging] {
         for plan in [
             plan(),
-            RevisionPlan {
-                min_scale: 2,
-                initial_scale: 3,
-                spare: SparePolicy { warm: 1, frozen: 0 },
-                ..plan()
-            },
+            RevisionPlan { min_scale: 2, initial_scale: 3, spare: SparePolicy { warm: 1, frozen: 0 }, ..plan() },
         ] {
             let stage = AutoscalerFixture::with(with_deadline(100, plan), script).await;
             sleep(Duration::from_secs(95)).await;
@@ -91,9 +86,7 @@ async fn revision_that_loses_its_route_is_not_restarted() {
 #[tokio::test(start_paused = true)]
 async fn crash_loop_of_a_proven_revision_ends_with_its_route() {
     let first_works = |id| if id == 100 { at_once(id) } else { crashing(id) };
-    let stage =
-        AutoscalerFixture::with(with_deadline(100, RevisionPlan { min_scale: 1, ..plan() }), first_works)
-            .await;
+    let stage = AutoscalerFixture::with(with_deadline(100, RevisionPlan { min_scale: 1, ..plan() }), first_works).await;
     stage.autoscaler.restart_instance(KEY, 100);
     sleep(Duration::from_secs(5_000)).await;
     let starts = stage.runtime.starts();
@@ -104,8 +97,7 @@ async fn crash_loop_of_a_proven_revision_ends_with_its_route() {
     );
     let longest = starts.windows(2).map(|pair| pair[1] - pair[0]).max();
     assert!(
-        longest
-            .is_some_and(|rest| rest >= RESTART_DELAY_MAX && rest < RESTART_DELAY_MAX + SAMPLE_INTERVAL * 3),
+        longest.is_some_and(|rest| rest >= RESTART_DELAY_MAX && rest < RESTART_DELAY_MAX + SAMPLE_INTERVAL * 3),
         "{longest:?}"
     );
     stage.autoscaler.declare(KEY, RevisionPlan { reachable: false, ..plan() });

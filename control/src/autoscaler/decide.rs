@@ -64,8 +64,7 @@ pub fn decide(plan: &RevisionPlan, view: &ScalingInputs) -> ScalingDecision {
         let base = view.ready.max(1);
         let panic = instances_for(view.panic, plan);
         panics = f64::from(panic) / f64::from(base) >= plan.panic_threshold;
-        let floor =
-            if plan.reachable { floor(f64::from(view.ready) / plan.scale_down_rate.max(1.0)) } else { 0 };
+        let floor = if plan.reachable { floor(f64::from(view.ready) / plan.scale_down_rate.max(1.0)) } else { 0 };
         let ceiling = ceil(f64::from(base) * plan.scale_up_rate.max(1.0)).max(floor);
         wanted = instances_for(view.stable, plan).clamp(floor, ceiling).max(1);
         if panics || view.panic_peak_count.is_some() {
@@ -85,11 +84,7 @@ pub fn decide(plan: &RevisionPlan, view: &ScalingInputs) -> ScalingDecision {
         wanted = wanted.max(view.scale_down_floor);
     }
     if plan.reachable {
-        wanted = wanted.max(view.inherited_scale).max(if view.reached_initial_scale {
-            0
-        } else {
-            plan.initial_scale
-        });
+        wanted = wanted.max(view.inherited_scale).max(if view.reached_initial_scale { 0 } else { plan.initial_scale });
     }
     wanted = wanted.max(plan.min_scale);
     let count = if plan.max_scale == 0 { wanted } else { wanted.min(plan.max_scale) };
@@ -244,8 +239,7 @@ mod tests {
     #[test]
     fn unreachable_revision_without_a_ready_instance_gets_none() {
         let plan = RevisionPlan { reachable: false, ..plan() };
-        let failing =
-            ScalingInputs { reached_initial_scale: false, inherited_scale: 2, idle_for: seconds(1), ..QUIET };
+        let failing = ScalingInputs { reached_initial_scale: false, inherited_scale: 2, idle_for: seconds(1), ..QUIET };
         for proven in [false, true] {
             assert_eq!(
                 decide(&plan, &ScalingInputs { reached_initial_scale: proven, ..failing }),
@@ -267,10 +261,7 @@ mod tests {
     fn deadline_outweighs_minimum_and_initial_scale() {
         let late = ScalingInputs { reached_initial_scale: false, deadline_exceeded: true, ..QUIET };
         assert_eq!(decide(&RevisionPlan { min_scale: 2, initial_scale: 3, ..plan() }, &late), 0);
-        assert_eq!(
-            decide(&RevisionPlan { initial_scale: 3, ..plan() }, &ScalingInputs { ready: 2, ..late }),
-            0
-        );
+        assert_eq!(decide(&RevisionPlan { initial_scale: 3, ..plan() }, &ScalingInputs { ready: 2, ..late }), 0);
         assert_eq!(decide(&plan(), &ScalingInputs { demand: 1, queued: 1, ..late }), 1, "a request waits");
     }
 
@@ -333,8 +324,7 @@ mod tests {
     #[test]
     fn the_rates_bound_each_step() {
         let plan = RevisionPlan { target: 1.0, scale_up_rate: 3.0, scale_down_rate: 2.0, ..plan() };
-        let view =
-            |stable, ready| ScalingInputs { stable, panic: stable, ready, idle_for: seconds(0), ..QUIET };
+        let view = |stable, ready| ScalingInputs { stable, panic: stable, ready, idle_for: seconds(0), ..QUIET };
         for (stable, ready, wanted) in [(100.0, 2, 6), (100.0, 0, 3), (0.0, 9, 4), (0.0, 1, 1)] {
             assert_eq!(decide(&plan, &view(stable, ready)), wanted, "{stable} on {ready}");
         }
@@ -359,20 +349,9 @@ mod tests {
 
     #[test]
     fn requests_per_second_are_divided_by_their_own_target() {
-        let plan = RevisionPlan {
-            metric: ScalingMetric::RequestsPerSecond,
-            target: 150.0,
-            concurrency_max: 1,
-            ..plan()
-        };
-        let view = ScalingInputs {
-            stable: 1500.0,
-            ready: 10,
-            demand: 40,
-            queued: 40,
-            idle_for: seconds(0),
-            ..QUIET
-        };
+        let plan =
+            RevisionPlan { metric: ScalingMetric::RequestsPerSecond, target: 150.0, concurrency_max: 1, ..plan() };
+        let view = ScalingInputs { stable: 1500.0, ready: 10, demand: 40, queued: 40, idle_for: seconds(0), ..QUIET };
         assert_eq!(decide(&plan, &view), 10);
     }
 
@@ -395,11 +374,7 @@ mod tests {
         delay.add(at(101), 0);
         assert_eq!((delay.max_within(at(102), span), delay.values.capacity()), (0, 0), "it sleeps");
         delay.add(at(102), 0);
-        assert_eq!(
-            (delay.max_within(at(103), span), delay.values.capacity()),
-            (0, 0),
-            "and is looked at once more"
-        );
+        assert_eq!((delay.max_within(at(103), span), delay.values.capacity()), (0, 0), "and is looked at once more");
     }
 
     /// X-AS-02, X-AS-03 and X-AS-07 with the numbers of upstream's own documentation, as (stable, panic, ready,

@@ -69,9 +69,7 @@ impl DemandWindow {
     pub fn weighted(&self, now: Instant, span: Duration) -> f64 {
         let coefficient = smoothing_factor(span);
         let Some((newest, _)) = self.samples.back() else { return 0.0 };
-        let ticks = |from: Instant, to: Instant| {
-            to.duration_since(from).as_secs_f64() / SAMPLE_INTERVAL.as_secs_f64()
-        };
+        let ticks = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64() / SAMPLE_INTERVAL.as_secs_f64();
         let since = ticks(*newest, now).floor();
         let recent = self.samples.iter().rev().take_while(|(at, _)| now.duration_since(*at) < span);
         // Ticks come a little late, and not equally so: two samples never have the same age.
@@ -79,8 +77,7 @@ impl DemandWindow {
             *age = ticks(*at, *newest).round().max(*age + 1.0);
             Some((*age, *demand))
         });
-        ages.map(|(age, demand)| f64::from(demand) * coefficient * (1.0 - coefficient).powf(since + age))
-            .sum()
+        ages.map(|(age, demand)| f64::from(demand) * coefficient * (1.0 - coefficient).powf(since + age)).sum()
     }
 
     /// The average over what is known of the last `span`; 0 if nothing is.
@@ -96,9 +93,8 @@ impl DemandWindow {
 /// The weight of the newest sample: large enough that those of a whole window miss one by no more than
 /// `WEIGHT_LOST`, and never below `WEIGHT_MIN`.
 fn smoothing_factor(span: Duration) -> f64 {
-    (1.0 - WEIGHT_TRUNCATION_MAX
-        .powf(SAMPLE_INTERVAL.as_secs_f64() / span.max(SAMPLE_INTERVAL).as_secs_f64()))
-    .max(WEIGHT_MIN)
+    (1.0 - WEIGHT_TRUNCATION_MAX.powf(SAMPLE_INTERVAL.as_secs_f64() / span.max(SAMPLE_INTERVAL).as_secs_f64()))
+        .max(WEIGHT_MIN)
 }
 
 #[cfg(test)]
@@ -168,8 +164,7 @@ mod tests {
         let span = Duration::from_secs(30);
         let mut window = DemandWindow::default();
         // Each up to 2 ms late, and less so than the one before.
-        let at =
-            |tick: u64| start + Duration::from_secs(tick) + Duration::from_micros(2_000 - 500 * (tick % 4));
+        let at = |tick: u64| start + Duration::from_secs(tick) + Duration::from_micros(2_000 - 500 * (tick % 4));
         for tick in 0..60 {
             window.add(at(tick), 50, span);
             let found = window.level(at(tick) + Duration::from_millis(1), span, true);

@@ -88,10 +88,7 @@ impl Instance {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        !matches!(
-            self.phase,
-            LifecyclePhase::Draining { .. } | LifecyclePhase::Frozen | LifecyclePhase::Stopping
-        )
+        !matches!(self.phase, LifecyclePhase::Draining { .. } | LifecyclePhase::Frozen | LifecyclePhase::Stopping)
     }
 
     pub(super) fn in_flight(&self) -> u32 {

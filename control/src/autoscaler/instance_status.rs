@@ -87,13 +87,9 @@ impl LineageTable {
         let now = now();
         let place = match self.waiting.pop() {
             Some(place) => InstanceLineage { restarts: place.restarts + 1, started_at: now, ..place },
-            None => InstanceLineage {
-                lineage: id,
-                created_at: now,
-                restarts: 0,
-                started_at: now,
-                last_termination: None,
-            },
+            None => {
+                InstanceLineage { lineage: id, created_at: now, restarts: 0, started_at: now, last_termination: None }
+            }
         };
         let line = place.lineage;
         self.active.insert(id, place);
@@ -135,13 +131,7 @@ impl LineageTable {
     ) -> Vec<InstanceStatus> {
         self.waiting.truncate(usize::try_from(missing).unwrap_or(usize::MAX));
         let running = members.filter_map(
-            |InstanceSnapshot {
-                 id,
-                 phase: stage,
-                 address,
-                 sidecars: beside,
-                 not_ready_reason: hindrance,
-             }| {
+            |InstanceSnapshot { id, phase: stage, address, sidecars: beside, not_ready_reason: hindrance }| {
                 let place = self.active.get(&id)?;
                 Some(InstanceStatus {
                     sidecars: beside,
@@ -166,13 +156,8 @@ fn now() -> Timestamp {
 
 impl InstanceLineage {
     fn status(&self, id: u64, stage: InstancePhase, address: Option<SocketAddr>) -> InstanceStatus {
-        let Self {
-            lineage: line,
-            created_at: began,
-            restarts,
-            started_at: started,
-            last_termination: ref last,
-        } = *self;
+        let Self { lineage: line, created_at: began, restarts, started_at: started, last_termination: ref last } =
+            *self;
         let (last, beside, hindrance) = (last.clone(), Vec::new(), None);
         InstanceStatus {
             id,

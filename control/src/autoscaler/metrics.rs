@@ -27,12 +27,7 @@ pub struct ScalingSignals {
 }
 
 impl ScalingSignals {
-    pub(super) fn of(
-        plan: &RevisionPlan,
-        view: &ScalingInputs,
-        decision: &ScalingDecision,
-        panics: bool,
-    ) -> Self {
+    pub(super) fn of(plan: &RevisionPlan, view: &ScalingInputs, decision: &ScalingDecision, panics: bool) -> Self {
         let (metric, target, excess) = (plan.metric, plan.target, excess_burst_capacity(plan, view));
         let ScalingInputs { stable, panic, .. } = *view;
         Self {
@@ -54,11 +49,7 @@ impl RevisionScaler {
             load: Arc::clone(&self.load),
             is_limited: self.plan.concurrency_max > 0,
             // Nobody looks at the windows of one that sleeps, and nothing is asked of it.
-            signals: if awake {
-                self.signals
-            } else {
-                ScalingSignals { stable: 0.0, panic: 0.0, ..self.signals }
-            },
+            signals: if awake { self.signals } else { ScalingSignals { stable: 0.0, panic: 0.0, ..self.signals } },
         }
     }
 }

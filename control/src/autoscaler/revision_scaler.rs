@@ -16,9 +16,7 @@ use super::demand_window::DemandWindow;
 use super::instance::{Instance, LifecyclePhase};
 use super::instance_status::{InstanceStatus, LineageTable};
 use super::limits::{DRAIN_CHECK_INTERVAL, HEALTHY_AFTER, SAMPLE_INTERVAL, STARTING_MAX};
-use super::{
-    EndpointSink, RevisionPlan, RevisionState, ScaleStatus, ScalingMetric, ScalingSignals, instance_labels,
-};
+use super::{EndpointSink, RevisionPlan, RevisionState, ScaleStatus, ScalingMetric, ScalingSignals, instance_labels};
 use crate::runtime::{InstanceExit, InstanceReport, InstanceReporter, Runtime, SidecarStatus};
 
 /// What a crew acts with.
@@ -151,10 +149,8 @@ impl RevisionScaler {
             return;
         }
         // All crews tick together, so that a thousand of them wake the fleet once a second.
-        let into_tick =
-            now.duration_since(self.autoscaler_started_at).as_nanos() % SAMPLE_INTERVAL.as_nanos();
-        self.next_sample =
-            now + SAMPLE_INTERVAL - Duration::from_nanos(u64::try_from(into_tick).unwrap_or(0));
+        let into_tick = now.duration_since(self.autoscaler_started_at).as_nanos() % SAMPLE_INTERVAL.as_nanos();
+        self.next_sample = now + SAMPLE_INTERVAL - Duration::from_nanos(u64::try_from(into_tick).unwrap_or(0));
         let (demand, requests) = (self.load.demand(), self.load.requests.load(Relaxed));
         let since = requests.saturating_sub(self.requests_seen);
         if demand > 0 || since > 0 {
@@ -168,12 +164,7 @@ impl RevisionScaler {
         self.window.add(now, counted, self.plan.stable_window);
     }
 
-    pub(super) fn on_ready(
-        &mut self,
-        id: u64,
-        (address, found): (SocketAddr, Option<Protocol>),
-        now: Instant,
-    ) {
+    pub(super) fn on_ready(&mut self, id: u64, (address, found): (SocketAddr, Option<Protocol>), now: Instant) {
         let Some(member) = self.instances.iter_mut().find(|m| m.id == id) else { return };
         member.not_ready_reason = None;
         match member.phase {
@@ -378,8 +369,7 @@ impl RevisionScaler {
     /// Lets `surplus` members go, those first whose end costs least.
     fn scale_down(&mut self, surplus: u32, now: Instant) {
         for _ in 0..surplus {
-            let cheapest =
-                self.instances.iter_mut().filter(|m| m.is_running()).min_by_key(|m| m.removal_cost());
+            let cheapest = self.instances.iter_mut().filter(|m| m.is_running()).min_by_key(|m| m.removal_cost());
             let Some(member) = cheapest else { return };
             member.drain(now, false);
         }
@@ -394,11 +384,7 @@ impl RevisionScaler {
             if now < look_at {
                 continue;
             }
-            if member.in_flight() == 0
-                && room > 0
-                && !for_good
-                && Arc::ptr_eq(&member.spec, &self.plan.instance)
-            {
+            if member.in_flight() == 0 && room > 0 && !for_good && Arc::ptr_eq(&member.spec, &self.plan.instance) {
                 room -= 1;
                 member.phase = LifecyclePhase::Frozen;
                 member.handle.freeze();
@@ -406,16 +392,14 @@ impl RevisionScaler {
             } else if member.has_drained(now.duration_since(since)) {
                 member.stop();
             } else {
-                member.phase =
-                    LifecyclePhase::Draining { since, look_at: now + DRAIN_CHECK_INTERVAL, for_good };
+                member.phase = LifecyclePhase::Draining { since, look_at: now + DRAIN_CHECK_INTERVAL, for_good };
             }
         }
     }
 
     fn publish(&mut self, hands: &ScalerContext) {
         let takes_requests = |m: &&Instance| matches!(m.phase, LifecyclePhase::Ready { .. });
-        let ready: Vec<_> =
-            self.instances.iter().filter(takes_requests).filter_map(|m| m.endpoint.clone()).collect();
+        let ready: Vec<_> = self.instances.iter().filter(takes_requests).filter_map(|m| m.endpoint.clone()).collect();
         let ids: Vec<u64> = ready.iter().map(|endpoint| endpoint.id).collect();
         if ids != self.published_endpoint_ids {
             self.published_endpoint_ids = ids;
@@ -460,8 +444,7 @@ impl RevisionScaler {
             RevisionState::Pending
         };
         let hindrance = self.instances.iter().find_map(|member| member.not_ready_reason.clone());
-        let (desired, roomy, deadline_exceeded) =
-            (self.desired, self.has_burst_capacity, self.activation.exceeded);
+        let (desired, roomy, deadline_exceeded) = (self.desired, self.has_burst_capacity, self.activation.exceeded);
         ScaleStatus {
             actual,
             desired,
@@ -485,10 +468,7 @@ impl RevisionScaler {
 
     pub(super) fn running(&self) -> u32 {
         self.count(|phase| {
-            !matches!(
-                phase,
-                LifecyclePhase::Draining { .. } | LifecyclePhase::Frozen | LifecyclePhase::Stopping
-            )
+            !matches!(phase, LifecyclePhase::Draining { .. } | LifecyclePhase::Frozen | LifecyclePhase::Stopping)
         })
     }
 

@@ -117,8 +117,7 @@ async fn a_request_inside_keeps_an_instance_from_freezing() {
 
 #[tokio::test(start_paused = true)]
 async fn warm_spares_run_beyond_what_is_wanted_and_within_the_maximum() {
-    let warm =
-        RevisionPlan { spare: SparePolicy { warm: 2, frozen: 0 }, max_scale: 4, target: 1.0, ..plan() };
+    let warm = RevisionPlan { spare: SparePolicy { warm: 2, frozen: 0 }, max_scale: 4, target: 1.0, ..plan() };
     let stage = AutoscalerFixture::with(warm.clone(), at_once).await;
     sleep(IDLE * 5).await;
     assert_eq!((stage.endpoints().len(), stage.autoscaler.status(KEY).desired), (2, 2), "at rest");

@@ -21,8 +21,7 @@ pub(super) async fn run(
     board: Arc<AutoscalerSnapshot>,
 ) {
     let (queue, mut reports) = mpsc::unbounded_channel();
-    let hands =
-        ScalerContext { runtime, sink, reports: queue, next_id: first_id, started_at: Instant::now() };
+    let hands = ScalerContext { runtime, sink, reports: queue, next_id: first_id, started_at: Instant::now() };
     let (crews, due, owners) = (HashMap::new(), BTreeSet::new(), HashMap::new());
     let mut manager = AutoscalerTask {
         scalers: crews,
@@ -85,9 +84,7 @@ impl AutoscalerTask {
             }
             AutoscalerMessage::Declare(..) => {} // too late: we are leaving
             AutoscalerMessage::Retire(key) => self.update_scaler(&key, now, |crew| crew.retire()),
-            AutoscalerMessage::Restart(key, id) => {
-                self.update_scaler(&key, now, |crew| crew.drain_instance(id, now))
-            }
+            AutoscalerMessage::Restart(key, id) => self.update_scaler(&key, now, |crew| crew.drain_instance(id, now)),
             AutoscalerMessage::Demand(key) => self.update_scaler(&key, now, |crew| crew.record_demand(now)),
             AutoscalerMessage::Unreachable(key, endpoint) => {
                 self.update_scaler(&key, now, |crew| crew.on_unreachable(endpoint))

@@ -1,8 +1,7 @@
 //! The fleet with scripted instances, in a time that only the test moves.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, atomic::Ordering::Relaxed};
 use std::time::Duration;
 
 use dataplane::load::BackendLoad;
@@ -11,8 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::limits::{
-    DRAIN_CHECK_INTERVAL, DRAIN_TIMEOUT, RESTART_DELAY_MIN, SAMPLE_INTERVAL, STARTING_MAX,
-    WEBSOCKET_DRAIN_TIMEOUT,
+    DRAIN_CHECK_INTERVAL, DRAIN_TIMEOUT, RESTART_DELAY_MIN, SAMPLE_INTERVAL, STARTING_MAX, WEBSOCKET_DRAIN_TIMEOUT,
 };
 use super::revision_scaler::{RevisionScaler, ScalerContext};
 use super::{Autoscaler, EndpointSink, RevisionPlan, RevisionState, ScalingMetric};
@@ -296,8 +294,7 @@ async fn the_count_rises_and_falls_with_the_demand() {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_starts_a_bounded_number_at_once() {
-    let slow =
-        |_| InstanceScript { ready_after: Some(Duration::from_secs(3)), ..InstanceScript::READY_AT_ONCE };
+    let slow = |_| InstanceScript { ready_after: Some(Duration::from_secs(3)), ..InstanceScript::READY_AT_ONCE };
     let stage = AutoscalerFixture::with(RevisionPlan { concurrency_max: 1, ..plan() }, slow).await;
     stage.sink.load.waiting.store(100, Relaxed);
     stage.autoscaler.record_demand(KEY);
@@ -309,18 +306,14 @@ async fn a_burst_starts_a_bounded_number_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_crashing_program_is_restarted_ever_more_slowly_and_says_why() {
-    let crash = |_| InstanceScript {
-        ready_after: None,
-        crash_after: Some(SAMPLE_INTERVAL),
-        ..InstanceScript::READY_AT_ONCE
-    };
+    let crash =
+        |_| InstanceScript { ready_after: None, crash_after: Some(SAMPLE_INTERVAL), ..InstanceScript::READY_AT_ONCE };
     let stage = AutoscalerFixture::with(plan(), crash).await;
     assert_eq!(stage.state(), RevisionState::Starting);
     sleep(Duration::from_secs(20)).await;
 
     let starts = stage.runtime.starts();
-    let rests: Vec<_> =
-        starts.windows(2).map(|pair| pair[1].duration_since(pair[0]) - SAMPLE_INTERVAL).collect();
+    let rests: Vec<_> = starts.windows(2).map(|pair| pair[1].duration_since(pair[0]) - SAMPLE_INTERVAL).collect();
     assert!(rests.len() > 3);
     for (nth, rest) in (0..).zip(&rests) {
         let wanted = RESTART_DELAY_MIN * 2_u32.pow(nth);
@@ -345,11 +338,9 @@ async fn a_crash_after_a_good_time_is_answered_at_once_and_is_no_failure() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_stays_visible_until_an_instance_is_ready() {
     let second_works = |id| match id {
-        100 => InstanceScript {
-            ready_after: None,
-            crash_after: Some(SAMPLE_INTERVAL),
-            ..InstanceScript::READY_AT_ONCE
-        },
+        100 => {
+            InstanceScript { ready_after: None, crash_after: Some(SAMPLE_INTERVAL), ..InstanceScript::READY_AT_ONCE }
+        }
         _ => InstanceScript { ready_after: Some(SAMPLE_INTERVAL * 5), ..InstanceScript::READY_AT_ONCE },
     };
     let stage = AutoscalerFixture::with(plan(), second_works).await;
@@ -427,11 +418,7 @@ async fn shutdown_returns_when_the_last_instance_is_gone_and_nothing_starts_afte
     stage.autoscaler.declare("default/late", plan());
     stage.autoscaler.shutdown().await; // and a late one does not hang
     assert_eq!(stage.runtime.starts().len(), 3);
-    assert_eq!(
-        stage.runtime.call_times(|note| matches!(note, ScriptedCall::Forgotten(_))).len(),
-        0,
-        "logs stay"
-    );
+    assert_eq!(stage.runtime.call_times(|note| matches!(note, ScriptedCall::Forgotten(_))).len(), 0, "logs stay");
 }
 
 /// Random demand, slow starts and crashes: never more than the maximum runs, and once it is quiet all end.
@@ -472,10 +459,7 @@ async fn whatever_happens_the_bounds_hold_and_quiet_ends_everything() {
 /// requests come over.
 #[tokio::test(start_paused = true)]
 async fn a_successor_is_ready_only_with_its_predecessors_strength() {
-    let slow = |id| InstanceScript {
-        ready_after: Some(Duration::from_secs(id - 99)),
-        ..InstanceScript::READY_AT_ONCE
-    };
+    let slow = |id| InstanceScript { ready_after: Some(Duration::from_secs(id - 99)), ..InstanceScript::READY_AT_ONCE };
     let successor = RevisionPlan { inherited_scale: 3, stable_window: Duration::from_secs(20), ..plan() };
     let stage = AutoscalerFixture::with(successor.clone(), slow).await;
     sleep(Duration::from_millis(2_500)).await;

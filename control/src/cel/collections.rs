@@ -120,9 +120,7 @@ fn sum(items: &[CelValue]) -> Result<CelValue, EvalError> {
             (CelValue::Int(one), CelValue::Int(two)) => one.checked_add(*two).map(CelValue::Int),
             (CelValue::Uint(one), CelValue::Uint(two)) => one.checked_add(*two).map(CelValue::Uint),
             (CelValue::Double(one), CelValue::Double(two)) => Some(CelValue::Double(one + two)),
-            (CelValue::Duration(one), CelValue::Duration(two)) => {
-                one.checked_add(*two).map(CelValue::Duration)
-            }
+            (CelValue::Duration(one), CelValue::Duration(two)) => one.checked_add(*two).map(CelValue::Duration),
             (_, other) => return no_matching_overload("sum", other),
         };
         total = next.ok_or_else(overflow)?;

@@ -141,12 +141,7 @@ pub(super) fn sum(costs: impl IntoIterator<Item = u64>) -> u64 {
 
 fn is_scalar(kind: &CelType<'_>) -> bool {
     match kind {
-        CelType::Bool
-        | CelType::Double
-        | CelType::Duration
-        | CelType::Int
-        | CelType::Timestamp
-        | CelType::Uint => true,
+        CelType::Bool | CelType::Double | CelType::Duration | CelType::Int | CelType::Timestamp | CelType::Uint => true,
         CelType::Optional(inner) => is_scalar(inner),
         _ => false,
     }
@@ -208,22 +203,16 @@ impl<'a> CostEstimator<'a, '_> {
             ExprKind::Name(name) => self.name(expr, name, scope),
             ExprKind::Field { of, field, optional: false } => {
                 let inner = self.estimate(of, scope);
-                let looks =
-                    matches!(self.kind(of), CelType::Map(..) | CelType::Object { .. } | CelType::Metadata);
+                let looks = matches!(self.kind(of), CelType::Map(..) | CelType::Object { .. } | CelType::Metadata);
                 let from = self.step(inner.origin, SchemaStep::Field(field));
                 let cost = inner.cost.saturating_add(u64::from(looks));
-                CostEstimate {
-                    origin: from,
-                    size: self.declared_size(expr, from),
-                    ..CostEstimate::computed(cost)
-                }
+                CostEstimate { origin: from, size: self.declared_size(expr, from), ..CostEstimate::computed(cost) }
             }
             ExprKind::Field { of, .. } => self.call_of(expr, [self.estimate(of, scope)]),
             // Asking costs nothing.
-            ExprKind::Has { of, .. } => CostEstimate {
-                size: Some(SizeRange::of(1)),
-                ..CostEstimate::computed(self.estimate(of, scope).cost)
-            },
+            ExprKind::Has { of, .. } => {
+                CostEstimate { size: Some(SizeRange::of(1)), ..CostEstimate::computed(self.estimate(of, scope).cost) }
+            }
             ExprKind::Index { of, index, optional } => {
                 let (inner, index) = (self.estimate(of, scope), self.estimate(index, scope));
                 let mut found = self.call_of(expr, [inner, index]);
@@ -235,12 +224,8 @@ impl<'a> CostEstimator<'a, '_> {
                 found
             }
             // A number below nothing is one literal.
-            ExprKind::Negate(inner) if matches!(inner.kind, ExprKind::Literal(_)) => {
-                self.estimate(inner, scope)
-            }
-            ExprKind::Not(inner) | ExprKind::Negate(inner) => {
-                self.call_of(expr, [self.estimate(inner, scope)])
-            }
+            ExprKind::Negate(inner) if matches!(inner.kind, ExprKind::Literal(_)) => self.estimate(inner, scope),
+            ExprKind::Not(inner) | ExprKind::Negate(inner) => self.call_of(expr, [self.estimate(inner, scope)]),
             ExprKind::And(all) | ExprKind::Or(all) => {
                 let cost = sum(all.iter().map(|one| self.estimate(one, scope).cost));
                 CostEstimate { size: Some(SizeRange::of(1)), ..CostEstimate::computed(cost) }
@@ -253,8 +238,7 @@ impl<'a> CostEstimator<'a, '_> {
             ExprKind::Call { name, of, given } => {
                 let of = of.as_deref().map(|of| (self.kind(of), self.estimate(of, scope)));
                 let kinds: Vec<&CelType<'a>> = given.iter().map(|one| self.kind(one)).collect();
-                let parts: Vec<CostEstimate<'a>> =
-                    given.iter().map(|one| self.estimate(one, scope)).collect();
+                let parts: Vec<CostEstimate<'a>> = given.iter().map(|one| self.estimate(one, scope)).collect();
                 self.call(expr, name, of, (&kinds, &parts, given))
             }
             ExprKind::List(items) => self.list(items, scope),
@@ -287,8 +271,7 @@ impl<'a> CostEstimator<'a, '_> {
 
     fn list(&self, items: &[Expr], scope: CostScopeRef<'a, '_>) -> CostEstimate<'a> {
         let parts: Vec<CostEstimate<'a>> = items.iter().map(|item| self.estimate(item, scope)).collect();
-        let value =
-            parts.iter().map(CostEstimate::size_or_unknown).reduce(SizeRange::or).unwrap_or(SizeRange::of(0));
+        let value = parts.iter().map(CostEstimate::size_or_unknown).reduce(SizeRange::or).unwrap_or(SizeRange::of(0));
         let entries = EntrySizes { is_list: true, key: SizeRange::of(1), value };
         let cost = LIST.saturating_add(sum(parts.iter().map(|part| part.cost)));
         CostEstimate {
@@ -300,11 +283,8 @@ impl<'a> CostEstimator<'a, '_> {
 
     fn map(&self, pairs: &[(Expr, Expr)], scope: CostScopeRef<'a, '_>) -> CostEstimate<'a> {
         let side = |parts: Vec<CostEstimate<'a>>| {
-            let size = parts
-                .iter()
-                .map(CostEstimate::size_or_unknown)
-                .reduce(SizeRange::or)
-                .unwrap_or(SizeRange::of(0));
+            let size =
+                parts.iter().map(CostEstimate::size_or_unknown).reduce(SizeRange::or).unwrap_or(SizeRange::of(0));
             (size, sum(parts.iter().map(|part| part.cost)))
         };
         let (key, keys) = side(pairs.iter().map(|(key, _)| self.estimate(key, scope)).collect());
@@ -323,8 +303,7 @@ impl<'a> CostEstimator<'a, '_> {
     ) -> CostEstimate<'a> {
         let (kind, other) = (self.kind(one), self.kind(two));
         let (one, two) = (self.estimate(one, scope), self.estimate(two, scope));
-        let texts =
-            [kind, other].iter().any(|kind| matches!(kind, CelType::String | CelType::Bytes | CelType::Dyn));
+        let texts = [kind, other].iter().any(|kind| matches!(kind, CelType::String | CelType::Bytes | CelType::Dyn));
         let least = by(one.most().min(two.most()), TEXT);
         let mut size = self.declared_size(expr, ValueOrigin::Computed);
         let mut entries = None;
@@ -354,8 +333,7 @@ impl<'a> CostEstimator<'a, '_> {
         scope: CostScopeRef<'a, '_>,
     ) -> CostEstimate<'a> {
         let range = self.estimate(of, scope);
-        let is_list =
-            range.entries.map_or(matches!(self.kind(of), CelType::List(_)), |entries| entries.is_list);
+        let is_list = range.entries.map_or(matches!(self.kind(of), CelType::List(_)), |entries| entries.is_list);
         let size_of = |step: SchemaStep<'_>| {
             let entries = range.entries?;
             Some(if matches!(step, SchemaStep::Key) { entries.key } else { entries.value })
@@ -363,9 +341,7 @@ impl<'a> CostEstimator<'a, '_> {
         let bound = |step: SchemaStep<'_>| {
             // Of a list's places nothing is known.
             let from = match (self.step(range.origin, step), step) {
-                (ValueOrigin::Schema(_), SchemaStep::Key) if is_list && names.len() == 2 => {
-                    ValueOrigin::Unknown
-                }
+                (ValueOrigin::Schema(_), SchemaStep::Key) if is_list && names.len() == 2 => ValueOrigin::Unknown,
                 (from, _) => from,
             };
             CostEstimate { origin: from, size: size_of(step), ..CostEstimate::computed(1) }
@@ -373,8 +349,7 @@ impl<'a> CostEstimator<'a, '_> {
         let first = if is_list && names.len() == 1 { SchemaStep::Item } else { SchemaStep::Key };
         let name = names.first().map_or("", String::as_str);
         let outer = CostScope { name, part: bound(first), outer: scope };
-        let second =
-            names.get(1).map(|name| CostScope { name, part: bound(SchemaStep::Item), outer: Some(&outer) });
+        let second = names.get(1).map(|name| CostScope { name, part: bound(SchemaStep::Item), outer: Some(&outer) });
         let inner = Some(second.as_ref().unwrap_or(&outer));
 
         let test = self.estimate(test, inner);
@@ -410,8 +385,7 @@ impl<'a> CostEstimator<'a, '_> {
         let of = self.estimate(of, scope);
         let asked = of.cost.saturating_add(1);
         let name = names.first().map_or("", String::as_str);
-        let found =
-            self.estimate(test, Some(&CostScope { name, part: CostEstimate::computed(1), outer: scope }));
+        let found = self.estimate(test, Some(&CostScope { name, part: CostEstimate::computed(1), outer: scope }));
         let wrapped = u64::from(how == Comprehension::OptMap);
         CostEstimate::computed(sum([asked, LIST, asked, found.cost, wrapped]))
     }
@@ -429,9 +403,5 @@ fn literal<'a>(value: &CelValue) -> CostEstimate<'a> {
 fn choose<'a>(test: &CostEstimate<'a>, one: &CostEstimate<'a>, two: &CostEstimate<'a>) -> CostEstimate<'a> {
     let cost = test.cost.saturating_add(one.cost.max(two.cost));
     let size = one.size_or_unknown().or(two.size_or_unknown());
-    CostEstimate {
-        size: Some(size),
-        entries: EntrySizes::or(one.entries, two.entries),
-        ..CostEstimate::computed(cost)
-    }
+    CostEstimate { size: Some(size), entries: EntrySizes::or(one.entries, two.entries), ..CostEstimate::computed(cost) }
 }

@@ -59,9 +59,7 @@ impl<'a> CostEstimator<'a, '_> {
                 _ => (text, None),
             },
             "lowerAscii" | "upperAscii" | "substring" | "trim" => (text, Some(size)),
-            "replace" => {
-                (by(size.max, 2.0 * TEXT), Some(replaced(size, first?, parts.get(1)?.size_or_unknown())))
-            }
+            "replace" => (by(size.max, 2.0 * TEXT), Some(replaced(size, first?, parts.get(1)?.size_or_unknown()))),
             "split" => {
                 let limit = given.get(1).and_then(|limit| match &limit.kind {
                     ExprKind::Literal(CelValue::Int(number)) => Some(number.cast_unsigned()),
@@ -110,20 +108,14 @@ impl<'a> CostEstimator<'a, '_> {
     }
 }
 
-fn function_cost(
-    name: &str,
-    kinds: &[&CelType<'_>],
-    parts: &[CostEstimate<'_>],
-) -> Option<(u64, Option<SizeRange>)> {
+fn function_cost(name: &str, kinds: &[&CelType<'_>], parts: &[CostEstimate<'_>]) -> Option<(u64, Option<SizeRange>)> {
     let size = parts.first()?.size_or_unknown();
     let text = by(size.max, TEXT);
     let may_be = |wanted: &CelType<'_>| kinds.first().is_some_and(|kind| kind.is_assignable_to(wanted));
     Some(match name {
         "url" => (text, Some(size)),
         "cidr" | "isIP" | "isCIDR" | "ip" | "quantity" | "isQuantity" => (text, None),
-        "bytes" if may_be(&CelType::String) => {
-            (text, Some(SizeRange { max: size.max.saturating_mul(4), ..size }))
-        }
+        "bytes" if may_be(&CelType::String) => (text, Some(SizeRange { max: size.max.saturating_mul(4), ..size })),
         "string" if may_be(&CelType::Bytes) => (text, Some(SizeRange { min: size.min / 4, ..size })),
         "sets.contains" | "sets.intersects" | "sets.equivalent" => {
             let times = if name == "sets.equivalent" { 2.0 } else { 1.0 };

@@ -30,11 +30,7 @@ impl EvalScope<'_> {
 }
 
 /// Recursion is bounded by the rule's depth, which reading it bounds.
-pub(super) fn evaluate(
-    expr: &Expr,
-    scope: &EvalScope<'_>,
-    steps: &mut EvalBudget,
-) -> Result<CelValue, EvalError> {
+pub(super) fn evaluate(expr: &Expr, scope: &EvalScope<'_>, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     steps.spend(1)?;
     match &expr.kind {
         ExprKind::Literal(value) => Ok(value.clone()),
@@ -92,9 +88,7 @@ pub(super) fn evaluate(
         ExprKind::Comprehension { how, of, names, test, then } => {
             let of = evaluate(of, scope, steps)?;
             match how {
-                Comprehension::OptMap | Comprehension::OptFlatMap => {
-                    of_optional(*how, &of, names, test, scope, steps)
-                }
+                Comprehension::OptMap | Comprehension::OptFlatMap => of_optional(*how, &of, names, test, scope, steps),
                 _ => comprehension(*how, &of, names, (test, then.as_deref()), scope, steps),
             }
         }
@@ -174,15 +168,9 @@ fn index_value(of: &CelValue, index: &CelValue, optional: bool) -> Result<CelVal
     }
 }
 
-fn binary(
-    operator: &str,
-    one: &CelValue,
-    two: &CelValue,
-    steps: &mut EvalBudget,
-) -> Result<CelValue, EvalError> {
-    let ordered = |steps: &mut EvalBudget, good: fn(Ordering) -> bool| {
-        one.compare(two, steps).map(|o| CelValue::Bool(good(o)))
-    };
+fn binary(operator: &str, one: &CelValue, two: &CelValue, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+    let ordered =
+        |steps: &mut EvalBudget, good: fn(Ordering) -> bool| one.compare(two, steps).map(|o| CelValue::Bool(good(o)));
     match operator {
         "==" => one.equals(two, steps).map(CelValue::Bool),
         "!=" => one.equals(two, steps).map(|same| CelValue::Bool(!same)),
@@ -228,12 +216,7 @@ macro_rules! whole {
     };
 }
 
-fn arithmetic(
-    operator: &str,
-    one: &CelValue,
-    two: &CelValue,
-    steps: &mut EvalBudget,
-) -> Result<CelValue, EvalError> {
+fn arithmetic(operator: &str, one: &CelValue, two: &CelValue, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     let found = match (one, two) {
         (CelValue::Int(one), CelValue::Int(two)) => whole!(operator, one, two, CelValue::Int),
         (CelValue::Uint(one), CelValue::Uint(two)) => whole!(operator, one, two, CelValue::Uint),
@@ -264,12 +247,8 @@ fn arithmetic(
 
 fn time_arithmetic(operator: &str, one: &CelValue, two: &CelValue) -> Result<CelValue, EvalError> {
     let found = match (operator, one, two) {
-        ("+", CelValue::Duration(one), CelValue::Duration(two)) => {
-            one.checked_add(*two).map(CelValue::Duration)
-        }
-        ("-", CelValue::Duration(one), CelValue::Duration(two)) => {
-            one.checked_sub(*two).map(CelValue::Duration)
-        }
+        ("+", CelValue::Duration(one), CelValue::Duration(two)) => one.checked_add(*two).map(CelValue::Duration),
+        ("-", CelValue::Duration(one), CelValue::Duration(two)) => one.checked_sub(*two).map(CelValue::Duration),
         ("+", CelValue::Timestamp(moment), CelValue::Duration(span))
         | ("+", CelValue::Duration(span), CelValue::Timestamp(moment)) => {
             moment.checked_add(*span).ok().map(CelValue::Timestamp)
@@ -277,9 +256,7 @@ fn time_arithmetic(operator: &str, one: &CelValue, two: &CelValue) -> Result<Cel
         ("-", CelValue::Timestamp(moment), CelValue::Duration(span)) => {
             moment.checked_sub(*span).ok().map(CelValue::Timestamp)
         }
-        ("-", CelValue::Timestamp(one), CelValue::Timestamp(two)) => {
-            Some(CelValue::Duration(one.duration_since(*two)))
-        }
+        ("-", CelValue::Timestamp(one), CelValue::Timestamp(two)) => Some(CelValue::Duration(one.duration_since(*two))),
         _ => return no_matching_overload(operator, one.type_name(), two.type_name()),
     };
     found.ok_or_else(overflow)
@@ -328,10 +305,7 @@ fn comprehension(
         }
         CelValue::Map(fields) => fields.iter().map(|(key, value)| (key.value(), value.clone())).collect(),
         other => {
-            return mismatch(format!(
-                "no such overload: there is nothing to go through in a {}",
-                other.type_name()
-            ));
+            return mismatch(format!("no such overload: there is nothing to go through in a {}", other.type_name()));
         }
     };
     steps.spend(pairs.len())?;
@@ -374,9 +348,8 @@ fn comprehension(
         (Comprehension::All | Comprehension::Exists, Some(why)) => Err(why),
         (Comprehension::All | Comprehension::Exists, None) => Ok(CelValue::Bool(how == Comprehension::All)),
         (Comprehension::ExistsOne, _) => Ok(CelValue::Bool(count == 1)),
-        (
-            Comprehension::Filter | Comprehension::Map | Comprehension::OptMap | Comprehension::OptFlatMap,
-            _,
-        ) => Ok(CelValue::list(kept)),
+        (Comprehension::Filter | Comprehension::Map | Comprehension::OptMap | Comprehension::OptFlatMap, _) => {
+            Ok(CelValue::list(kept))
+        }
     }
 }

@@ -88,9 +88,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<FormatPart<'_>>, String> {
             let told = behind[..end].parse().ok().filter(|told| *told <= PRECISION_MAX);
             precision = told.ok_or_else(|| {
                 let told = &behind[..end];
-                format!(
-                    "could not parse formatting clause: precision {told:?} is no number up to {PRECISION_MAX}"
-                )
+                format!("could not parse formatting clause: precision {told:?} is no number up to {PRECISION_MAX}")
             })?;
             rest = &behind[end..];
         }
@@ -143,9 +141,7 @@ fn format_value(place: FormatVerb, value: &CelValue, steps: &mut EvalBudget) -> 
         ('d', CelValue::Uint(number)) => number.to_string(),
         ('b', CelValue::Bool(one)) => u8::from(*one).to_string(),
         ('f' | 'e', CelValue::Double(number)) if !number.is_finite() => to_text(value, steps)?,
-        ('f' | 'e', CelValue::String(text)) if ["NaN", "Infinity", "-Infinity"].contains(&&**text) => {
-            text.to_string()
-        }
+        ('f' | 'e', CelValue::String(text)) if ["NaN", "Infinity", "-Infinity"].contains(&&**text) => text.to_string(),
         ('f', CelValue::Double(number)) => grouped(&format!("{number:.*}", place.precision)),
         // Whatever precision is asked for, the answer has six digits there.
         ('e', CelValue::Double(number)) => scientific(&format!("{number:.PRECISION$e}")),

@@ -48,11 +48,7 @@ pub(super) fn argument_count(name: &str) -> Option<usize> {
 }
 
 /// `format.NAME()`, and `format.named("NAME")`.
-pub(super) fn function(
-    name: &str,
-    given: &[CelValue],
-    steps: &mut EvalBudget,
-) -> Result<CelValue, EvalError> {
+pub(super) fn function(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     match (given, by_name(name)) {
         ([], Some(format)) => Ok(CelValue::Format(format)),
         ([CelValue::String(wanted)], _) if name == "named" => {
@@ -142,8 +138,7 @@ fn is_base64(text: &str) -> bool {
 
 fn is_date(text: &str) -> bool {
     let shape = text.bytes().enumerate();
-    let mut shape =
-        shape.map(|(at, byte)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() });
+    let mut shape = shape.map(|(at, byte)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() });
     text.len() == 10 && shape.all(|fits| fits) && text.parse::<jiff::civil::Date>().is_ok()
 }
 
@@ -160,8 +155,7 @@ fn is_moment(text: &str) -> bool {
     };
     let mut parts = clock.split(':');
     let good = [23, 59, 59].into_iter().all(|most| in_bounds(parts.next(), most));
-    let zone =
-        zone.strip_prefix('.').map_or(zone, |part| part.trim_start_matches(|c: char| c.is_ascii_digit()));
+    let zone = zone.strip_prefix('.').map_or(zone, |part| part.trim_start_matches(|c: char| c.is_ascii_digit()));
     let offset = || {
         let (hours, minutes) = zone.strip_prefix(['+', '-'])?.split_once(':')?;
         Some(in_bounds(Some(hours), 99) && in_bounds(Some(minutes), 99))

@@ -130,11 +130,7 @@ pub(super) fn no_matching_overload<T>(name: &str, of: &CelValue) -> Result<T, Ev
     mismatch(format!("no such overload: {name} of a {}", of.type_name()))
 }
 
-pub(super) fn function(
-    name: &str,
-    given: &[CelValue],
-    steps: &mut EvalBudget,
-) -> Result<CelValue, EvalError> {
+pub(super) fn function(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     if let Some(name) = name.strip_prefix(formats::NAMESPACE) {
         return formats::function(name, given, steps);
     }
@@ -159,12 +155,11 @@ pub(super) fn function(
         ("isURL", Some(text)) => Ok(CelValue::Bool(net::is_url(text))),
         ("url", Some(text)) if net::is_url(text) => Ok(CelValue::Url(text.into())),
         ("url", Some(text)) => conversion_error(name, text),
-        ("sets.contains" | "sets.equivalent" | "sets.intersects", None) => {
-            collections::sets(name, given, steps)
-        }
+        ("sets.contains" | "sets.equivalent" | "sets.intersects", None) => collections::sets(name, given, steps),
         ("isQuantity", Some(text)) => Ok(CelValue::Bool(parse_quantity(text).is_some())),
-        ("quantity", Some(text)) => parse_quantity(text)
-            .map_or_else(|| conversion_error(name, text), |found| Ok(CelValue::Quantity(found))),
+        ("quantity", Some(text)) => {
+            parse_quantity(text).map_or_else(|| conversion_error(name, text), |found| Ok(CelValue::Quantity(found)))
+        }
         ("duration", Some(text)) => {
             duration(text).map_or_else(|| conversion_error(name, text), |found| Ok(CelValue::Duration(found)))
         }
@@ -226,9 +221,7 @@ fn convert(name: &str, of: &CelValue, steps: &mut EvalBudget) -> Result<CelValue
         reason = "checked, or as CEL does it"
     )]
     let found = match (name, of) {
-        ("int", CelValue::Int(_)) | ("uint", CelValue::Uint(_)) | ("double", CelValue::Double(_)) => {
-            Some(of.clone())
-        }
+        ("int", CelValue::Int(_)) | ("uint", CelValue::Uint(_)) | ("double", CelValue::Double(_)) => Some(of.clone()),
         ("bool", CelValue::Bool(_)) | ("string", CelValue::String(_)) | ("bytes", CelValue::Bytes(_)) => {
             Some(of.clone())
         }
@@ -238,9 +231,7 @@ fn convert(name: &str, of: &CelValue, steps: &mut EvalBudget) -> Result<CelValue
         ("int", CelValue::String(text)) => text.parse().ok().map(CelValue::Int),
         ("int", CelValue::Timestamp(moment)) => Some(CelValue::Int(moment.as_second())),
         ("uint", CelValue::Int(number)) => u64::try_from(*number).ok().map(CelValue::Uint),
-        ("uint", CelValue::Double(number)) if (0.0..1.8e19).contains(number) => {
-            Some(CelValue::Uint(*number as u64))
-        }
+        ("uint", CelValue::Double(number)) if (0.0..1.8e19).contains(number) => Some(CelValue::Uint(*number as u64)),
         ("uint", CelValue::String(text)) => text.parse().ok().map(CelValue::Uint),
         ("double", CelValue::Int(number)) => Some(CelValue::Double(*number as f64)),
         ("double", CelValue::Uint(number)) => Some(CelValue::Double(*number as f64)),
@@ -272,12 +263,8 @@ pub(super) fn method(
     match of {
         CelValue::String(of) => text::method(name, of, given, steps),
         CelValue::List(items) => collections::method(name, items, given, steps),
-        CelValue::Map(fields) if name == "size" => {
-            Ok(CelValue::Int(i64::try_from(fields.len()).unwrap_or(i64::MAX)))
-        }
-        CelValue::Bytes(bytes) if name == "size" => {
-            Ok(CelValue::Int(i64::try_from(bytes.len()).unwrap_or(i64::MAX)))
-        }
+        CelValue::Map(fields) if name == "size" => Ok(CelValue::Int(i64::try_from(fields.len()).unwrap_or(i64::MAX))),
+        CelValue::Bytes(bytes) if name == "size" => Ok(CelValue::Int(i64::try_from(bytes.len()).unwrap_or(i64::MAX))),
         CelValue::Optional(inner) => optional(name, inner.as_ref(), of, given),
         CelValue::Timestamp(moment) => {
             steps.spend(if given.is_empty() { 0 } else { ZONE_STEPS })?;

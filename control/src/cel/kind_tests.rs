@@ -103,24 +103,15 @@ const CANNOT_HOLD: &[(&str, &str)] = &[
     ("-self.s == 'a'", "1:1: found no matching overload for '-_' applied to '(string)'"),
     ("self.n ? true : false", "1:8: found no matching overload for '_?_:_' applied to '(int, bool, bool)'"),
     ("self.b ? 1 : 'a'", "1:8: found no matching overload for '_?_:_' applied to '(bool, int, string)'"),
-    (
-        "(self.b ? 1 : 'a') == 1",
-        "1:9: found no matching overload for '_?_:_' applied to '(bool, int, string)'",
-    ),
+    ("(self.b ? 1 : 'a') == 1", "1:9: found no matching overload for '_?_:_' applied to '(bool, int, string)'"),
     ("[1, 'a'].size() == 2", "1:5: expected type 'int' but found 'string'"),
     ("self.l.exists(x, x)", "1:18: expected type 'bool' but found 'string'"),
-    (
-        "self.li.map(x, x.v).sum() == 'a'",
-        "1:27: found no matching overload for '_==_' applied to '(int, string)'",
-    ),
+    ("self.li.map(x, x.v).sum() == 'a'", "1:27: found no matching overload for '_==_' applied to '(int, string)'"),
     ("self.li.filter(x, x.zz > 1).size() == 0", "1:20: undefined field 'zz'"),
     ("self.li.all(x, x.v == 'a')", "1:20: found no matching overload for '_==_' applied to '(int, string)'"),
     ("1 in self.l", "1:3: found no matching overload for '@in' applied to '(int, list(string))'"),
     ("1 in self.m", "1:3: found no matching overload for '@in' applied to '(int, map(string, int))'"),
-    (
-        "'%q'.format([1]) == 'a'",
-        "1:12: could not parse formatting clause: unrecognized formatting clause \"q\"",
-    ),
+    ("'%q'.format([1]) == 'a'", "1:12: could not parse formatting clause: unrecognized formatting clause \"q\""),
     ("'%s'.format(1) == 'a'", "1:12: found no matching overload for 'format' applied to 'string.(int)'"),
     (
         "quantity('1') > quantity('2')",
@@ -139,30 +130,18 @@ const CANNOT_HOLD: &[(&str, &str)] = &[
         "1:16: found no matching overload for 'orValue' applied to 'optional_type(string).(int)'",
     ),
     ("self.?nope.orValue(1) == 1", "1:5: undefined field 'nope'"),
-    (
-        "self.?s.optMap(x, x + 1).hasValue()",
-        "1:21: found no matching overload for '_+_' applied to '(string, int)'",
-    ),
+    ("self.?s.optMap(x, x + 1).hasValue()", "1:21: found no matching overload for '_+_' applied to '(string, int)'"),
     (
         "self.?s.optMap(x, x).orValue(1) == 1",
         "1:29: found no matching overload for 'orValue' applied to 'optional_type(string).(int)'",
     ),
-    (
-        "optional.of(1).value() == 'a'",
-        "1:24: found no matching overload for '_==_' applied to '(int, string)'",
-    ),
+    ("optional.of(1).value() == 'a'", "1:24: found no matching overload for '_==_' applied to '(int, string)'"),
     ("oldSelf.nope == 1", "1:8: undefined field 'nope'"),
     ("self.s == null", "1:8: found no matching overload for '_==_' applied to '(string, null)'"),
-    (
-        "type(self.s) == 'a'",
-        "1:14: found no matching overload for '_==_' applied to '(type(string), string)'",
-    ),
+    ("type(self.s) == 'a'", "1:14: found no matching overload for '_==_' applied to '(type(string), string)'"),
     ("self.s.matches('(')", "1:16: invalid matches argument"),
     ("self.s.find('a') == 1", "1:18: found no matching overload for '_==_' applied to '(string, int)'"),
-    (
-        "self.s.split(',').exists(x, x == 1)",
-        "1:31: found no matching overload for '_==_' applied to '(string, int)'",
-    ),
+    ("self.s.split(',').exists(x, x == 1)", "1:31: found no matching overload for '_==_' applied to '(string, int)'"),
     ("{'a': 1}['a'] == 'x'", "1:15: found no matching overload for '_==_' applied to '(int, string)'"),
     ("self.s.lowerAscii() == 1", "1:21: found no matching overload for '_==_' applied to '(string, int)'"),
     ("self.n + 1u > 2u", "1:8: found no matching overload for '_+_' applied to '(int, uint)'"),
@@ -172,19 +151,10 @@ const CANNOT_HOLD: &[(&str, &str)] = &[
     ("int(self.s) == 'a'", "1:13: found no matching overload for '_==_' applied to '(int, string)'"),
     ("string(self.l) == 'a'", "1:7: found no matching overload for 'string' applied to '(list(string))'"),
     ("duration(self.s) > 1", "1:18: found no matching overload for '_>_' applied to '(duration, int)'"),
-    (
-        "timestamp(self.s).getFullYear() > 'a'",
-        "1:33: found no matching overload for '_>_' applied to '(int, string)'",
-    ),
+    ("timestamp(self.s).getFullYear() > 'a'", "1:33: found no matching overload for '_>_' applied to '(int, string)'"),
     ("self.l.sum() == 'a'", "1:11: found no matching overload for 'sum' applied to 'list(string).()'"),
-    (
-        "self.l + [1] == []",
-        "1:8: found no matching overload for '_+_' applied to '(list(string), list(int))'",
-    ),
-    (
-        "self.l.map(x, x.size())[0] == 'a'",
-        "1:28: found no matching overload for '_==_' applied to '(int, string)'",
-    ),
+    ("self.l + [1] == []", "1:8: found no matching overload for '_+_' applied to '(list(string), list(int))'"),
+    ("self.l.map(x, x.size())[0] == 'a'", "1:28: found no matching overload for '_==_' applied to '(int, string)'"),
 ];
 
 /// ... and what does not is refused in its words.

@@ -18,8 +18,8 @@ pub(super) enum CelToken {
 }
 
 const PUNCTUATION: [&str; 26] = [
-    "&&", "||", "==", "!=", "<=", ">=", "[?", "{?", ".?", "(", ")", "[", "]", "{", "}", ".", ",", ":", "?",
-    "<", ">", "+", "-", "*", "/", "%",
+    "&&", "||", "==", "!=", "<=", ">=", "[?", "{?", ".?", "(", ")", "[", "]", "{", "}", ".", ",", ":", "?", "<", ">",
+    "+", "-", "*", "/", "%",
 ];
 
 /// The words of `rule`, each with where it begins.
@@ -38,9 +38,7 @@ pub(super) fn tokenize(rule: &str) -> Result<Vec<(CelToken, usize)>, CompileErro
         }
         let (token, length) = if let Some(literal) = literal(rest) {
             literal.map_err(|why| CompileError::new(at, format!("Syntax error: {why}")))?
-        } else if next.is_ascii_digit()
-            || (next == '.' && rest[1..].starts_with(|c: char| c.is_ascii_digit()))
-        {
+        } else if next.is_ascii_digit() || (next == '.' && rest[1..].starts_with(|c: char| c.is_ascii_digit())) {
             number(rest).ok_or_else(|| CompileError::new(at, "Syntax error: a number that means nothing"))?
         } else if next.is_ascii_alphabetic() || next == '_' {
             let length = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
@@ -49,9 +47,8 @@ pub(super) fn tokenize(rule: &str) -> Result<Vec<(CelToken, usize)>, CompileErro
             (CelToken::Punctuation("!"), 1)
         } else {
             let mark = PUNCTUATION.iter().find(|mark| rest.starts_with(**mark));
-            let mark = mark.ok_or_else(|| {
-                CompileError::new(at, format!("Syntax error: token recognition error at: '{next}'"))
-            })?;
+            let mark = mark
+                .ok_or_else(|| CompileError::new(at, format!("Syntax error: token recognition error at: '{next}'")))?;
             (CelToken::Punctuation(mark), mark.len())
         };
         found.push((token, at));
@@ -70,8 +67,7 @@ fn number(text: &str) -> Option<(CelToken, usize)> {
             Some((CelToken::Int(i64::try_from(value).ok()?), length + 2))
         };
     }
-    let digits =
-        |from: usize| from + text[from..].find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len() - from);
+    let digits = |from: usize| from + text[from..].find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len() - from);
     let whole = digits(0);
     let mut end = whole;
     if text[end..].starts_with('.') && text[end + 1..].starts_with(|c: char| c.is_ascii_digit()) {
@@ -132,8 +128,7 @@ fn quoted(text: &str, quote: &str, raw: bool) -> Result<(Vec<u8>, usize), String
             return Err("a text that is never closed".into());
         }
         if next == '\\' && !raw {
-            let (bytes, length) =
-                escaped(&rest[1..]).ok_or("a backslash before nothing that it goes with")?;
+            let (bytes, length) = escaped(&rest[1..]).ok_or("a backslash before nothing that it goes with")?;
             found.extend(bytes);
             at += 1 + length;
             continue;

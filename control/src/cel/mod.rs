@@ -141,11 +141,7 @@ impl CelProgram {
         Ok((found, cost))
     }
 
-    pub(crate) fn evaluate(
-        &self,
-        scope: &EvalScope<'_>,
-        steps: &mut EvalBudget,
-    ) -> Result<CelValue, EvalError> {
+    pub(crate) fn evaluate(&self, scope: &EvalScope<'_>, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
         evaluate::evaluate(&self.root, scope, steps)
     }
 }

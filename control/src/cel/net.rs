@@ -63,13 +63,8 @@ pub(super) fn of_address(name: &str, of: IpAddr) -> Result<CelValue, EvalError> 
     Ok(CelValue::Bool(truth))
 }
 
-pub(super) fn of_range(
-    name: &str,
-    (start, bits): (IpAddr, u8),
-    given: &[CelValue],
-) -> Result<CelValue, EvalError> {
-    let holds =
-        |other: IpAddr| other.is_ipv4() == start.is_ipv4() && masked(other, bits) == masked(start, bits);
+pub(super) fn of_range(name: &str, (start, bits): (IpAddr, u8), given: &[CelValue]) -> Result<CelValue, EvalError> {
+    let holds = |other: IpAddr| other.is_ipv4() == start.is_ipv4() && masked(other, bits) == masked(start, bits);
     match (name, given) {
         ("ip", []) => Ok(CelValue::Ip(start)),
         ("masked", []) => Ok(CelValue::Cidr(masked(start, bits), bits)),
@@ -79,9 +74,7 @@ pub(super) fn of_range(
             Some(other) => Ok(CelValue::Bool(holds(other))),
             None => mismatch(format!("{text:?} is no ip")),
         },
-        ("containsCIDR", [CelValue::Cidr(other, length)]) => {
-            Ok(CelValue::Bool(*length >= bits && holds(*other)))
-        }
+        ("containsCIDR", [CelValue::Cidr(other, length)]) => Ok(CelValue::Bool(*length >= bits && holds(*other))),
         ("containsCIDR", [CelValue::String(text)]) => match range(text) {
             Some((other, length)) => Ok(CelValue::Bool(length >= bits && holds(other))),
             None => mismatch(format!("{text:?} is no cidr")),
@@ -100,8 +93,7 @@ pub(super) fn is_url(text: &str) -> bool {
 /// A part of a text that is a URL.
 pub(super) fn of_url(name: &str, url: &str, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     steps.spend_text(url.len())?;
-    let (scheme, rest) =
-        if url.starts_with('/') { ("", url) } else { url.split_once("://").unwrap_or(("", url)) };
+    let (scheme, rest) = if url.starts_with('/') { ("", url) } else { url.split_once("://").unwrap_or(("", url)) };
     let end = if scheme.is_empty() { 0 } else { rest.find(['/', '?', '#']).unwrap_or(rest.len()) };
     let (authority, rest) = rest.split_at(end);
     let host = authority.rsplit('@').next().unwrap_or("");

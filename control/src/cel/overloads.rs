@@ -10,8 +10,7 @@ pub(super) fn binary<'a>(operator: &str, one: &CelType<'a>, two: &CelType<'a>) -
         "==" | "!=" => one.is_assignable_to(two).then_some(CelType::Bool),
         "<" | "<=" | ">" | ">=" => {
             let numbers = one.is_number() && two.is_number();
-            (one.has_order() && two.has_order() && (numbers || one.is_assignable_to(two)))
-                .then_some(CelType::Bool)
+            (one.has_order() && two.has_order() && (numbers || one.is_assignable_to(two))).then_some(CelType::Bool)
         }
         "in" => match two {
             CelType::Dyn => Some(CelType::Bool),
@@ -24,8 +23,7 @@ pub(super) fn binary<'a>(operator: &str, one: &CelType<'a>, two: &CelType<'a>) -
             (CelType::Bytes, CelType::Bytes) => Some(CelType::Bytes),
             (CelType::List(of), CelType::List(other)) => {
                 let unknown = matches!(**of, CelType::Dyn);
-                one.is_assignable_to(two)
-                    .then(|| CelType::List(if unknown { other.clone() } else { of.clone() }))
+                one.is_assignable_to(two).then(|| CelType::List(if unknown { other.clone() } else { of.clone() }))
             }
             (CelType::Duration, CelType::Duration) => Some(CelType::Duration),
             (CelType::Timestamp, CelType::Duration) | (CelType::Duration, CelType::Timestamp) => {
@@ -75,17 +73,13 @@ pub(super) fn method<'a>(name: &str, of: &CelType<'a>, given: &[CelType<'a>]) ->
         }
         CelType::Ip if given.is_empty() => match name {
             "family" => Some(CelType::Int),
-            "isUnspecified"
-            | "isLoopback"
-            | "isLinkLocalUnicast"
-            | "isLinkLocalMulticast"
-            | "isGlobalUnicast" => Some(CelType::Bool),
+            "isUnspecified" | "isLoopback" | "isLinkLocalUnicast" | "isLinkLocalMulticast" | "isGlobalUnicast" => {
+                Some(CelType::Bool)
+            }
             _ => None,
         },
         CelType::Cidr => match (name, given) {
-            ("containsIP", [one])
-                if one.is_assignable_to(&CelType::Ip) || one.is_assignable_to(&CelType::String) =>
-            {
+            ("containsIP", [one]) if one.is_assignable_to(&CelType::Ip) || one.is_assignable_to(&CelType::String) => {
                 Some(CelType::Bool)
             }
             ("containsCIDR", [one])
@@ -109,9 +103,7 @@ pub(super) fn method<'a>(name: &str, of: &CelType<'a>, given: &[CelType<'a>]) ->
         CelType::Quantity => {
             let other = |kind: &CelType<'_>| kind.is_assignable_to(&CelType::Quantity);
             match (name, given) {
-                ("add" | "sub", [one]) if other(one) || one.is_assignable_to(&CelType::Int) => {
-                    Some(CelType::Quantity)
-                }
+                ("add" | "sub", [one]) if other(one) || one.is_assignable_to(&CelType::Int) => Some(CelType::Quantity),
                 ("isGreaterThan" | "isLessThan", [one]) if other(one) => Some(CelType::Bool),
                 ("compareTo", [one]) if other(one) => Some(CelType::Int),
                 ("sign" | "asInteger", []) => Some(CelType::Int),
@@ -125,8 +117,7 @@ pub(super) fn method<'a>(name: &str, of: &CelType<'a>, given: &[CelType<'a>]) ->
 
 fn string_method<'a>(name: &str, given: &[CelType<'a>]) -> Option<CelType<'a>> {
     let fit = |wanted: &[CelType<'a>]| {
-        wanted.len() >= given.len()
-            && given.iter().zip(wanted).all(|(one, wanted)| one.is_assignable_to(wanted))
+        wanted.len() >= given.len() && given.iter().zip(wanted).all(|(one, wanted)| one.is_assignable_to(wanted))
     };
     let (wanted, found): (&[CelType<'a>], CelType<'a>) = match name {
         "size" => (&[], CelType::Int),
@@ -149,9 +140,7 @@ fn list_method<'a>(name: &str, item: &CelType<'a>, given: &[CelType<'a>]) -> Opt
         ("size", []) => Some(CelType::Int),
         ("isSorted", []) if item.has_order() => Some(CelType::Bool),
         ("min" | "max", []) if item.has_order() => Some(item.clone()),
-        ("sum", []) if item.is_number() || matches!(item, CelType::Duration | CelType::Dyn) => {
-            Some(item.clone())
-        }
+        ("sum", []) if item.is_number() || matches!(item, CelType::Duration | CelType::Dyn) => Some(item.clone()),
         ("indexOf" | "lastIndexOf", [wanted]) if wanted.is_assignable_to(item) => Some(CelType::Int),
         ("join", []) if item.is_assignable_to(&CelType::String) => Some(CelType::String),
         ("join", [between])
@@ -169,9 +158,7 @@ pub(super) fn function<'a>(name: &str, given: &[CelType<'a>]) -> Option<CelType<
     if formats::argument_count(name) == Some(given.len()) {
         return match given {
             [] => Some(CelType::Format),
-            [name, ..] => {
-                name.is_assignable_to(&CelType::String).then(|| CelType::Optional(CelType::Format.into()))
-            }
+            [name, ..] => name.is_assignable_to(&CelType::String).then(|| CelType::Optional(CelType::Format.into())),
         };
     }
     let Some(first) = given.first() else {
@@ -180,9 +167,7 @@ pub(super) fn function<'a>(name: &str, given: &[CelType<'a>]) -> Option<CelType<
     let among = |kinds: &[CelType<'a>], found: CelType<'a>| {
         kinds.iter().any(|kind| first.is_assignable_to(kind)).then_some(found)
     };
-    use CelType::{
-        Bool, Bytes, Cidr, Double, Duration, Dyn, Int, Ip, Quantity, String, Timestamp, Uint, Url,
-    };
+    use CelType::{Bool, Bytes, Cidr, Double, Duration, Dyn, Int, Ip, Quantity, String, Timestamp, Uint, Url};
     match name {
         "dyn" => Some(Dyn),
         "type" => Some(CelType::Type(first.clone().into())),
@@ -194,9 +179,7 @@ pub(super) fn function<'a>(name: &str, given: &[CelType<'a>]) -> Option<CelType<
         "cidr" => among(&[String], Cidr),
         "url" => among(&[String], Url),
         "sets.contains" | "sets.equivalent" | "sets.intersects" => match given {
-            [one @ (Dyn | CelType::List(_)), two @ (Dyn | CelType::List(_))] if one.is_assignable_to(two) => {
-                Some(Bool)
-            }
+            [one @ (Dyn | CelType::List(_)), two @ (Dyn | CelType::List(_))] if one.is_assignable_to(two) => Some(Bool),
             _ => None,
         },
         "isCIDR" | "isIP" | "isQuantity" | "isURL" => among(&[String], Bool),

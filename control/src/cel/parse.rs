@@ -70,8 +70,7 @@ pub(super) enum Comprehension {
 }
 
 /// Names of types, which are values too.
-const TYPES: [&str; 10] =
-    ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
+const TYPES: [&str; 10] = ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
 /// What stands before the names of some functions.
 const SPACES: [&str; 3] = ["format", "optional", "sets"];
 /// Operators of two, by how closely they bind; `&&`, `||` and `?` are apart.
@@ -119,17 +118,13 @@ fn depth(expr: &Expr) -> usize {
     let deepest = |all: &[Expr]| all.iter().map(depth).max().unwrap_or(0);
     1 + match &expr.kind {
         ExprKind::Literal(_) | ExprKind::Name(_) => 0,
-        ExprKind::Field { of, .. } | ExprKind::Has { of, .. } | ExprKind::Not(of) | ExprKind::Negate(of) => {
-            depth(of)
-        }
+        ExprKind::Field { of, .. } | ExprKind::Has { of, .. } | ExprKind::Not(of) | ExprKind::Negate(of) => depth(of),
         ExprKind::Index { of, index, .. } => depth(of).max(depth(index)),
         ExprKind::And(all) | ExprKind::Or(all) | ExprKind::List(all) => deepest(all),
         ExprKind::Conditional(one, two, three) => depth(one).max(depth(two)).max(depth(three)),
         ExprKind::Binary(_, one, two) => depth(one).max(depth(two)),
         ExprKind::Call { of, given, .. } => deepest(given).max(of.as_deref().map_or(0, depth)),
-        ExprKind::Map(pairs) => {
-            pairs.iter().map(|(key, value)| depth(key).max(depth(value))).max().unwrap_or(0)
-        }
+        ExprKind::Map(pairs) => pairs.iter().map(|(key, value)| depth(key).max(depth(value))).max().unwrap_or(0),
         ExprKind::Comprehension { of, test, then, .. } => {
             depth(of).max(depth(test)).max(then.as_deref().map_or(0, depth))
         }
@@ -156,8 +151,7 @@ impl CelParser<'_> {
     }
 
     fn eat(&mut self, mark: &str) -> bool {
-        let found =
-            matches!(self.tokens.get(self.at), Some((CelToken::Punctuation(found), _)) if *found == mark);
+        let found = matches!(self.tokens.get(self.at), Some((CelToken::Punctuation(found), _)) if *found == mark);
         self.at += usize::from(found);
         found
     }
@@ -284,10 +278,7 @@ impl CelParser<'_> {
                 found = if self.eat("(") {
                     self.method(of(found), name)?
                 } else {
-                    Expr {
-                        at,
-                        kind: ExprKind::Field { of: of(found), field: unescaped(&name), optional: false },
-                    }
+                    Expr { at, kind: ExprKind::Field { of: of(found), field: unescaped(&name), optional: false } }
                 };
             } else if self.eat(".?") {
                 let field = unescaped(&self.name()?);
@@ -347,11 +338,7 @@ impl CelParser<'_> {
         let outside = self.bound.len();
         self.bound.extend(names.iter().cloned());
         let test = Box::new(self.conditional()?);
-        let then = if how == Comprehension::Map && self.eat(",") {
-            Some(Box::new(self.conditional()?))
-        } else {
-            None
-        };
+        let then = if how == Comprehension::Map && self.eat(",") { Some(Box::new(self.conditional()?)) } else { None };
         self.bound.truncate(outside);
         self.expect(")")?;
         Ok(Expr { at, kind: ExprKind::Comprehension { how, of, names, test, then } })

@@ -59,9 +59,7 @@ impl<'a> SchemaNode<'a> {
                 schema["properties"].get(name).and_then(seen).filter(|_| !is_map(schema))
             }
             (Self::Schema { schema, .. }, SchemaStep::Key) => is_map(schema).then_some(Self::Text(0)),
-            (Self::Schema { schema, .. }, SchemaStep::Item) if is_map(schema) => {
-                seen(&schema["additionalProperties"])
-            }
+            (Self::Schema { schema, .. }, SchemaStep::Item) if is_map(schema) => seen(&schema["additionalProperties"]),
             (Self::Schema { schema, .. }, SchemaStep::Item) => seen(&schema["items"]),
             (Self::Metadata, SchemaStep::Field("name")) => Some(Self::Text(NAME_CHARS_MAX * CHAR_BYTES_MAX)),
             (Self::Metadata, SchemaStep::Field("generateName")) => {
@@ -137,8 +135,7 @@ impl SizeEstimator {
                     let own = whole && ["apiVersion", "kind", "metadata"].contains(&name);
                     let inner = schema["properties"].get(name);
                     let inner = inner.filter(|inner| inner.get("default").is_none());
-                    let least =
-                        if own { Some(2) } else { inner.map(|inner| self.min_json_bytes(inner, false)) };
+                    let least = if own { Some(2) } else { inner.map(|inner| self.min_json_bytes(inner, false)) };
                     least.map(|least| name.len() as u64 + least + 4)
                 });
                 2 + fields.sum::<u64>()

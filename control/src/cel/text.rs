@@ -11,12 +11,7 @@ const PATTERN_STEPS: usize = 10_000;
 /// Bytes that a pattern may take compiled.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
-pub(super) fn method(
-    name: &str,
-    of: &str,
-    given: &[CelValue],
-    steps: &mut EvalBudget,
-) -> Result<CelValue, EvalError> {
+pub(super) fn method(name: &str, of: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     steps.spend_text(of.len())?;
     let argument = |at: usize| match given.get(at) {
         Some(CelValue::String(text)) => Some(&**text),
@@ -171,11 +166,7 @@ fn append_text(value: &CelValue, within: bool, steps: &mut EvalBudget) -> Result
         CelValue::Map(fields) => {
             let mut pairs = Vec::with_capacity(fields.len());
             for (key, value) in fields.iter() {
-                pairs.push(format!(
-                    "{}:{}",
-                    append_text(&key.value(), true, steps)?,
-                    append_text(value, true, steps)?
-                ));
+                pairs.push(format!("{}:{}", append_text(&key.value(), true, steps)?, append_text(value, true, steps)?));
             }
             format!("{{{}}}", pairs.join(", "))
         }

@@ -115,9 +115,7 @@ impl<'a> CelType<'a> {
             (Self::Map(key, value), Self::Map(other_key, other_value)) => {
                 key.is_assignable_to(other_key) && value.is_assignable_to(other_value)
             }
-            (Self::Object { schema, .. }, Self::Object { schema: other, .. }) => {
-                std::ptr::eq(*schema, *other)
-            }
+            (Self::Object { schema, .. }, Self::Object { schema: other, .. }) => std::ptr::eq(*schema, *other),
             (Self::Null, other) | (other, Self::Null) => matches!(
                 other,
                 Self::Null
@@ -287,11 +285,7 @@ fn find<'a>(expr: &Expr, known: &TypeScope<'a, '_>) -> Result<CelType<'a>, Compi
 
 fn expect_bool(expr: &Expr, known: &TypeScope<'_, '_>) -> Result<(), CompileError> {
     let found = type_of(expr, known)?;
-    if found.is_assignable_to(&CelType::Bool) {
-        Ok(())
-    } else {
-        Err(expected(expr.at, &CelType::Bool, &found))
-    }
+    if found.is_assignable_to(&CelType::Bool) { Ok(()) } else { Err(expected(expr.at, &CelType::Bool, &found)) }
 }
 
 fn expected(at: usize, wanted: &CelType<'_>, found: &CelType<'_>) -> CompileError {
@@ -380,11 +374,8 @@ fn check_format(at: usize, text: &str, values: &[Expr], kinds: &[CelType<'_>]) -
         return Err(CompileError::new(at, format!("index {} out of range", values.len())));
     }
     if places.len() < values.len() {
-        let why = format!(
-            "too many arguments supplied to string.format (expected {}, got {})",
-            places.len(),
-            values.len()
-        );
+        let why =
+            format!("too many arguments supplied to string.format (expected {}, got {})", places.len(), values.len());
         return Err(CompileError::new(at, why));
     }
     for ((place, value), kind) in places.into_iter().zip(values).zip(kinds) {
@@ -417,8 +408,7 @@ fn comprehension<'a>(
     };
     let first = names.first().map_or("", String::as_str);
     let outer = TypeScope { name: first, kind: key.clone(), outer: Some(known), type_map: None };
-    let second =
-        names.get(1).map(|name| TypeScope { name, kind: value, outer: Some(&outer), type_map: None });
+    let second = names.get(1).map(|name| TypeScope { name, kind: value, outer: Some(&outer), type_map: None });
     let inner = second.as_ref().unwrap_or(&outer);
     if how == Comprehension::Map {
         let Some(then) = then else { return Ok(CelType::List(type_of(test, inner)?.into())) };

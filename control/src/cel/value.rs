@@ -101,12 +101,7 @@ impl CelValue {
 
     /// A field's value as the field's schema means it. `whole`: an object of its own, of whose metadata a rule sees the
     /// names alone.
-    pub(crate) fn of(
-        value: &Value,
-        schema: &Value,
-        whole: bool,
-        steps: &mut EvalBudget,
-    ) -> Result<Self, EvalError> {
+    pub(crate) fn of(value: &Value, schema: &Value, whole: bool, steps: &mut EvalBudget) -> Result<Self, EvalError> {
         steps.spend(1)?;
         Ok(match value {
             Value::Null => Self::Null,
@@ -260,11 +255,9 @@ impl CelValue {
         };
         match found {
             Some(found) => Ok(found),
-            None => mismatch(format!(
-                "no such overload: a {} and a {} have no order",
-                self.type_name(),
-                other.type_name()
-            )),
+            None => {
+                mismatch(format!("no such overload: a {} and a {} have no order", self.type_name(), other.type_name()))
+            }
         }
     }
 }

@@ -84,13 +84,7 @@ pub struct AccessTokenCache {
 
 impl AccessTokenCache {
     /// Has `account` shown to `target`, if both are there. Otherwise that gets the login of its URL, if it has one.
-    pub fn attach(
-        &self,
-        target: &mut DeliveryTarget,
-        namespace: &str,
-        account: Option<&str>,
-        audience: Option<&str>,
-    ) {
+    pub fn attach(&self, target: &mut DeliveryTarget, namespace: &str, account: Option<&str>, audience: Option<&str>) {
         target.access_token = match (account, audience) {
             (Some(account), Some(audience)) if !audience.is_empty() => Some(self.get(TokenKey {
                 namespace: namespace.into(),

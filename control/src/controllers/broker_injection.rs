@@ -74,11 +74,7 @@ pub(super) async fn ensure_for_trigger(world: &ControllerContext, trigger: &Trig
     let (meta, (ns, broker)) = (&trigger.metadata, trigger.broker());
     let is_wanted = world.settings().sugar.triggers.as_ref().is_some_and(|wanted| wanted.matches(meta));
     let can_be = is_dns1123_label(ns) && is_path_segment(broker);
-    if meta.deletion_timestamp.is_none()
-        && is_wanted
-        && can_be
-        && world.can_read_namespace(namespace(meta), ns)
-    {
+    if meta.deletion_timestamp.is_none() && is_wanted && can_be && world.can_read_namespace(namespace(meta), ns) {
         match create_broker(world, ns, broker).await {
             // Asked again, it would be refused again.
             Err(Error::Api(kube::Error::Api(status))) if status.is_invalid() => {}

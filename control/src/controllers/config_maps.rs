@@ -43,8 +43,7 @@ impl OperatorConfigMaps {
     pub(super) fn serving_bundles(&self) -> Vec<String> {
         let maps = self.serving.all();
         let bundles = maps.iter().filter(|map| {
-            label(&map.metadata, BUNDLE_LABEL).is_some()
-                && !authority::is_authority(SERVING, name(&map.metadata))
+            label(&map.metadata, BUNDLE_LABEL).is_some() && !authority::is_authority(SERVING, name(&map.metadata))
         });
         bundles.flat_map(|map| map.data.iter().flatten().map(|(_, pem)| pem.clone())).collect()
     }
@@ -96,9 +95,8 @@ pub(super) fn watches(world: &ControllerContext) -> [ControllerTask<'_>; 2] {
             if affects_trust_bundles(change) && set_bundles(world) {
                 requeue_all(world);
             }
-            let has_label = |map: Option<&Arc<ConfigMap>>| {
-                map.is_some_and(|map| label(&map.metadata, BUNDLE_LABEL).is_some())
-            };
+            let has_label =
+                |map: Option<&Arc<ConfigMap>>| map.is_some_and(|map| label(&map.metadata, BUNDLE_LABEL).is_some());
             if namespace == SERVING && (has_label(before) || has_label(after)) {
                 system_internal_tls::requeue_all(world);
             }

@@ -25,9 +25,7 @@ use super::service_names::ServiceNameIndex;
 use super::sources::SourceCaches;
 use super::trust_store::TrustStore;
 use super::work_queue::{WorkItem, WorkQueue};
-use super::{
-    ControllerConfig, certificate, configuration, pods, route, stream_addresses, subscription, trigger,
-};
+use super::{ControllerConfig, certificate, configuration, pods, route, stream_addresses, subscription, trigger};
 use crate::autoscaler::Autoscaler;
 use crate::event_recorder::{self, EventRecorder};
 use crate::kinds::autoscaling::metric::Metric;
@@ -156,16 +154,10 @@ impl<K> NamespacedObject for K where
 }
 
 impl ControllerContext {
-    pub fn new(
-        config: ControllerConfig,
-        client: Client,
-        fleet: Autoscaler,
-        publisher: Arc<Publisher>,
-    ) -> Self {
+    pub fn new(config: ControllerConfig, client: Client, fleet: Autoscaler, publisher: Arc<Publisher>) -> Self {
         let (queue, settings) = (Arc::new(WorkQueue::default()), Arc::default());
         let by_tls = config.events_tls.as_ref().map(|tls| tls.url_base.as_str());
-        let trusts =
-            TrustStore::with_own_endpoints([config.events_url_base.as_str()].into_iter().chain(by_tls));
+        let trusts = TrustStore::with_own_endpoints([config.events_url_base.as_str()].into_iter().chain(by_tls));
         Self {
             resolver: DestinationResolver::new(
                 client.clone(),
@@ -253,32 +245,23 @@ impl ControllerContext {
 
     pub async fn create<K: NamespacedObject>(&self, object: &K) -> Result<K, Error> {
         self.leadership.check()?;
-        let made =
-            self.api(namespace(object.meta())).create(&field_managers::object_params::<K>(), object).await?;
+        let made = self.api(namespace(object.meta())).create(&field_managers::object_params::<K>(), object).await?;
         Ok(without_managed_fields(made))
     }
 
     pub async fn replace<K: NamespacedObject>(&self, object: &K) -> Result<K, Error> {
         let meta = object.meta();
         self.leadership.check()?;
-        let written = self
-            .api(namespace(meta))
-            .replace(name(meta), &field_managers::object_params::<K>(), object)
-            .await?;
+        let written =
+            self.api(namespace(meta)).replace(name(meta), &field_managers::object_params::<K>(), object).await?;
         Ok(without_managed_fields(written))
     }
 
     /// Writes `after`'s status unless it says what is there already, and tells of a change of readiness.
-    pub async fn set_status<K: NamespacedObject + HasConditions>(
-        &self,
-        before: &K,
-        after: &K,
-    ) -> Result<(), Error> {
+    pub async fn set_status<K: NamespacedObject + HasConditions>(&self, before: &K, after: &K) -> Result<(), Error> {
         if before != after && self.leadership.is_leader() {
             let meta = after.meta();
-            self.api(namespace(meta))
-                .replace_status(name(meta), &field_managers::status_params::<K>(), after)
-                .await?;
+            self.api(namespace(meta)).replace_status(name(meta), &field_managers::status_params::<K>(), after).await?;
             if let Some(news) = event_recorder::readiness_change(before, after) {
                 self.recorder.record(after, &news, now()).await;
             }
@@ -294,9 +277,8 @@ impl ControllerContext {
         before: &K,
         after: &K,
     ) -> Result<(), Error> {
-        let is_open = |object: &K| {
-            object.condition("Ready").is_none_or(|ready| ready.status == ConditionStatus::Unknown)
-        };
+        let is_open =
+            |object: &K| object.condition("Ready").is_none_or(|ready| ready.status == ConditionStatus::Unknown);
         let in_between = before != after && is_open(before) && is_open(after) && self.leadership.is_leader();
         if in_between && self.queue.requeue(item) {
             return Ok(());

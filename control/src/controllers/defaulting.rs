@@ -25,10 +25,7 @@ pub(super) fn install(world: &ControllerContext) {
     install_for(world, &world.parallels);
 }
 
-fn install_for<K: ResourceStrategy + Clone + kube::Resource>(
-    world: &ControllerContext,
-    cache: &InformerCache<K>,
-) {
+fn install_for<K: ResourceStrategy + Clone + kube::Resource>(world: &ControllerContext, cache: &InformerCache<K>) {
     let settings: Arc<Mutex<Arc<Settings>>> = world.shared_settings();
     cache.set_transform(move |object| {
         let now = Arc::clone(&settings.lock().unwrap_or_else(PoisonError::into_inner));
@@ -40,10 +37,7 @@ fn install_for<K: ResourceStrategy + Clone + kube::Resource>(
 fn apply_defaults<K: ResourceStrategy + Clone>(object: &mut K, settings: Arc<Settings>) {
     let before = object.clone();
     let metadata = object.metadata_mut().clone();
-    object.set_defaults(
-        Some(&before),
-        &RequestContext { internal: true, settings, ..RequestContext::default() },
-    );
+    object.set_defaults(Some(&before), &RequestContext { internal: true, settings, ..RequestContext::default() });
     *object.metadata_mut() = metadata;
 }
 
@@ -72,10 +66,7 @@ mod tests {
         assert_eq!(after["metadata"], metadata);
         assert_eq!(after["spec"]["traffic"], json!([{ "latestRevision": true, "percent": 100 }]));
         let spec = &after["spec"]["template"]["spec"];
-        assert_eq!(
-            (&spec["timeoutSeconds"], &spec["containers"][0]["name"]),
-            (&json!(300), &json!("user-container"))
-        );
+        assert_eq!((&spec["timeoutSeconds"], &spec["containers"][0]["name"]), (&json!(300), &json!("user-container")));
         assert_eq!(dressed::<Service>(after.clone()), after);
     }
 

@@ -114,11 +114,7 @@ impl DestinationResolver {
                 Some(uri) if !uri.is_empty() => resolve_reference(&found.url, uri),
                 _ => found.url,
             };
-            DestinationAddress {
-                url,
-                audience: audience.or(found.audience),
-                ca_certs: ca_certs.or(found.ca_certs),
-            }
+            DestinationAddress { url, audience: audience.or(found.audience), ca_certs: ca_certs.or(found.ca_certs) }
         });
         Ok(found.and_then(|found| self.admitted(found)))
     }
@@ -181,11 +177,7 @@ impl DestinationResolver {
     }
 
     /// The object that `item` refers to; `item` is looked at again when it changes.
-    pub async fn read(
-        &self,
-        item: &WorkItem,
-        reference: &KReference,
-    ) -> Result<Result<Value, ResolveError>, Error> {
+    pub async fn read(&self, item: &WorkItem, reference: &KReference) -> Result<Result<Value, ResolveError>, Error> {
         if let Err(unresolved) = check_name(item, reference) {
             return Ok(Err(unresolved));
         }
@@ -213,8 +205,7 @@ impl DestinationResolver {
 
     /// A kind of Knative's is known in whatever version it is named (AMB-60): whoever names an old one means the kind.
     fn known_kind(&self, gvk: &GroupVersionKind) -> Option<ApiResource> {
-        let mut named =
-            self.known_kinds.iter().filter(|meta| meta.group == gvk.group && meta.kind == gvk.kind);
+        let mut named = self.known_kinds.iter().filter(|meta| meta.group == gvk.group && meta.kind == gvk.kind);
         let meta = named.clone().find(|meta| meta.version == gvk.version);
         let meta = meta.or_else(|| named.next().filter(|meta| meta.is_of_knative()))?;
         let gvk = GroupVersionKind::gvk(meta.group, meta.version, meta.kind);
@@ -321,13 +312,8 @@ fn address_of(
     let parsed = url.parse::<http::Uri>().ok().filter(|uri| uri.scheme().is_some());
     match parsed.as_ref().and_then(|uri| uri.host()) {
         Some(host) if !host.is_empty() => {
-            let text =
-                |field: &str| chosen[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-            Ok(DestinationAddress {
-                url: url.to_owned(),
-                audience: text("audience"),
-                ca_certs: text("CACerts"),
-            })
+            let text = |field: &str| chosen[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+            Ok(DestinationAddress { url: url.to_owned(), audience: text("audience"), ca_certs: text("CACerts") })
         }
         _ if url.is_empty() => Err(ResolveError(format!("{what} is not addressable: address not set"))),
         _ => Err(ResolveError(format!("{what} is not addressable: \"{url}\" is not a URL with a host"))),
@@ -356,18 +342,12 @@ mod tests {
             Ok("http://b/".into())
         );
         let asks = json!({"status": {"address": {"url": "https://a/", "audience": "x", "CACerts": "pem"}}});
-        let whole = DestinationAddress {
-            url: "https://a/".into(),
-            audience: Some("x".into()),
-            ca_certs: Some("pem".into()),
-        };
+        let whole =
+            DestinationAddress { url: "https://a/".into(), audience: Some("x".into()), ca_certs: Some("pem".into()) };
         assert_eq!(of(asks), Ok(whole));
-        for nothing in [
-            json!({}),
-            json!({"status": {}}),
-            json!({"status": {"address": {}}}),
-            json!({"data": {"a": "b"}}),
-        ] {
+        for nothing in
+            [json!({}), json!({"status": {}}), json!({"status": {"address": {}}}), json!({"data": {"a": "b"}})]
+        {
             assert!(of(nothing).unwrap_err().0.contains("X ns/x"));
         }
         for no_url in ["/x", "foo", "foo:80", "http://", "a b"] {
@@ -378,9 +358,7 @@ mod tests {
         let named = reference(json!({"apiVersion": "x/v1", "kind": "X", "name": "x", "address": "two"}));
         let object = json!({"status": {"addresses": [{"name": "one", "url": "http://1/"}, {"name": "two", "url": "http://2/"}]}});
         assert_eq!(address_of(&named, false, "", &object), Ok("http://2/".into()));
-        assert!(
-            address_of(&named, false, "", &json!({"status": {"address": {"url": "http://a/"}}})).is_err()
-        );
+        assert!(address_of(&named, false, "", &json!({"status": {"address": {"url": "http://a/"}}})).is_err());
     }
 
     /// EV-ADR-02 (AMB-23): upstream's form, without a trailing slash.

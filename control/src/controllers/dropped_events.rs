@@ -63,12 +63,7 @@ fn warning(reason: &str, message: &str) -> EventMessage {
     EventMessage { level: EventSeverity::Warning, reason: reason.into(), message: message.into() }
 }
 
-async fn record(
-    world: &ControllerContext,
-    DroppedEvents { uid, label, .. }: &DroppedEvents,
-    reason: &str,
-    why: &str,
-) {
+async fn record(world: &ControllerContext, DroppedEvents { uid, label, .. }: &DroppedEvents, reason: &str, why: &str) {
     let Some((namespace, name)) = label.split_once('/') else { return };
     let news = warning(reason, why);
     let is = |found: &Option<String>| found.as_ref() == Some(uid);
@@ -82,9 +77,7 @@ async fn record(
 /// On the Broker or channel, which may be gone.
 async fn record_abandoned(world: &ControllerContext, left: &AbandonedEvents) {
     let mut parts = left.stream.split('/').map(str::to_owned);
-    let (Some(kind), Some(ns), Some(name), Some(uid)) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
+    let (Some(kind), Some(ns), Some(name), Some(uid)) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
         return;
     };
     let news = warning("BacklogDropped", if left.is_whole { STREAM_DELETED } else { SUBSCRIBER_DELETED });

@@ -68,8 +68,7 @@ impl<K: Resource + DeserializeOwned> Default for InformerCache<K> {
 
 impl<K: Resource + DeserializeOwned> InformerCache<K> {
     fn new(words: Option<IndexFn<K>>, packer: Option<ObjectCompressor<K>>) -> Self {
-        let open =
-            |json: &[u8]| serde_json::from_slice(&strip_managed_fields(json)).map(without_managed_fields);
+        let open = |json: &[u8]| serde_json::from_slice(&strip_managed_fields(json)).map(without_managed_fields);
         Self { state: Mutex::new(CacheState::new(words, open, packer)), transform: OnceLock::new() }
     }
 
@@ -140,8 +139,7 @@ impl<K: Resource> InformerCache<K> {
         let group = |key: &CacheKey| key.rsplit_once(KEY_SEPARATOR).map_or(0, |(group, _)| group.len());
         let names: Vec<&CacheKey> = kept.index.iter().collect();
         let groups = names.chunk_by(|one, next| one[..group(one)] == next[..group(next)]);
-        let one =
-            groups.filter(|names| names.len() > 1).filter_map(|names| names[0].split_once(KEY_SEPARATOR));
+        let one = groups.filter(|names| names.len() > 1).filter_map(|names| names[0].split_once(KEY_SEPARATOR));
         one.filter_map(|(_, key)| kept.peek(key)).collect()
     }
 
@@ -244,8 +242,7 @@ impl<K: Resource + Send + Sync> InformerCache<K> {
     #[must_use]
     pub fn get_many(&self, keys: &[(String, String)]) -> Vec<Arc<K>> {
         let kept = self.lock();
-        let sights =
-            keys.iter().filter_map(|(namespace, name)| kept.snapshot(&join_key([namespace, name]))).collect();
+        let sights = keys.iter().filter_map(|(namespace, name)| kept.snapshot(&join_key([namespace, name]))).collect();
         drop(kept);
         self.decode_all(sights)
     }
@@ -253,9 +250,7 @@ impl<K: Resource + Send + Sync> InformerCache<K> {
     fn decode_all(&self, sights: Vec<CachedObject<K>>) -> Vec<Arc<K>> {
         let open = self.lock().decode;
         let mut objects = Vec::with_capacity(sights.len());
-        if sights.len() <= BATCH_OBJECTS
-            || sights.iter().all(|sight| matches!(sight, CachedObject::Decoded(_)))
-        {
+        if sights.len() <= BATCH_OBJECTS || sights.iter().all(|sight| matches!(sight, CachedObject::Decoded(_))) {
             objects.extend(sights.into_iter().filter_map(|sight| sight.decode(open)));
             return objects;
         }

@@ -72,8 +72,7 @@ impl LastAddressAnnotations {
         let of = known.as_ref().map(|known| {
             if known.is_current { destination_fingerprint(named) } else { DESTINATION_CHANGED.to_owned() }
         });
-        let DestinationAddress { url, audience, ca_certs } =
-            known.map(|known| known.address).unwrap_or_default();
+        let DestinationAddress { url, audience, ca_certs } = known.map(|known| known.address).unwrap_or_default();
         let url = of.is_some().then_some(url);
         for (key, value) in
             [(self.url, url), (self.audience, audience), (self.ca_certs, ca_certs), (self.destination, of)]

@@ -134,11 +134,7 @@ fn api(world: &ControllerContext) -> Api<Lease> {
 }
 
 /// One look, and what it calls for; whether the Lease is ours after it.
-async fn try_acquire_or_renew(
-    api: &Api<Lease>,
-    me: &str,
-    seen: &mut LeaseObservation,
-) -> Result<bool, kube::Error> {
+async fn try_acquire_or_renew(api: &Api<Lease>, me: &str, seen: &mut LeaseObservation) -> Result<bool, kube::Error> {
     let found = api.get_opt(LEASE).await?;
     let spec = found.as_ref().map(|lease| lease.spec.clone().unwrap_or_default());
     let still_for = seen.unchanged_for(spec.as_ref(), Instant::now());
@@ -255,8 +251,7 @@ pub(super) async fn hold_permanently(world: &ControllerContext) -> Result<(), Er
     if spec.is_some_and(|spec| spec.holder_identity.as_deref() == Some(EMBEDDED)) {
         return Ok(());
     }
-    let wanted =
-        LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..lease_spec(spec, EMBEDDED, Timestamp::now()) };
+    let wanted = LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..lease_spec(spec, EMBEDDED, Timestamp::now()) };
     let parameters = field_managers::object_params::<Lease>();
     match found {
         Some(lease) => api.replace(LEASE, &parameters, &Lease { spec: Some(wanted), ..lease }).await?,

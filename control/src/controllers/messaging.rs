@@ -4,8 +4,8 @@ use super::context::{ControllerContext, Error};
 use super::informer_cache::{ObjectChange, follow};
 use super::work_queue::{ControllerKind, WorkItem};
 use super::{
-    ControllerTask, channel, event_type, fill_cache, flows, in_memory_channel, item_of, newest,
-    sender_policy, subscription,
+    ControllerTask, channel, event_type, fill_cache, flows, in_memory_channel, item_of, newest, sender_policy,
+    subscription,
 };
 use crate::kinds::messaging::channel::Channel;
 use crate::kinds::shared::{ConditionStatus, HasConditions};
@@ -89,9 +89,8 @@ pub fn watches(world: &ControllerContext) -> Vec<ControllerTask<'_>> {
 /// Whether a Channel came, went, or became another one to its Subscriptions.
 fn readiness_changed((before, after): ObjectChange<'_, Channel>) -> bool {
     let (Some(before), Some(after)) = (before, after) else { return true };
-    let says = |channel: &Channel| {
-        channel.ready().map(|ready| (ready.status, ready.reason.clone(), ready.message.clone()))
-    };
+    let says =
+        |channel: &Channel| channel.ready().map(|ready| (ready.status, ready.reason.clone(), ready.message.clone()));
     says(before) != says(after)
 }
 

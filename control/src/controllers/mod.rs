@@ -164,9 +164,7 @@ pub async fn run(
         tasks.push(task);
     }
     if world.config.publishes_pods {
-        tasks.push(Box::pin(follow(world.source(), &world.pods, |change| {
-            pods::on_pod_change(&world, change)
-        })));
+        tasks.push(Box::pin(follow(world.source(), &world.pods, |change| pods::on_pod_change(&world, change))));
         tasks.push(Box::pin(follow(world.source(), &world.deployments, |change| {
             pods::on_deployment_change(&world, change);
         })));
@@ -248,10 +246,7 @@ async fn restore(world: &ControllerContext) -> Result<(), Error> {
     Ok(())
 }
 
-async fn fill_cache<K: NamespacedObject>(
-    world: &ControllerContext,
-    cache: &InformerCache<K>,
-) -> Result<(), Error> {
+async fn fill_cache<K: NamespacedObject>(world: &ControllerContext, cache: &InformerCache<K>) -> Result<(), Error> {
     Ok(world.source().fill(cache).await?)
 }
 
@@ -306,18 +301,10 @@ fn watches(world: &ControllerContext) -> Vec<ControllerTask<'_>> {
             look(vec![item_of(ControllerKind::Route, change)]);
         })),
         Box::pin(follow(world.source(), &world.pod_autoscalers, move |change| {
-            look(
-                revision_of_modified_child(change, |before, after| before.spec == after.spec)
-                    .into_iter()
-                    .collect(),
-            );
+            look(revision_of_modified_child(change, |before, after| before.spec == after.spec).into_iter().collect());
         })),
         Box::pin(follow(world.source(), &world.metrics, move |change| {
-            look(
-                revision_of_modified_child(change, |before, after| before.spec == after.spec)
-                    .into_iter()
-                    .collect(),
-            );
+            look(revision_of_modified_child(change, |before, after| before.spec == after.spec).into_iter().collect());
         })),
         Box::pin(follow(world.source(), &world.brokers, move |change| {
             let item = item_of(ControllerKind::Broker, change);
@@ -370,8 +357,7 @@ fn revisions_of(world: &ControllerContext, (before, after): ObjectChange<'_, Rou
         let ns = namespace(&route.metadata);
         let of_target = |target: &TrafficTarget| {
             let revision = target.revision().map(|name| WorkItem::new(ControllerKind::Revision, ns, name));
-            let parent =
-                target.configuration().map(|name| WorkItem::new(ControllerKind::Configuration, ns, name));
+            let parent = target.configuration().map(|name| WorkItem::new(ControllerKind::Configuration, ns, name));
             revision.into_iter().chain(parent)
         };
         all.flat_map(of_target).collect::<BTreeSet<_>>()
@@ -447,12 +433,8 @@ async fn run_worker(world: &ControllerContext) {
             ControllerKind::Namespace => broker_injection::reconcile(world, &item).await,
             ControllerKind::Parallel => flows::reconcile_parallel(world, &item).await,
             ControllerKind::PingSource => sources::reconcile(world, &world.sources.pings, &item).await,
-            ControllerKind::ApiServerSource => {
-                sources::reconcile(world, &world.sources.api_servers, &item).await
-            }
-            ControllerKind::ContainerSource => {
-                sources::reconcile(world, &world.sources.containers, &item).await
-            }
+            ControllerKind::ApiServerSource => sources::reconcile(world, &world.sources.api_servers, &item).await,
+            ControllerKind::ContainerSource => sources::reconcile(world, &world.sources.containers, &item).await,
             ControllerKind::SinkBinding => sources::binding::reconcile(world, &item).await,
         };
         match result {
@@ -484,8 +466,7 @@ mod tests {
     async fn a_kind_that_is_lacking_is_told_from_an_object() {
         let refusal = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
             "message": "not found", "details": { "kind": "services", "name": "s" } });
-        let named =
-            Router::new().fallback(move || async move { (StatusCode::NOT_FOUND, refusal.to_string()) });
+        let named = Router::new().fallback(move || async move { (StatusCode::NOT_FOUND, refusal.to_string()) });
         let plain = Router::new().fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") });
         for (router, lacks) in [(named, false), (plain, true)] {
             let api: kube::Api<Service> = kube::Api::namespaced(Client::new(router, "default"), "ns");

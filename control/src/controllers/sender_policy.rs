@@ -39,11 +39,7 @@ impl SenderPolicy {
         Self::from_policies(world.event_policies.list(ns), features.default_authorization(), names)
     }
 
-    fn from_policies(
-        mut policies: Vec<Arc<EventPolicy>>,
-        mode: &'static str,
-        names: &[PolicyTarget<'_>],
-    ) -> Self {
+    fn from_policies(mut policies: Vec<Arc<EventPolicy>>, mode: &'static str, names: &[PolicyTarget<'_>]) -> Self {
         policies.retain(|policy| names.iter().any(|name| policy.applies_to(name)));
         Self {
             requires_authentication: true,
@@ -92,12 +88,7 @@ impl SenderPolicy {
     /// What the cores have to know; `None`: they ask nobody. `own` are accounts in `ns` that send to it as a part of the
     /// same thing.
     #[must_use]
-    pub fn admission(
-        &self,
-        world: &ControllerContext,
-        ns: &str,
-        own: &[String],
-    ) -> Option<Arc<StreamAdmission>> {
+    pub fn admission(&self, world: &ControllerContext, ns: &str, own: &[String]) -> Option<Arc<StreamAdmission>> {
         if !self.requires_authentication {
             return None;
         }
@@ -174,9 +165,7 @@ mod tests {
 
     fn policy(spec: Value, status: Value) -> Arc<EventPolicy> {
         let metadata = json!({"name": "p", "namespace": "ns", "generation": 2});
-        Arc::new(
-            serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap(),
-        )
+        Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap())
     }
 
     fn of(policies: &[Arc<EventPolicy>], mode: &'static str) -> SenderPolicy {
@@ -223,21 +212,13 @@ mod tests {
             spec.clone(),
             json!({"observedGeneration": 2, "from": ["me", "found"], "conditions": ready("True")}),
         );
-        let stale = policy(
-            spec,
-            json!({"observedGeneration": 1, "from": ["me", "former"], "conditions": ready("True")}),
-        );
+        let stale =
+            policy(spec, json!({"observedGeneration": 1, "from": ["me", "former"], "conditions": ready("True")}));
         let rules = of(&[Arc::clone(&resolved)], "allow-all");
         assert!(lets_in(&rules, "me") && lets_in(&rules, "found") && !lets_in(&rules, "other"));
-        assert_eq!(
-            (told(&rules).status, rules.applied_policies()[0].name.as_str()),
-            (ConditionStatus::True, "p")
-        );
+        assert_eq!((told(&rules).status, rules.applied_policies()[0].name.as_str()), (ConditionStatus::True, "p"));
         let rules = of(&[stale], "allow-all");
         assert!(lets_in(&rules, "me") && !lets_in(&rules, "former") && !lets_in(&rules, "other"));
-        assert_eq!(
-            (told(&rules).reason.as_str(), rules.applied_policies().len()),
-            ("EventPoliciesNotReady", 0)
-        );
+        assert_eq!((told(&rules).reason.as_str(), rules.applied_policies().len()), ("EventPoliciesNotReady", 0));
     }
 }

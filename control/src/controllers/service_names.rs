@@ -102,11 +102,9 @@ impl ServiceNameIndex {
                 None => self.endpoints.get(ns, name).map(|found| of_endpoints(&found)).unwrap_or_default(),
             };
             let meaning = service_name(&service, &places);
-            for host in [
-                format!("{name}.{ns}"),
-                format!("{name}.{ns}.svc"),
-                format!("{name}.{ns}.svc.{CLUSTER_DOMAIN}"),
-            ] {
+            for host in
+                [format!("{name}.{ns}"), format!("{name}.{ns}.svc"), format!("{name}.{ns}.svc.{CLUSTER_DOMAIN}")]
+            {
                 names.insert(&host, meaning.clone());
             }
         }
@@ -162,10 +160,11 @@ fn of_endpoints(endpoints: &Endpoints) -> Vec<ServiceEndpoint> {
     let of_subset = |subset: &EndpointSubset| {
         let addresses: Vec<IpAddr> =
             subset.addresses.iter().flatten().filter_map(|address| address.ip.parse().ok()).collect();
-        let ports =
-            subset.ports.iter().flatten().filter_map(|port| {
-                Some((port.name.clone().unwrap_or_default(), u16::try_from(port.port).ok()?))
-            });
+        let ports = subset
+            .ports
+            .iter()
+            .flatten()
+            .filter_map(|port| Some((port.name.clone().unwrap_or_default(), u16::try_from(port.port).ok()?)));
         cross_product(ports, &addresses)
     };
     endpoints.subsets.iter().flatten().flat_map(of_subset).collect()
@@ -205,10 +204,7 @@ mod tests {
         let find = |names: &ServiceNames, port: u16| names.find("s.ns.svc.cluster.local", port, |_| 0);
         let at = |text: &str| Some(ResolvedAddress::At(text.parse().unwrap()));
         let names = compiled(json!({"ports": ports}), endpoints.clone(), json!([]));
-        assert_eq!(
-            (find(&names, 80), find(&names, 81)),
-            (at("10.0.0.1:8080"), Some(ResolvedAddress::Unresolved))
-        );
+        assert_eq!((find(&names, 80), find(&names, 81)), (at("10.0.0.1:8080"), Some(ResolvedAddress::Unresolved)));
         assert_eq!(names.find("s.ns.svc", 80, |_| 0), at("10.0.0.1:8080"));
         assert_eq!(names.find("s.ns", 80, |_| 0), at("10.0.0.1:8080"));
         assert_eq!(names.find("s.other", 80, |_| 0), None);
@@ -220,11 +216,7 @@ mod tests {
         let names = compiled(json!({"ports": ports}), endpoints, slice);
         assert_eq!(find(&names, 80), at("10.0.0.3:9090"));
 
-        let names = compiled(
-            json!({"type": "ExternalName", "externalName": "Db.example.com."}),
-            json!([]),
-            json!([]),
-        );
+        let names = compiled(json!({"type": "ExternalName", "externalName": "Db.example.com."}), json!([]), json!([]));
         assert_eq!(find(&names, 80), Some(ResolvedAddress::Alias("db.example.com".into())));
     }
 }

@@ -64,28 +64,19 @@ pub fn stream_addresses(world: &ControllerContext, path: &str) -> AddressesResul
     addresses_for(by, &world.config.events_url_base, world.config.events_tls.as_ref(), path)
 }
 
-fn addresses_for(
-    by: EventsTransport,
-    plain: &str,
-    tls: Option<&EventsTlsListener>,
-    path: &str,
-) -> AddressesResult {
+fn addresses_for(by: EventsTransport, plain: &str, tls: Option<&EventsTlsListener>, path: &str) -> AddressesResult {
     let plain = format!("{}{path}", plain.trim_end_matches('/'));
     let by_tls = |tls: &EventsTlsListener| {
         let url = format!("{}{path}", tls.url_base.trim_end_matches('/'));
         addressable("https", url, Some(tls.ca_certs.clone()))
     };
     match (by, tls) {
-        (EventsTransport::Plain, _) | (EventsTransport::Either, None) => {
-            Ok(StatusAddresses::from(plain.as_str()))
-        }
+        (EventsTransport::Plain, _) | (EventsTransport::Either, None) => Ok(StatusAddresses::from(plain.as_str())),
         (EventsTransport::Either, Some(tls)) => {
             let plain = addressable("http", plain, None);
             Ok(StatusAddresses { primary: Some(plain.clone()), all: vec![by_tls(tls), plain] })
         }
-        (EventsTransport::Tls, Some(tls)) => {
-            Ok(StatusAddresses { primary: Some(by_tls(tls)), all: vec![by_tls(tls)] })
-        }
+        (EventsTransport::Tls, Some(tls)) => Ok(StatusAddresses { primary: Some(by_tls(tls)), all: vec![by_tls(tls)] }),
         (EventsTransport::Tls, None) => Err(format!(
             "{TRANSPORT_ENCRYPTION} is strict, and nothing takes events by TLS: start with --events-https ADDR"
         )),
@@ -108,28 +99,19 @@ mod tests {
         let told = |by, tls| {
             let found = addresses_for(by, "http://h:1", tls, "/p")?;
             let url = |address: &Addressable| address.url.clone().unwrap();
-            Ok::<_, String>((
-                found.primary.as_ref().map(url).unwrap(),
-                found.all.iter().map(url).collect::<Vec<_>>(),
-            ))
+            Ok::<_, String>((found.primary.as_ref().map(url).unwrap(), found.all.iter().map(url).collect::<Vec<_>>()))
         };
         let (plain, secure) = ("http://h:1/p".to_owned(), "https://h:2/p".to_owned());
         assert_eq!(told(EventsTransport::Plain, Some(&tls)), Ok((plain.clone(), vec![])));
         assert_eq!(told(EventsTransport::Either, None), Ok((plain.clone(), vec![])));
-        assert_eq!(
-            told(EventsTransport::Either, Some(&tls)),
-            Ok((plain.clone(), vec![secure.clone(), plain]))
-        );
+        assert_eq!(told(EventsTransport::Either, Some(&tls)), Ok((plain.clone(), vec![secure.clone(), plain])));
         assert_eq!(told(EventsTransport::Tls, Some(&tls)), Ok((secure.clone(), vec![secure])));
         assert!(told(EventsTransport::Tls, None).unwrap_err().contains("--events-https"));
 
-        let both = addresses_for(EventsTransport::Either, "http://h:1", Some(&tls), "/p")
-            .unwrap()
-            .with_audience(Some("x"));
+        let both =
+            addresses_for(EventsTransport::Either, "http://h:1", Some(&tls), "/p").unwrap().with_audience(Some("x"));
         let all = || both.primary.iter().chain(&both.all);
         assert!(all().all(|address| address.audience.as_deref() == Some("x")));
-        assert!(
-            all().all(|address| address.ca_certs.is_some() == (address.name.as_deref() == Some("https")))
-        );
+        assert!(all().all(|address| address.ca_certs.is_some() == (address.name.as_deref() == Some("https"))));
     }
 }

@@ -72,10 +72,7 @@ impl TrustStore {
         let (host, is_loopback) = (&*target.host, is_loopback(&target.host));
         let is_stream = target.path.starts_with("/brokers/") || target.path.starts_with("/channels/");
         is_stream
-            && self
-                .own_endpoints
-                .iter()
-                .any(|(door, port)| *port == target.port && (is_loopback || **door == *host))
+            && self.own_endpoints.iter().any(|(door, port)| *port == target.port && (is_loopback || **door == *host))
     }
 
     /// Takes the operator's bundles; `true` if they are others than before.
@@ -106,11 +103,7 @@ impl TrustStore {
         Ok(trust)
     }
 
-    fn authorities(
-        &self,
-        bundles: &[(String, String)],
-        certificates: &str,
-    ) -> Result<CertificateAuthorities, String> {
+    fn authorities(&self, bundles: &[(String, String)], certificates: &str) -> Result<CertificateAuthorities, String> {
         let mut roots = self.system.get_or_init(system).clone();
         for (name, bundle) in bundles {
             if let Err(why) = CertificateAuthorities::read(bundle.as_bytes(), &mut roots) {

@@ -68,11 +68,7 @@ pub struct WorkItem {
 impl fmt::Display for WorkItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, namespace, name } = self;
-        if namespace.is_empty() {
-            write!(f, "{kind:?} {name}")
-        } else {
-            write!(f, "{kind:?} {namespace}/{name}")
-        }
+        if namespace.is_empty() { write!(f, "{kind:?} {name}") } else { write!(f, "{kind:?} {namespace}/{name}") }
     }
 }
 
@@ -253,8 +249,7 @@ impl WorkQueueState {
         } else {
             WorkPriority::Traffic
         };
-        let second =
-            if first == WorkPriority::Traffic { WorkPriority::Status } else { WorkPriority::Traffic };
+        let second = if first == WorkPriority::Traffic { WorkPriority::Status } else { WorkPriority::Traffic };
         let item = [first, second].iter().find_map(|rank| self.ready[*rank as usize].pop_first())?.1;
         self.taken += 1;
         self.queued.remove(&item);

@@ -47,8 +47,7 @@ impl Host {
         if let Ok(address) = text.parse::<IpAddr>() {
             return Some(Self::Address(address.to_canonical()));
         }
-        let is_name =
-            !text.is_empty() && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c));
+        let is_name = !text.is_empty() && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c));
         is_name.then(|| Self::Name(text.to_ascii_lowercase()))
     }
 }
@@ -82,13 +81,10 @@ impl OwnHosts {
             return true;
         }
         match host {
-            Host::Address(address) => {
-                address.is_loopback() || *address == self.bound || !self.bound.is_loopback()
-            }
+            Host::Address(address) => address.is_loopback() || *address == self.bound || !self.bound.is_loopback(),
             Host::Name(name) => {
                 let parent = || name.split_once('.').map(|(_, parent)| parent);
-                name == "localhost"
-                    || parent().is_some_and(|parent| self.wildcards.iter().any(|own| own == parent))
+                name == "localhost" || parent().is_some_and(|parent| self.wildcards.iter().any(|own| own == parent))
             }
         }
     }
@@ -146,9 +142,7 @@ mod tests {
     fn listener_beyond_loopback_accepts_every_address() {
         for bound in ["0.0.0.0", "::", "10.1.2.3"] {
             let own = OwnHosts::new(bound.parse().unwrap(), ["gate".to_owned()]);
-            for text in
-                ["10.1.2.3:9090", "192.0.2.1", "[2001:db8::1]:1", "0.0.0.0:9090", "localhost", "gate:9090"]
-            {
+            for text in ["10.1.2.3:9090", "192.0.2.1", "[2001:db8::1]:1", "0.0.0.0:9090", "localhost", "gate:9090"] {
                 assert_eq!(accepts(&own, text), Some(true), "{bound}: {text}");
             }
             for text in ["evil.example:9090", "gate.evil.example"] {

@@ -60,9 +60,7 @@ pub enum Rejection {
     CrossSite(String),
     #[error("a request with a body needs one Content-Type, such as application/json")]
     NoContentType,
-    #[error(
-        "Content-Type {0:?} is not accepted, because any web page can send it: use one such as application/json"
-    )]
+    #[error("Content-Type {0:?} is not accepted, because any web page can send it: use one such as application/json")]
     PreflightFree(String),
 }
 
@@ -92,12 +90,7 @@ impl Rejection {
 impl CrossOriginProtection {
     /// For a listener on TCP.
     #[must_use]
-    pub fn new(
-        listener: GuardedListener,
-        is_tls: bool,
-        hosts: OwnHosts,
-        rejections: Arc<Rejections>,
-    ) -> Self {
+    pub fn new(listener: GuardedListener, is_tls: bool, hosts: OwnHosts, rejections: Arc<Rejections>) -> Self {
         Self { listener, scheme: if is_tls { "https" } else { "http" }, hosts: Some(hosts), rejections }
     }
 
@@ -168,11 +161,7 @@ impl CrossOriginProtection {
 
 fn own_host(own: &OwnHosts, text: &str) -> Result<Authority, Rejection> {
     let authority = Authority::parse(text).ok_or_else(|| Rejection::MalformedHost(cut(text)))?;
-    if own.contains(&authority.host) {
-        Ok(authority)
-    } else {
-        Err(Rejection::ForeignHost(cut(name_of(text))))
-    }
+    if own.contains(&authority.host) { Ok(authority) } else { Err(Rejection::ForeignHost(cut(name_of(text)))) }
 }
 
 /// Without the port, as `--allowed-host` takes it.

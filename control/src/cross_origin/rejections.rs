@@ -74,11 +74,7 @@ impl Rejections {
         let admitted = counts.log.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
         if let Some(left_out) = admitted {
             let listener = listener.name();
-            tracing::warn!(
-                listener,
-                left_out,
-                "rejected a request that a web page may have sent: {rejection}"
-            );
+            tracing::warn!(listener, left_out, "rejected a request that a web page may have sent: {rejection}");
         }
     }
 }

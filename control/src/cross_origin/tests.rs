@@ -41,11 +41,9 @@ fn absolute_target_and_host_are_both_checked() {
 #[test]
 fn host_is_optional_only_for_http10_health_probes() {
     let own = protection();
-    for (version, path, expected) in [
-        (Version::HTTP_10, "/readyz", 200),
-        (Version::HTTP_10, "/api", 400),
-        (Version::HTTP_11, "/readyz", 400),
-    ] {
+    for (version, path, expected) in
+        [(Version::HTTP_10, "/readyz", 200), (Version::HTTP_10, "/api", 400), (Version::HTTP_11, "/readyz", 400)]
+    {
         let (head, ()) = Request::get(path).version(version).body(()).unwrap().into_parts();
         let answered = own.decide(&head).map_or_else(|why| why.status().as_u16(), |()| 200);
         assert_eq!(answered, expected, "{version:?} {path}");
@@ -73,8 +71,7 @@ fn origin_of_another_page_is_rejected() {
         ("localhost:8001", "http://localhost:8001/", 403),
         ("localhost:8001", "http://localhost:8001@evil.example", 403),
     ] {
-        for (method, path) in [("GET", "/api"), ("POST", "/api"), ("OPTIONS", "/api"), ("DELETE", "/readyz")]
-        {
+        for (method, path) in [("GET", "/api"), ("POST", "/api"), ("OPTIONS", "/api"), ("DELETE", "/readyz")] {
             let fields = [("host", host), ("origin", origin)];
             assert_eq!(status(&own, method, path, &fields), expected, "{method} {path} {fields:?}");
         }
@@ -93,25 +90,16 @@ fn origin_of_tls_listener_has_scheme_https() {
         ("10.0.0.5:6443", "https://10.0.0.5:6443", 200),
         ("gate:80", "http://gate", 403),
     ] {
-        assert_eq!(
-            status(&own, "POST", "/api", &[("host", host), ("origin", origin)]),
-            expected,
-            "{host} {origin}"
-        );
+        assert_eq!(status(&own, "POST", "/api", &[("host", host), ("origin", origin)]), expected, "{host} {origin}");
     }
 }
 
 #[test]
 fn fetch_site_of_another_page_is_rejected() {
     let own = protection();
-    for (site, expected) in [
-        ("same-origin", 200),
-        ("none", 200),
-        ("same-site", 403),
-        ("cross-site", 403),
-        ("Same-Origin", 403),
-        ("", 403),
-    ] {
+    for (site, expected) in
+        [("same-origin", 200), ("none", 200), ("same-site", 403), ("cross-site", 403), ("Same-Origin", 403), ("", 403)]
+    {
         let fields = [HOST, ("sec-fetch-site", site)];
         assert_eq!(status(&own, "GET", "/api/v1/secrets", &fields), expected, "{site}");
         assert_eq!(status(&own, "GET", "/readyz", &fields), 200, "{site}");
@@ -133,11 +121,7 @@ fn health_is_open_to_plain_gets_of_any_origin() {
         ("GET", "/healthzz", ("accept", "*/*"), 403),
         ("GET", "/healthz/../api", ("accept", "*/*"), 200), // the path is not resolved, and names nothing
     ] {
-        assert_eq!(
-            status(&own, method, path, &[HOST, origin, further]),
-            expected,
-            "{method} {path} {further:?}"
-        );
+        assert_eq!(status(&own, method, path, &[HOST, origin, further]), expected, "{method} {path} {further:?}");
     }
     assert_eq!(status(&own, "GET", "/healthz", &[("host", "evil.example")]), 421);
 }

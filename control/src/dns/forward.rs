@@ -15,11 +15,7 @@ pub(super) async fn forward(query: &[u8], by_tcp: bool) -> Option<Vec<u8>> {
     // Read each time: DHCP and VPNs change it, and a query that leaves the host takes far longer.
     for server in ResolvConf::read().servers {
         let asked = async {
-            if by_tcp {
-                over_tcp(query, at_port(server)).await
-            } else {
-                over_udp(query, at_port(server)).await
-            }
+            if by_tcp { over_tcp(query, at_port(server)).await } else { over_udp(query, at_port(server)).await }
         };
         match timeout(UPSTREAM_TIMEOUT, asked).await {
             Ok(Ok(reply)) => return Some(reply),
@@ -31,8 +27,7 @@ pub(super) async fn forward(query: &[u8], by_tcp: bool) -> Option<Vec<u8>> {
 }
 
 async fn over_udp(query: &[u8], server: SocketAddr) -> io::Result<Vec<u8>> {
-    let any: IpAddr =
-        if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // A port of its own for each query, so that nobody else can guess where an answer would be taken.
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;

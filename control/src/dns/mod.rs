@@ -72,8 +72,8 @@ impl DnsServer {
         if !Path::new(RESOLVER).exists() {
             return Err(format!("this host has no {}", RESOLVER));
         }
-        let key = BuildHasherDefault::<DefaultHasher>::default()
-            .hash_one(data.canonicalize().as_deref().unwrap_or(data));
+        let key =
+            BuildHasherDefault::<DefaultHasher>::default().hash_one(data.canonicalize().as_deref().unwrap_or(data));
         let mut last = None;
         for turn in 0..ADDRESSES_TRIED_MAX {
             match Self::at(address(key.wrapping_add(turn))) {

@@ -119,14 +119,12 @@ fn is_cluster_name(host: &str) -> bool {
 fn resolve(table: &RoutingTable, host: &str, domains: &SearchDomains) -> NameResolution {
     if table.hosts.get(host).is_some() {
         let address = host.split('.').nth(1).and_then(|namespace| domains.address(namespace));
-        return address
-            .map_or(NameResolution::NotFound, |address| NameResolution::Addresses(vec![address.into()]));
+        return address.map_or(NameResolution::NotFound, |address| NameResolution::Addresses(vec![address.into()]));
     }
     match table.names.get(host) {
         Some(Meaning::Alias(other)) => NameResolution::Alias(other.to_string()),
         Some(Meaning::Endpoints(ports)) => {
-            let mut all: Vec<IpAddr> =
-                ports.iter().flat_map(|(_, places)| places.iter().map(|at| at.ip())).collect();
+            let mut all: Vec<IpAddr> = ports.iter().flat_map(|(_, places)| places.iter().map(|at| at.ip())).collect();
             all.sort_unstable();
             all.dedup();
             NameResolution::Addresses(all)
@@ -252,8 +250,7 @@ mod tests {
             ("a.localhost", TYPE::A, Ok(&["127.0.0.1"])),
             ("localhost", TYPE::AAAA, Ok(&[])),
         ] {
-            let DnsAction::Answer(answer) = decide(&query(name, kind), &table, &SearchDomains::default())
-            else {
+            let DnsAction::Answer(answer) = decide(&query(name, kind), &table, &SearchDomains::default()) else {
                 panic!("{name}")
             };
             let (code, records) = told(&answer);
@@ -272,11 +269,7 @@ mod tests {
     fn all_other_names_are_the_hosts() {
         let table = table();
         for name in ["example.com", "app.example.com", "notcluster.local", "local", "xcluster.local"] {
-            assert_eq!(
-                decide(&query(name, TYPE::A), &table, &SearchDomains::default()),
-                DnsAction::Forward,
-                "{name}"
-            );
+            assert_eq!(decide(&query(name, TYPE::A), &table, &SearchDomains::default()), DnsAction::Forward, "{name}");
         }
     }
 

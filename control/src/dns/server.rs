@@ -15,18 +15,13 @@ use tokio::time::{sleep, timeout};
 
 use super::query::{DnsAction, alias_answer, alias_query, decide, server_failure, truncate_for_udp};
 use super::{
-    CONNECTION_IDLE_TIMEOUT, CONNECTIONS_MAX, DnsServer, FORWARDS_MAX, QUERY_BYTES_MAX, UPSTREAM_TIMEOUT,
-    forward,
+    CONNECTION_IDLE_TIMEOUT, CONNECTIONS_MAX, DnsServer, FORWARDS_MAX, QUERY_BYTES_MAX, UPSTREAM_TIMEOUT, forward,
 };
 
 /// After an error of a socket, which is mostly that no descriptor is left.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
-pub(super) fn start(
-    server: DnsServer,
-    tables: Arc<TablePublisher>,
-    domains: Arc<SearchDomains>,
-) -> io::Result<()> {
+pub(super) fn start(server: DnsServer, tables: Arc<TablePublisher>, domains: Arc<SearchDomains>) -> io::Result<()> {
     let reactor = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     std::thread::Builder::new().name("names".to_owned()).spawn(move || {
         let served = LocalSet::new().block_on(&reactor, run(server, tables, domains));
@@ -85,8 +80,7 @@ impl DnsHandler {
     /// Queries one after the other, until the client goes.
     async fn handle_connection(&self, mut stream: TcpStream) -> io::Result<()> {
         loop {
-            let query =
-                timeout(CONNECTION_IDLE_TIMEOUT, forward::read(&mut stream, QUERY_BYTES_MAX)).await??;
+            let query = timeout(CONNECTION_IDLE_TIMEOUT, forward::read(&mut stream, QUERY_BYTES_MAX)).await??;
             let answer = match self.decide(&query) {
                 DnsAction::Ignore => return Ok(()),
                 DnsAction::Answer(answer) => Some(answer),

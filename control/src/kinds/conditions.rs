@@ -122,8 +122,7 @@ impl ConditionManager<'_> {
             .filter(|c| self.is_dependent(&c.kind))
             .filter(|c| c.status != ConditionStatus::True)
             .max_by(|a, b| {
-                let rank =
-                    |c: &Condition| (c.status == ConditionStatus::False, c.last_transition_time.clone());
+                let rank = |c: &Condition| (c.status == ConditionStatus::False, c.last_transition_time.clone());
                 // `max_by` takes the last of equals; the set's order should decide, so the first one wins.
                 rank(a).cmp(&rank(b)).then_with(|| self.position(&b.kind).cmp(&self.position(&a.kind)))
             });
@@ -135,9 +134,7 @@ impl ConditionManager<'_> {
                 message: c.message.clone(),
                 ..Condition::default()
             },
-            None => {
-                Condition { kind: "Ready".to_owned(), status: ConditionStatus::True, ..Condition::default() }
-            }
+            None => Condition { kind: "Ready".to_owned(), status: ConditionStatus::True, ..Condition::default() },
         }
     }
 

@@ -6,26 +6,15 @@ use serde_json::Value;
 
 use super::{column, secrets, settings};
 use crate::kind_registry::{
-    COUNT, FieldErrors, KindEntry, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, STAMP,
-    UnknownFieldPolicy,
+    COUNT, FieldErrors, KindEntry, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, STAMP, UnknownFieldPolicy,
 };
 use crate::store::lifecycle::NAMESPACE_FINALIZER;
 
-pub(crate) const AGE: PrinterColumn = PrinterColumn {
-    name: "Age",
-    path: ".metadata.creationTimestamp",
-    format: "date",
-    priority: 0,
-    custom: None,
-};
+pub(crate) const AGE: PrinterColumn =
+    PrinterColumn { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0, custom: None };
 
-pub(super) const CREATED_AT: PrinterColumn = PrinterColumn {
-    name: "Created At",
-    path: ".metadata.creationTimestamp",
-    format: STAMP,
-    priority: 0,
-    custom: None,
-};
+pub(super) const CREATED_AT: PrinterColumn =
+    PrinterColumn { name: "Created At", path: ".metadata.creationTimestamp", format: STAMP, priority: 0, custom: None };
 
 /// What all core kinds have in common.
 pub(crate) const CORE: KindMeta = KindMeta {

@@ -15,8 +15,8 @@ use super::core_kinds::{AGE, CORE};
 use super::labels;
 use super::names::{self, NOT_A_SUBDOMAIN};
 use crate::kind_registry::{
-    FieldErrors, KindMeta, LABELS, PrinterColumn, RequestContext, ResourceStrategy,
-    SERVICE_EXTERNAL_ADDRESSES, SERVICE_PORTS,
+    FieldErrors, KindMeta, LABELS, PrinterColumn, RequestContext, ResourceStrategy, SERVICE_EXTERNAL_ADDRESSES,
+    SERVICE_PORTS,
 };
 
 const CLUSTER_IP: &str = "ClusterIP";
@@ -173,8 +173,7 @@ fn set_cluster_ip(spec: &mut ServiceSpec, before: Option<&ServiceSpec>) {
     if has_type(spec, CLUSTER_IP) {
         if unsaid {
             let first = spec.cluster_ips.as_ref().and_then(|ips| ips.first().cloned());
-            let headless =
-                || spec.ports.as_ref().is_some_and(|ports| !ports.is_empty()).then(|| HEADLESS.into());
+            let headless = || spec.ports.as_ref().is_some_and(|ports| !ports.is_empty()).then(|| HEADLESS.into());
             spec.cluster_ip = was.or(first).or_else(headless);
         }
     } else if kept && spec.cluster_ip.as_deref() == Some(HEADLESS) && before.is_some() {
@@ -280,15 +279,11 @@ fn number(port: i32, at: &str, problems: &mut FieldErrors) {
 fn validate_addresses(spec: &ServiceSpec, before: Option<&ServiceSpec>, problems: &mut FieldErrors) {
     let address = |spec: &ServiceSpec| spec.cluster_ip.clone().unwrap_or_default();
     let now = address(spec);
-    if !now.is_empty() && now != HEADLESS && now.parse::<IpAddr>().is_err() && !has_type(spec, EXTERNAL_NAME)
-    {
-        let why =
-            format!("Invalid value: {now:?}: must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
+    if !now.is_empty() && now != HEADLESS && now.parse::<IpAddr>().is_err() && !has_type(spec, EXTERNAL_NAME) {
+        let why = format!("Invalid value: {now:?}: must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
         problems.add("spec.clusterIPs[0]", why);
     }
-    if let Some(before) =
-        before.filter(|before| !has_type(before, EXTERNAL_NAME) && !has_type(spec, EXTERNAL_NAME))
-    {
+    if let Some(before) = before.filter(|before| !has_type(before, EXTERNAL_NAME) && !has_type(spec, EXTERNAL_NAME)) {
         let was = address(before);
         if !was.is_empty() && !now.is_empty() && was != now {
             let told = serde_json::json!([now]);
@@ -297,9 +292,7 @@ fn validate_addresses(spec: &ServiceSpec, before: Option<&ServiceSpec>, problems
     }
     for (index, ip) in spec.external_ips.iter().flatten().enumerate() {
         if ip.parse::<IpAddr>().is_err() {
-            let why = format!(
-                "Invalid value: {ip:?}: must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-            );
+            let why = format!("Invalid value: {ip:?}: must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
             problems.add(format!("spec.externalIPs[{index}]"), why);
         }
     }
@@ -312,8 +305,7 @@ fn validate_affinity(spec: &ServiceSpec, problems: &mut FieldErrors) {
     if let Some(seconds) = client.and_then(|client| client.timeout_seconds)
         && !(1..=AFFINITY_SECONDS_MAX).contains(&seconds)
     {
-        let why =
-            format!("Invalid value: {seconds}: must be greater than 0 and less than {AFFINITY_SECONDS_MAX}");
+        let why = format!("Invalid value: {seconds}: must be greater than 0 and less than {AFFINITY_SECONDS_MAX}");
         problems.add("spec.sessionAffinityConfig.clientIP.timeoutSeconds", why);
     }
     for (field, value) in [
@@ -352,9 +344,8 @@ fn validate_families(spec: &ServiceSpec, problems: &mut FieldErrors) {
             address.parse::<IpAddr>().is_ok() && bits.parse::<u8>().is_ok_and(|bits| bits <= most)
         });
         if !good {
-            let why = format!(
-                "Invalid value: {range:?}: must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
-            );
+            let why =
+                format!("Invalid value: {range:?}: must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)");
             problems.add(format!("spec.LoadBalancerSourceRanges[{index}]"), why);
         }
     }
@@ -471,10 +462,7 @@ mod tests {
             (json!({ "ports": [{ "port": 1, "name": "a" }, { "port": 2 }] }), "spec.ports[1].name"),
             (json!({ "ports": [{ "port": 1, "name": "a" }, { "port": 1, "name": "b" }] }), "spec.ports[1]"),
             (json!({ "clusterIP": "x", "ports": [{ "port": 1 }] }), "spec.clusterIPs[0]"),
-            (
-                json!({ "type": "NodePort", "clusterIP": "None", "ports": [{ "port": 1 }] }),
-                "spec.clusterIPs[0]",
-            ),
+            (json!({ "type": "NodePort", "clusterIP": "None", "ports": [{ "port": 1 }] }), "spec.clusterIPs[0]"),
             (json!({}), "spec.ports"),
             (json!({ "clusterIP": "None", "externalIPs": ["x"] }), "spec.externalIPs[0]"),
             (json!({ "clusterIP": "None", "sessionAffinity": "X" }), "spec.sessionAffinity"),

@@ -55,7 +55,8 @@ const SOURCES: [&str; 5] = [
 
 /// The annotation that lists what a source can send.
 pub const EVENT_TYPES: &str = "registry.knative.dev/eventTypes";
-const PING_TYPES: &str = r#"[{"type":"dev.knative.sources.ping","description":"CloudEvent type for fixed payload on a schedule"}]"#;
+const PING_TYPES: &str =
+    r#"[{"type":"dev.knative.sources.ping","description":"CloudEvent type for fixed payload on a schedule"}]"#;
 const API_SERVER_TYPES: &str = r#"[{"type":"dev.knative.apiserver.resource.add","description":"An object was added, with the object"},{"type":"dev.knative.apiserver.resource.delete","description":"An object was deleted, with the object"},{"type":"dev.knative.apiserver.resource.update","description":"An object was changed, with the object"},{"type":"dev.knative.apiserver.ref.add","description":"An object was added, by reference"},{"type":"dev.knative.apiserver.ref.delete","description":"An object was deleted, by reference"},{"type":"dev.knative.apiserver.ref.update","description":"An object was changed, by reference"}]"#;
 
 /// The labels of the definition `PLURAL.GROUP`; all have the value `true`.
@@ -96,11 +97,7 @@ impl ResourceStrategy for CustomResourceDefinition {
 
     fn normalize_output(object: &mut Value) {
         let versions = object.pointer_mut("/spec/versions").and_then(Value::as_array_mut);
-        versions
-            .into_iter()
-            .flatten()
-            .filter_map(|version| version.get_mut("schema"))
-            .for_each(remove_decimal_points);
+        versions.into_iter().flatten().filter_map(|version| version.get_mut("schema")).for_each(remove_decimal_points);
     }
 
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {

@@ -122,8 +122,7 @@ mod tests {
     /// EV-OBJ-48: `PT0.5S` is taken, `1s` is not.
     #[test]
     fn only_iso_8601_periods_are_taken() {
-        for (text, millis) in
-            [("PT0.5S", 500), ("PT0.2S", 200), ("PT1M", 60_000), ("P1DT1H", 90_000_000), ("PT0S", 0)]
+        for (text, millis) in [("PT0.5S", 500), ("PT0.2S", 200), ("PT1M", 60_000), ("P1DT1H", 90_000_000), ("PT0S", 0)]
         {
             assert_eq!(parse(text), Some(Duration::from_millis(millis)), "{text}");
         }
@@ -146,9 +145,7 @@ mod tests {
         ] {
             assert_eq!(parse(text), Some(Duration::from_secs(seconds)), "{text}");
         }
-        for text in
-            ["P0.5DT1H", "P1.5W1D", "P.D", "P0.D", "P.5D", "P0.5", "0.5D", "-P0.5D", "P0.5.5D", "P9999.5Y"]
-        {
+        for text in ["P0.5DT1H", "P1.5W1D", "P.D", "P0.D", "P.5D", "P0.5", "0.5D", "-P0.5D", "P0.5.5D", "P9999.5Y"] {
             assert_eq!(parse(text), None, "{text}");
         }
     }
@@ -156,9 +153,7 @@ mod tests {
     /// As doubles they came back a nanosecond longer.
     #[test]
     fn go_durations_are_exact() {
-        for (text, seconds) in
-            [("130130m", 7_807_800), ("7807800000000000ns", 7_807_800), ("2169.5h", 7_810_200)]
-        {
+        for (text, seconds) in [("130130m", 7_807_800), ("7807800000000000ns", 7_807_800), ("2169.5h", 7_810_200)] {
             assert_eq!(parse_go(text), Some(Duration::from_secs(seconds)), "{text}");
         }
         let tenth = Some(Duration::from_nanos(100));
@@ -171,9 +166,7 @@ mod tests {
 
     #[test]
     fn go_durations_add_up_their_parts() {
-        for (text, millis) in
-            [("60s", 60_000), ("1h30m", 5_400_000), ("0", 0), ("1.5s", 1_500), ("250ms", 250)]
-        {
+        for (text, millis) in [("60s", 60_000), ("1h30m", 5_400_000), ("0", 0), ("1.5s", 1_500), ("250ms", 250)] {
             assert_eq!(parse_go(text), Some(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "60", "s", "-1s", "1d", "1.2.3s", "s1", "9e99s", "é"] {

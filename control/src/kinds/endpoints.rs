@@ -48,8 +48,7 @@ impl ResourceStrategy for Endpoints {
     fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         for (index, subset) in self.subsets.iter().flatten().enumerate() {
             let at = format!("subsets[{index}]");
-            let lists =
-                [("addresses", &subset.addresses), ("notReadyAddresses", &subset.not_ready_addresses)];
+            let lists = [("addresses", &subset.addresses), ("notReadyAddresses", &subset.not_ready_addresses)];
             if lists.iter().all(|(_, list)| list.as_ref().is_none_or(Vec::is_empty)) {
                 problems.add(&at, "Required value: must specify `addresses` or `notReadyAddresses`");
             }
@@ -106,8 +105,7 @@ impl ResourceStrategy for EndpointSlice {
         if family.is_empty() {
             problems.add("addressType", "Required value");
         } else if !matches!(family, "FQDN" | "IPv4" | "IPv6") {
-            let why =
-                format!("Unsupported value: {family:?}: supported values: \"FQDN\", \"IPv4\", \"IPv6\"");
+            let why = format!("Unsupported value: {family:?}: supported values: \"FQDN\", \"IPv4\", \"IPv6\"");
             problems.add("addressType", why);
         }
         if before.is_some_and(|before| before.address_type != self.address_type) {
@@ -176,8 +174,7 @@ fn validate_endpoint(endpoint: &Endpoint, family: &str, at: &str, problems: &mut
 
 fn is_address(text: &str, at: &str, problems: &mut FieldErrors) {
     if text.parse::<IpAddr>().is_err() {
-        let why =
-            format!("Invalid value: {text:?}: must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
+        let why = format!("Invalid value: {text:?}: must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
         problems.add(at, why);
     }
 }
@@ -248,8 +245,7 @@ mod tests {
         ] {
             assert_eq!(slice(family, addresses.clone()), [field], "{family} {addresses}");
         }
-        let ports =
-            json!({ "addressType": "IPv4", "endpoints": [], "ports": [{ "port": 80 }, { "port": 81 }] });
+        let ports = json!({ "addressType": "IPv4", "endpoints": [], "ports": [{ "port": 80 }, { "port": 81 }] });
         assert_eq!(made::<EndpointSlice>(ports).1, ["ports[1].name"]);
     }
 }

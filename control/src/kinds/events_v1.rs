@@ -63,22 +63,14 @@ const NAMES: [(&str, &str); 7] = [
 /// The row of the kind: events are kept, and owned, as the core group's, and judged by this group's rules.
 #[must_use]
 pub fn entry() -> KindEntry {
-    static TRANSLATION: VersionConversion = VersionConversion {
-        stored: &EVENT,
-        to_stored: to_core_event,
-        complete: |_| {},
-        from_stored: from_core_event,
-    };
+    static TRANSLATION: VersionConversion =
+        VersionConversion { stored: &EVENT, to_stored: to_core_event, complete: |_| {}, from_stored: from_core_event };
     let entry = KindEntry::of::<Event>();
     KindEntry { admit, translation: Some(&TRANSLATION), ..entry }
 }
 
 /// Takes a kept event and gives one.
-fn admit(
-    mut event: Value,
-    before: Option<&Value>,
-    requester: &RequestContext,
-) -> Result<Value, AdmissionError> {
+fn admit(mut event: Value, before: Option<&Value>, requester: &RequestContext) -> Result<Value, AdmissionError> {
     let mut before = before.cloned();
     for event in std::iter::once(&mut event).chain(&mut before) {
         from_core_event(event);
@@ -132,11 +124,9 @@ impl ResourceStrategy for Event {
         if text(&self.reporting_controller).is_empty() {
             problems.add("reportingController", "Required value");
         }
-        for (name, field) in [
-            ("reportingInstance", &self.reporting_instance),
-            ("action", &self.action),
-            ("reason", &self.reason),
-        ] {
+        for (name, field) in
+            [("reportingInstance", &self.reporting_instance), ("action", &self.action), ("reason", &self.reason)]
+        {
             let field = text(field);
             if field.is_empty() {
                 problems.add(name, "Required value");
@@ -146,8 +136,7 @@ impl ResourceStrategy for Event {
             }
         }
         if text(&self.note).len() > NOTE_BYTES_MAX {
-            problems
-                .add("message", format!("Invalid value: \"\": can have at most {NOTE_BYTES_MAX} characters"));
+            problems.add("message", format!("Invalid value: \"\": can have at most {NOTE_BYTES_MAX} characters"));
         }
         let kind = text(&self.type_);
         if !matches!(kind.as_str(), "Normal" | "Warning") {
@@ -194,8 +183,7 @@ mod tests {
         let event = Event { deprecated_count: Some(1), ..Event::default() };
         event.validate(None, &mut problems);
         let fields: Vec<&str> = problems.list.iter().map(|problem| problem.field.as_str()).collect();
-        let expected =
-            ["eventTime", "reportingController", "reportingInstance", "action", "reason", "type", "count"];
+        let expected = ["eventTime", "reportingController", "reportingInstance", "action", "reason", "type", "count"];
         assert_eq!(fields, expected);
         let mut none = FieldErrors::default();
         event.validate(Some(&event), &mut none);

@@ -189,12 +189,8 @@ mod tests {
     /// SRV-API-09: nobody but the Configuration controller creates Revisions (AMB-62).
     #[test]
     fn revisions_and_what_they_run_are_the_only_kinds_that_developers_do_not_create() {
-        let closed: Vec<_> = registry()
-            .entries
-            .iter()
-            .filter(|entry| !entry.meta.user_creatable)
-            .map(|entry| entry.meta.kind)
-            .collect();
+        let closed: Vec<_> =
+            registry().entries.iter().filter(|entry| !entry.meta.user_creatable).map(|entry| entry.meta.kind).collect();
         assert_eq!(closed, ["Revision", "Pod", "Deployment"]);
     }
 }

@@ -141,8 +141,7 @@ fn is_tag(text: &str) -> bool {
 }
 
 fn is_digest(text: &str) -> bool {
-    text.strip_prefix("sha256:")
-        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+    text.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 #[cfg(test)]
@@ -167,9 +166,7 @@ mod tests {
         for good in ["a", "a.b-c", "system:discovery", "sink.Received.1", "..."] {
             assert!(is_path_segment(good), "{good}");
         }
-        for bad in
-            ["", ".", "..", "a b", "a/b", "a?b", "a#b", "%61", "\u{e9}", "a\n", "{a}", &"a".repeat(254)]
-        {
+        for bad in ["", ".", "..", "a b", "a/b", "a?b", "a#b", "%61", "\u{e9}", "a\n", "{a}", &"a".repeat(254)] {
             assert!(!is_path_segment(bad), "{bad}");
         }
     }

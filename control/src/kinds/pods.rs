@@ -7,24 +7,12 @@ use serde_json::Value;
 
 use super::column;
 use super::core_kinds::{AGE, CORE};
-use crate::kind_registry::{
-    FieldErrors, KindEntry, KindMeta, PrinterColumn, RATIO, RequestContext, ResourceStrategy,
-};
+use crate::kind_registry::{FieldErrors, KindEntry, KindMeta, PrinterColumn, RATIO, RequestContext, ResourceStrategy};
 use crate::schema;
 
 /// What of a container is shown; the rest of Kubernetes' fields mean nothing here.
-const CONTAINER: [&str; 10] = [
-    "name",
-    "image",
-    "command",
-    "args",
-    "ports",
-    "env",
-    "envFrom",
-    "volumeMounts",
-    "resources",
-    "workingDir",
-];
+const CONTAINER: [&str; 10] =
+    ["name", "image", "command", "args", "ports", "env", "envFrom", "volumeMounts", "resources", "workingDir"];
 const SPEC: [&str; 4] = ["containers", "nodeName", "restartPolicy", "terminationGracePeriodSeconds"];
 
 /// The row of pods.
@@ -57,10 +45,7 @@ impl ResourceStrategy for Pod {
         columns: &[
             PrinterColumn { format: RATIO, ..column("Ready", ".status.containerStatuses[*].ready") },
             column("Status", ".status.reason|.status.phase"),
-            PrinterColumn {
-                format: "integer",
-                ..column("Restarts", ".status.containerStatuses[0].restartCount")
-            },
+            PrinterColumn { format: "integer", ..column("Restarts", ".status.containerStatuses[0].restartCount") },
             AGE,
             PrinterColumn { priority: 1, ..column("IP", ".status.podIP") },
             PrinterColumn { priority: 1, ..column("Node", ".spec.nodeName") },

@@ -27,17 +27,14 @@ pub fn bytes(text: &str) -> Option<u64> {
 /// As [`bytes()`], with a fraction if there is one (`1.5Gi`), rounded up, or with an exponent of ten (`2e9`).
 #[must_use]
 pub fn memory(text: &str) -> Option<u64> {
-    if let Some((number, exponent)) =
-        text.split_once(['e', 'E']).filter(|(_, rest)| !rest.is_empty() && *rest != "i")
-    {
+    if let Some((number, exponent)) = text.split_once(['e', 'E']).filter(|(_, rest)| !rest.is_empty() && *rest != "i") {
         return bytes(number)?.checked_mul(10_u64.checked_pow(exponent.parse().ok()?)?);
     }
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let Some((whole, part)) = number.split_once('.') else { return bytes(text) };
     let scale = bytes(&format!("1{unit}"))?;
-    let all =
-        |text: &str| !text.is_empty() && text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let all = |text: &str| !text.is_empty() && text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
     if !all(part) {
         return None;
     }
@@ -72,8 +69,7 @@ pub fn is_negative(text: &str) -> Option<bool> {
     let (number, unit) = unsigned.split_at(end);
     let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
     let is_exponent = || unit.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i32>().is_ok());
-    let is_unit =
-        ["", "n", "u", "m"].contains(&unit) || UNITS.iter().any(|(known, _)| *known == unit) || is_exponent();
+    let is_unit = ["", "n", "u", "m"].contains(&unit) || UNITS.iter().any(|(known, _)| *known == unit) || is_exponent();
     let is_zero = number.bytes().all(|byte| matches!(byte, b'0' | b'.'));
     (is_number && is_unit).then(|| text.starts_with('-') && !is_zero)
 }

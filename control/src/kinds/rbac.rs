@@ -1,8 +1,6 @@
 //! Roles and who has them: what a rule has to say, and that a binding keeps its role.
 
-use k8s_openapi::api::rbac::v1::{
-    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
-};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::column;
@@ -72,8 +70,7 @@ role_kind!(
         validate_rules(role.rules.as_deref().unwrap_or_default(), false, problems);
         let selectors = role.aggregation_rule.as_ref().map(|rule| rule.cluster_role_selectors.as_deref());
         if selectors.is_some_and(|selectors| selectors.unwrap_or_default().is_empty()) {
-            let why =
-                "Required value: at least one clusterRoleSelector required if aggregationRule is non-nil";
+            let why = "Required value: at least one clusterRoleSelector required if aggregationRule is non-nil";
             problems.add("aggregationRule.clusterRoleSelectors", why);
         }
     }
@@ -116,9 +113,7 @@ fn default_api_groups(role: &mut RoleRef, subjects: &mut Option<Vec<Subject>>) {
         role.api_group = GROUP.into();
     }
     for subject in subjects.iter_mut().flatten() {
-        if matches!(subject.kind.as_str(), "User" | "Group")
-            && subject.api_group.as_deref().unwrap_or("").is_empty()
-        {
+        if matches!(subject.kind.as_str(), "User" | "Group") && subject.api_group.as_deref().unwrap_or("").is_empty() {
             subject.api_group = Some(GROUP.into());
         }
     }
@@ -241,14 +236,8 @@ mod tests {
         assert_eq!(wrong::<ClusterRoleBinding>(role.clone(), None), ["roleRef.kind"]);
         assert_eq!(wrong::<RoleBinding>(bound("ClusterRole", user), Some(role)), ["roleRef"]);
         let nobody = json!({ "kind": "Foo", "name": "" });
-        assert_eq!(
-            wrong::<RoleBinding>(bound("Role", nobody), None),
-            ["subjects[0].name", "subjects[0].kind"]
-        );
+        assert_eq!(wrong::<RoleBinding>(bound("Role", nobody), None), ["subjects[0].name", "subjects[0].kind"]);
         let account = json!({ "kind": "ServiceAccount", "name": "a" });
-        assert_eq!(
-            wrong::<ClusterRoleBinding>(bound("ClusterRole", account), None),
-            ["subjects[0].namespace"]
-        );
+        assert_eq!(wrong::<ClusterRoleBinding>(bound("ClusterRole", account), None), ["subjects[0].namespace"]);
     }
 }

@@ -168,14 +168,8 @@ mod tests {
                 json!({ "type": "kubernetes.io/dockerconfigjson", "stringData": { ".dockerconfigjson": "{" } }),
                 vec!["data[.dockerconfigjson]"],
             ),
-            (
-                json!({ "type": ACCOUNT_TOKEN }),
-                vec!["metadata.annotations[kubernetes.io/service-account.name]"],
-            ),
-            (
-                json!({ "stringData": { "a b": "", "..x": "", "": "" } }),
-                vec!["data[]", "data[..x]", "data[a b]"],
-            ),
+            (json!({ "type": ACCOUNT_TOKEN }), vec!["metadata.annotations[kubernetes.io/service-account.name]"]),
+            (json!({ "stringData": { "a b": "", "..x": "", "": "" } }), vec!["data[]", "data[..x]", "data[a b]"]),
             (json!({ "stringData": { "a": "x".repeat(DATA_BYTES_MAX + 1) } }), vec!["data"]),
         ] {
             let mut problems = FieldErrors::default();

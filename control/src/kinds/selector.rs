@@ -9,11 +9,7 @@ use crate::kind_registry::FieldErrors;
 
 /// Whether the object has these labels, and satisfies these expressions; nothing asked is satisfied by all.
 #[must_use]
-pub fn matches(
-    labels: &BTreeMap<String, String>,
-    expressions: &[LabelSelectorRequirement],
-    meta: &ObjectMeta,
-) -> bool {
+pub fn matches(labels: &BTreeMap<String, String>, expressions: &[LabelSelectorRequirement], meta: &ObjectMeta) -> bool {
     let holds = |part: &LabelSelectorRequirement| {
         let found = label(meta, &part.key);
         let among = || part.values.iter().flatten().any(|value| Some(value.as_str()) == found);
@@ -25,8 +21,7 @@ pub fn matches(
             _ => false, // nobody who checks lets another in
         }
     };
-    labels.iter().all(|(key, value)| label(meta, key) == Some(value.as_str()))
-        && expressions.iter().all(holds)
+    labels.iter().all(|(key, value)| label(meta, key) == Some(value.as_str())) && expressions.iter().all(holds)
 }
 
 /// Says which expression makes no sense.

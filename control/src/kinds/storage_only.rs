@@ -42,8 +42,7 @@ const fn wide(column: PrinterColumn) -> PrinterColumn {
     PrinterColumn { priority: 1, ..column }
 }
 
-const AUTHORIZATION: KindMeta =
-    KindMeta { group: "authorization.k8s.io", namespaced: false, columns: &[], ..CORE };
+const AUTHORIZATION: KindMeta = KindMeta { group: "authorization.k8s.io", namespaced: false, columns: &[], ..CORE };
 const AUTHENTICATION: KindMeta = KindMeta { group: "authentication.k8s.io", ..AUTHORIZATION };
 
 /// The rows of kinds that are data.
@@ -177,10 +176,7 @@ data!(
         ..AUTHORIZATION
     }
 );
-data!(
-    TokenReview,
-    KindMeta { kind: "TokenReview", plural: "tokenreviews", singular: "tokenreview", ..AUTHENTICATION }
-);
+data!(TokenReview, KindMeta { kind: "TokenReview", plural: "tokenreviews", singular: "tokenreview", ..AUTHENTICATION });
 /// What kubectl before 1.28 asks by `auth whoami`.
 const WHO_AM_I_BETA: KindMeta = KindMeta { version: "v1beta1", ..SelfSubjectReview::META };
 data!(

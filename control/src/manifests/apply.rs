@@ -17,15 +17,8 @@ const DISCOVERY_ATTEMPTS_MAX: usize = 20;
 /// ... with this between.
 const DISCOVERY_RETRY_AFTER: Duration = Duration::from_millis(250);
 /// Fields of an object that somebody exported, which only the server sets.
-const SERVER_FIELDS: [&str; 7] = [
-    "creationTimestamp",
-    "deletionTimestamp",
-    "generation",
-    "managedFields",
-    "resourceVersion",
-    "selfLink",
-    "uid",
-];
+const SERVER_FIELDS: [&str; 7] =
+    ["creationTimestamp", "deletionTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
 
 /// What a pass came to.
 #[derive(Debug, Default)]
@@ -60,15 +53,13 @@ pub(super) async fn apply(
     let served = match discover(client).await {
         Ok(served) => served,
         Err(why) => {
-            let told =
-                |document: &ManifestDocument| document.error(format!("the API does not answer: {why}"));
+            let told = |document: &ManifestDocument| document.error(format!("the API does not answer: {why}"));
             let complaints = documents.iter().map(told).collect();
             return ApplyResult { documents: documents.len(), errors: complaints, pruned: 0 };
         }
     };
     let done = ApplyResult { documents: documents.len(), ..ApplyResult::default() };
-    let mut pass =
-        ApplyPass { client, label, discovery: served, has_new_kinds: false, desired: HashSet::new(), done };
+    let mut pass = ApplyPass { client, label, discovery: served, has_new_kinds: false, desired: HashSet::new(), done };
     let mut nameless = false;
     for document in documents {
         match pass.write(&document).await {
@@ -129,10 +120,8 @@ impl ApplyPass<'_> {
         let (group, number) = version.split_once('/').unwrap_or(("", version));
         let kind = GroupVersionKind::gvk(group, number, kind);
         let (resource, capabilities) = self.find(&kind).await.ok_or_else(|| {
-            let why = format!(
-                "no kind {} in {version}; `kubectl api-resources` lists those that are served",
-                kind.kind
-            );
+            let why =
+                format!("no kind {} in {version}; `kubectl api-resources` lists those that are served", kind.kind);
             ApplyError::Unidentified(why)
         })?;
         let namespace = match capabilities.scope {
@@ -184,8 +173,7 @@ impl ApplyPass<'_> {
                 let Ok(list) = all.list_metadata(&params).await else { continue };
                 for object in list.items {
                     let namespace = object.namespace().unwrap_or_default();
-                    let identity =
-                        (resource.group.clone(), resource.kind.clone(), namespace, object.name_any());
+                    let identity = (resource.group.clone(), resource.kind.clone(), namespace, object.name_any());
                     // Controllers hand labels on to what they make; that goes with its owner.
                     let owned = !object.owner_references().is_empty();
                     let leaving = object.metadata.deletion_timestamp.is_some();
@@ -205,8 +193,7 @@ impl ApplyPass<'_> {
                 }
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(why) => {
-                    let why =
-                        format!("{kind} {name} is in no manifest any longer and stays: {}", error_text(why));
+                    let why = format!("{kind} {name} is in no manifest any longer and stays: {}", error_text(why));
                     self.done.errors.push(ManifestError { path: self.label.into(), line: 0, message: why });
                 }
             }
@@ -262,10 +249,7 @@ mod tests {
     fn what_others_need_goes_first() {
         let mut kinds = ["Trigger", "Role", "ConfigMap", "Namespace", "Broker", "CustomResourceDefinition"];
         kinds.sort_by_key(|kind| apply_order(&json!({ "kind": kind })));
-        assert_eq!(
-            kinds,
-            ["Namespace", "CustomResourceDefinition", "ConfigMap", "Role", "Trigger", "Broker"]
-        );
+        assert_eq!(kinds, ["Namespace", "CustomResourceDefinition", "ConfigMap", "Role", "Trigger", "Broker"]);
     }
 
     #[test]
@@ -274,8 +258,7 @@ mod tests {
             "kind": "A", "status": {},
             "metadata": { "name": "a", "uid": "u", "resourceVersion": "1", "managedFields": [], "labels": null },
         });
-        let wanted =
-            json!({ "kind": "A", "metadata": { "name": "a", "namespace": "n", "labels": { LABEL: "l" } } });
+        let wanted = json!({ "kind": "A", "metadata": { "name": "a", "namespace": "n", "labels": { LABEL: "l" } } });
         assert_eq!(to_apply(&exported, "l", "n"), wanted);
     }
 }

@@ -39,10 +39,7 @@ impl ManifestWatch {
     /// Has to be called in a Tokio runtime.
     pub(super) fn new() -> io::Result<Self> {
         let news = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        #[expect(
-            deprecated,
-            reason = "the new one is unsafe; an OwnedFd keeps its descriptor, which is all it asks"
-        )]
+        #[expect(deprecated, reason = "the new one is unsafe; an OwnedFd keeps its descriptor, which is all it asks")]
         let inotify = AsyncFd::with_interest(news, Readiness::READABLE)?;
         Ok(Self { inotify, watched: RefCell::default() })
     }
@@ -119,9 +116,7 @@ impl ManifestWatch {
         // Without a name: the folder itself, or that news were lost.
         let Some(name) = name else { return true };
         interests.get(&number).is_some_and(|interest| {
-            interest.all
-                || interest.names.iter().any(|n| n == name)
-                || name.as_bytes().starts_with(ATOMIC_SWAP_PREFIX)
+            interest.all || interest.names.iter().any(|n| n == name) || name.as_bytes().starts_with(ATOMIC_SWAP_PREFIX)
         })
     }
 }

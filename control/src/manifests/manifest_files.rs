@@ -149,9 +149,8 @@ fn add_documents(contents: &mut ManifestContents, file: &Path, text: &str) {
         let parsed = if json {
             serde_json::from_str(&part).map_err(|why| (why.line(), why.to_string()))
         } else {
-            serde_norway::from_str(&part).map_err(|why: serde_norway::Error| {
-                (why.location().map_or(1, |at| at.line()), why.to_string())
-            })
+            serde_norway::from_str(&part)
+                .map_err(|why: serde_norway::Error| (why.location().map_or(1, |at| at.line()), why.to_string()))
         };
         match parsed {
             Ok(Value::Null) => {}
@@ -255,8 +254,7 @@ mod tests {
     fn a_list_stands_for_its_items() {
         let contents = of("a.yaml", "kind: List\nitems:\n- kind: A\n- kind: B\n");
         assert_eq!(kinds(&contents), [("A", 1), ("B", 1)]);
-        let contents =
-            of("a.yaml", "kind: AList\napiVersion: v9\nitems:\n- x: 1\n- {kind: B, apiVersion: v1}\n");
+        let contents = of("a.yaml", "kind: AList\napiVersion: v9\nitems:\n- x: 1\n- {kind: B, apiVersion: v1}\n");
         assert_eq!(kinds(&contents), [("A", 1), ("B", 1)]);
         let versions: Vec<_> = contents.documents.iter().map(|one| &one.object["apiVersion"]).collect();
         assert_eq!(versions, ["v9", "v1"]);

@@ -76,11 +76,7 @@ impl ManifestSource {
     async fn read(&self) -> ManifestContents {
         let (path, may_be_gone) = (self.path.clone(), !self.is_folder);
         let reading = blocking::run("manifests", move || {
-            if may_be_gone && !path.exists() {
-                ManifestContents::default()
-            } else {
-                manifest_files::read(&path)
-            }
+            if may_be_gone && !path.exists() { ManifestContents::default() } else { manifest_files::read(&path) }
         });
         reading.await.unwrap_or_else(|why| {
             let complaint = ManifestError { path: self.path.clone(), line: 0, message: why.to_string() };
@@ -132,9 +128,8 @@ impl ManifestApplier {
     /// Ends when files changed and are quiet again, or when it is time to try again.
     async fn wait_for_change(&self) {
         let failed = self.sources.iter().any(|source| !source.errors.is_empty());
-        let retry = async {
-            if failed { tokio::time::sleep(RETRY_INTERVAL).await } else { std::future::pending().await }
-        };
+        let retry =
+            async { if failed { tokio::time::sleep(RETRY_INTERVAL).await } else { std::future::pending().await } };
         tokio::select! {
             () = self.changed() => {}
             () = retry => return,
@@ -211,9 +206,7 @@ fn label(path: &Path) -> String {
     let name = whole.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let name: String = name.chars().map(plain).take(NAME_CHARS_MAX).collect();
-    format!("{}.{}", name.trim_matches(['-', '_', '.']), &print[..PRINT_CHARS])
-        .trim_start_matches('.')
-        .to_owned()
+    format!("{}.{}", name.trim_matches(['-', '_', '.']), &print[..PRINT_CHARS]).trim_start_matches('.').to_owned()
 }
 
 #[cfg(test)]

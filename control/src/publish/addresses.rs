@@ -61,13 +61,7 @@ impl Publisher {
     }
 
     /// The same for listeners of ours that an object names by the name of the gateway: the target policy is not asked.
-    pub fn set_gateway(
-        &self,
-        key: &str,
-        protocol: Protocol,
-        trust: Option<Arc<TlsClientConfig>>,
-        address: SocketAddr,
-    ) {
+    pub fn set_gateway(&self, key: &str, protocol: Protocol, trust: Option<Arc<TlsClientConfig>>, address: SocketAddr) {
         self.put_addresses(key, protocol, trust, &[address], true);
     }
 

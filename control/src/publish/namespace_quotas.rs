@@ -37,11 +37,7 @@ impl NamespaceQuotas {
         let make = || {
             let rule = |name: &str| self.rules.namespaces.iter().find(|(named, _)| named == name);
             let bytes_max = rule(namespace).or_else(|| rule("*")).map_or(0, |(_, bytes)| *bytes);
-            Arc::new(ByteQuota::new(
-                &format!("namespace {namespace}"),
-                bytes_max,
-                Some(Arc::clone(&self.total)),
-            ))
+            Arc::new(ByteQuota::new(&format!("namespace {namespace}"), bytes_max, Some(Arc::clone(&self.total))))
         };
         Arc::clone(made.entry(namespace.to_owned()).or_insert_with(make))
     }
@@ -56,9 +52,7 @@ mod tests {
         let rules = QuotaConfig { total: 100, namespaces: vec![("*".into(), 10), ("big".into(), 50)] };
         let quotas = NamespaceQuotas::new(rules);
         assert_eq!((quotas.of("big").bytes_max, quotas.of("a").bytes_max), (50, 10));
-        assert!(
-            Arc::ptr_eq(&quotas.of("a"), &quotas.of("a")) && !Arc::ptr_eq(&quotas.of("a"), &quotas.of("b"))
-        );
+        assert!(Arc::ptr_eq(&quotas.of("a"), &quotas.of("a")) && !Arc::ptr_eq(&quotas.of("a"), &quotas.of("b")));
         assert_eq!(&*quotas.of("a").name, "namespace a");
         assert_eq!(NamespaceQuotas::new(QuotaConfig::default()).of("a").bytes_max, 0);
     }

@@ -107,8 +107,7 @@ impl RoutingModel {
     /// are free for these.
     pub(super) fn endpoint(&mut self, address: SocketAddr, unrestricted: bool) -> Arc<Endpoint> {
         self.address_id += 1;
-        let start =
-            unrestricted.then(|| Box::new(InstanceStart { unrestricted, ..InstanceStart::default() }));
+        let start = unrestricted.then(|| Box::new(InstanceStart { unrestricted, ..InstanceStart::default() }));
         Arc::new(Endpoint { id: self.address_id, address, load: Arc::default(), start })
     }
 
@@ -117,8 +116,7 @@ impl RoutingModel {
         if let Some(entry) = self.backends.get_mut(key) {
             entry.compiled = None;
         }
-        self.stale_owners
-            .extend(self.backend_owners.get(key).into_iter().flatten().map(|owner| owner.to_string()));
+        self.stale_owners.extend(self.backend_owners.get(key).into_iter().flatten().map(|owner| owner.to_string()));
     }
 
     /// `owner`'s rules name the backend `key`.
@@ -155,9 +153,7 @@ impl RoutingModel {
     /// Forgets the addresses that `rules` led to and that no rule leads to any more.
     pub(super) fn remove_unused_backends(&mut self, rules: &[HostRule]) {
         for key in rules.iter().flat_map(HostRule::backends) {
-            if !self.backend_owners.contains_key(key)
-                && self.backends.get(key).is_some_and(|entry| entry.is_static)
-            {
+            if !self.backend_owners.contains_key(key) && self.backends.get(key).is_some_and(|entry| entry.is_static) {
                 self.backends.remove(key);
             }
         }
@@ -165,8 +161,7 @@ impl RoutingModel {
 
     /// What everybody is shown, the operator's and that of objects; and what callers inside are shown besides.
     pub(super) fn merged_certificates(&self) -> (CertificateStore, CertificateStore) {
-        let (mut everybody, mut inside) =
-            ((*self.operator_certificates).clone(), CertificateStore::default());
+        let (mut everybody, mut inside) = ((*self.operator_certificates).clone(), CertificateStore::default());
         for shown in self.object_certificates.values() {
             for (merged, named) in [(&mut everybody, &shown.public), (&mut inside, &shown.cluster_local)] {
                 named.iter().for_each(|(host, identity)| merged.insert(host, identity.clone()));

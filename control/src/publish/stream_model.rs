@@ -146,10 +146,7 @@ impl StreamModel {
 
     pub(super) fn pending_events(&self, path: &str) -> u64 {
         let names = self.subscribers_by_path.get(path).into_iter().flatten();
-        names
-            .filter_map(|name| self.subscribers.get(name))
-            .map(|reader| reader.compiled.tally.pending())
-            .sum()
+        names.filter_map(|name| self.subscribers.get(name)).map(|reader| reader.compiled.tally.pending()).sum()
     }
 
     /// Makes the table's streams these.
@@ -181,9 +178,7 @@ impl StreamModel {
 
 #[cfg(test)]
 mod tests {
-    use dataplane::table::{
-        DeliveryPolicy, EventFilter, HoldReason, InitialOffset, ReplyTarget, RetentionPolicy,
-    };
+    use dataplane::table::{DeliveryPolicy, EventFilter, HoldReason, InitialOffset, ReplyTarget, RetentionPolicy};
 
     use super::*;
     use crate::controllers::trust_store::TrustStore;
@@ -270,10 +265,7 @@ mod tests {
         assert!(streams.remove_subscriber("1") && !streams.remove_subscriber("1"));
         assert!(made(&mut streams).streams["/b"].subscribers.is_empty());
         assert!(streams.set_subscriber("3", reader("/a", "http://s/")));
-        assert!(
-            streams.retain_subscribers("/a", |name| name == "2")
-                && !streams.retain_subscribers("/b", |_| false)
-        );
+        assert!(streams.retain_subscribers("/a", |name| name == "2") && !streams.retain_subscribers("/b", |_| false));
         assert!(!streams.retain_subscribers("/a", |name| name == "2"), "who stays is no change");
         assert!(streams.remove("/b") && !streams.remove("/b"));
         assert_eq!((streams.len(), streams.subscriber_count()), (1, 1));

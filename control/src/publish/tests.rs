@@ -253,7 +253,5 @@ fn a_host_moves_and_a_fixed_one_stays() {
     publisher.start();
     let tables = tables.lock().unwrap();
     assert!(tables.iter().all(|table| table.route("y.x").is_some()));
-    assert!(
-        tables.iter().all(|table| &*table.route("fixed").unwrap().splits[0].backend.key == "static/fixed")
-    );
+    assert!(tables.iter().all(|table| &*table.route("fixed").unwrap().splits[0].backend.key == "static/fixed"));
 }

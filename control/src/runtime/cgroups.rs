@@ -68,10 +68,7 @@ impl CgroupManager {
         let ports = second.map(beside);
         let folders = match &ports {
             Some(folder) if unified => vec![folder.clone()],
-            _ => CONTROLLERS
-                .iter()
-                .filter_map(|name| Some(beside(own_cgroup(&mounts, &own, Some(name))?)))
-                .collect(),
+            _ => CONTROLLERS.iter().filter_map(|name| Some(beside(own_cgroup(&mounts, &own, Some(name))?))).collect(),
         };
         Ok(Self { folders, unified, ports, mount_points: cgroup_mounts(&mounts) })
     }
@@ -98,11 +95,7 @@ impl CgroupManager {
     }
 
     /// Gives `group` a port of its own, which is the host's `port.real`.
-    pub(super) fn add_port(
-        &self,
-        group: &mut InstanceCgroup,
-        port: &CgroupPortPrograms<'_>,
-    ) -> io::Result<()> {
+    pub(super) fn add_port(&self, group: &mut InstanceCgroup, port: &CgroupPortPrograms<'_>) -> io::Result<()> {
         let above = self.ports.as_ref().ok_or_else(|| io::Error::other("cgroup v2 is not mounted"))?;
         create_dir(above)?;
         group.create_in(std::slice::from_ref(above), |folder| {
@@ -112,11 +105,7 @@ impl CgroupManager {
     }
 
     /// Holds `group` to `resources`, or says what of them it cannot be held to.
-    pub(super) fn add_resources(
-        &self,
-        group: &mut InstanceCgroup,
-        resources: ResourceLimits,
-    ) -> io::Result<()> {
+    pub(super) fn add_resources(&self, group: &mut InstanceCgroup, resources: ResourceLimits) -> io::Result<()> {
         if self.folders.is_empty() {
             return Err(io::Error::other("no control groups with memory, cpu or pids are mounted"));
         }
@@ -145,9 +134,7 @@ impl CgroupManager {
         let beside = self.folders.iter().chain(&self.ports).filter_map(|folder| folder.parent());
         let mut found = Vec::new();
         for above in beside.flat_map(inside).filter(|above| named(above, is_appliance_cgroup)) {
-            found.extend(
-                inside(&above).into_iter().filter(|group| named(group, |name| instance_id(name).is_some())),
-            );
+            found.extend(inside(&above).into_iter().filter(|group| named(group, |name| instance_id(name).is_some())));
             found.push(above);
         }
         found
@@ -163,9 +150,8 @@ impl CgroupManager {
     pub(super) fn kill_leftovers(&self, is_left: &dyn Fn(u64) -> bool) {
         for folder in self.folders.iter().chain(&self.ports) {
             let groups = fs::read_dir(folder).into_iter().flatten().flatten();
-            let old = groups.filter(|group| {
-                instance_id(group.file_name().to_str().unwrap_or_default()).is_some_and(is_left)
-            });
+            let old =
+                groups.filter(|group| instance_id(group.file_name().to_str().unwrap_or_default()).is_some_and(is_left));
             for group in old {
                 kill_and_remove(&group.path());
             }
@@ -188,10 +174,7 @@ impl InstanceCgroup {
         for folder in &folders {
             if let Err(why) = create_dir(folder) {
                 // Somebody who cleared up took the folder above for one that nobody needs.
-                folder
-                    .parent()
-                    .filter(|_| why.kind() == io::ErrorKind::NotFound)
-                    .map_or(Err(why), create_dir)?;
+                folder.parent().filter(|_| why.kind() == io::ErrorKind::NotFound).map_or(Err(why), create_dir)?;
                 create_dir(folder)?;
             }
             if !self.folders.contains(folder) {
@@ -227,8 +210,7 @@ impl InstanceCgroup {
             }
             tokio::time::sleep(REMOVE_RETRY_DELAY).await;
         }
-        let group =
-            self.folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" ");
+        let group = self.folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" ");
         tracing::warn!(group, "a control group stays behind until the next start");
     }
 
@@ -251,8 +233,7 @@ impl Drop for InstanceCgroup {
 
 /// What is written where. Files that a controller's folder does not have are left out.
 fn limit_values(resources: ResourceLimits, unified: bool) -> Vec<(&'static str, String)> {
-    let ResourceLimits { memory_bytes_max: memory, cpu_milli_max: cpu, cpu_milli_request: wanted } =
-        resources;
+    let ResourceLimits { memory_bytes_max: memory, cpu_milli_max: cpu, cpu_milli_request: wanted } = resources;
     let quota = cpu.saturating_mul(CPU_PERIOD_US) / 1000;
     // As a kubelet does it: 1024 shares a processor in v1, and the same proportion in v2's 1 to 10,000.
     let shares = (wanted.saturating_mul(1024) / 1000).clamp(2, 262_144);
@@ -284,8 +265,7 @@ fn write_value(folder: &Path, file: &str, value: &str) -> io::Result<()> {
     if !path.exists() {
         return Ok(()); // another controller's, or one that this kernel lacks
     }
-    fs::write(&path, value)
-        .map_err(|why| io::Error::new(why.kind(), format!("{} = {value}: {why}", path.display())))
+    fs::write(&path, value).map_err(|why| io::Error::new(why.kind(), format!("{} = {value}: {why}", path.display())))
 }
 
 fn create_dir(folder: &Path) -> io::Result<()> {
@@ -345,11 +325,9 @@ fn delegate(base: &Path) -> io::Result<()> {
 }
 
 fn delegate_controllers(folder: &Path) -> io::Result<()> {
-    let wanted: Vec<_> =
-        read_controllers(&folder.join("cgroup.controllers"))?.map(|name| format!("+{name}")).collect();
+    let wanted: Vec<_> = read_controllers(&folder.join("cgroup.controllers"))?.map(|name| format!("+{name}")).collect();
     let file = folder.join("cgroup.subtree_control");
-    fs::write(&file, wanted.join(" "))
-        .map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", file.display())))
+    fs::write(&file, wanted.join(" ")).map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", file.display())))
 }
 
 /// Groups below `folder` have all the controllers that it could hand on.
@@ -373,8 +351,7 @@ fn kill_and_remove(folder: &Path) {
             let _ = kill_process(pid, Signal::KILL); // it may be gone by now
         }
         let nobody: &mut [rustix::event::PollFd<'_>] = &mut [];
-        let _ =
-            rustix::event::poll(nobody, rustix::event::Timespec::try_from(REMOVE_RETRY_DELAY).ok().as_ref());
+        let _ = rustix::event::poll(nobody, rustix::event::Timespec::try_from(REMOVE_RETRY_DELAY).ok().as_ref());
     }
 }
 
@@ -413,11 +390,7 @@ mod tests {
             (v2, None, Some("/sys/fs/cgroup/user.slice")),
             ("", None, None),
         ] {
-            assert_eq!(
-                own_cgroup(mounts, own, controller).as_deref(),
-                wanted.map(Path::new),
-                "{controller:?}"
-            );
+            assert_eq!(own_cgroup(mounts, own, controller).as_deref(), wanted.map(Path::new), "{controller:?}");
         }
     }
 

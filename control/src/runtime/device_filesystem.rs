@@ -10,8 +10,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, makedev, mkdirat, mknodat, statat, symlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_string, fsmount,
-    fsopen, move_mount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    move_mount,
 };
 
 use super::limits::{DEVICES_BYTES_MAX, SHARED_MEMORY_BYTES_MAX};
@@ -47,8 +47,7 @@ pub(super) struct DeviceFilesystem {
 pub(super) fn create() -> io::Result<DeviceFilesystem> {
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let bytes = DEVICES_BYTES_MAX.to_string();
-    let top =
-        new_filesystem("tmpfs", &[("mode", "0755"), ("size", &bytes)], MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+    let top = new_filesystem("tmpfs", &[("mode", "0755"), ("size", &bytes)], MountAttrFlags::MOUNT_ATTR_NOSUID)?;
     for (name, major, minor) in DEVICES {
         mknodat(&top, name, FileType::CharacterDevice, DEVICE_MODE, makedev(major, minor))?;
         chmodat(&top, name, DEVICE_MODE, AtFlags::empty())?; // what is made loses the bits of the umask

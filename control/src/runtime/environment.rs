@@ -172,13 +172,10 @@ mod tests {
     #[test]
     fn an_instance_finds_its_own_name_where_it_was_asked_for() {
         let mut spec = spec(&["serve", "$(WHO)"]);
-        for (name, text) in
-            [("WHO", format!("<{POD_NAME_PLACEHOLDER}>")), ("UID", POD_UID_PLACEHOLDER.into())]
-        {
+        for (name, text) in [("WHO", format!("<{POD_NAME_PLACEHOLDER}>")), ("UID", POD_UID_PLACEHOLDER.into())] {
             spec.env.push((name.into(), text));
         }
-        let all =
-            environment(&spec, InstanceVariables { termination_message: Some(Path::new("/w")), ..own(1) });
+        let all = environment(&spec, InstanceVariables { termination_message: Some(Path::new("/w")), ..own(1) });
         assert_eq!(value(&all, "WHO").unwrap(), "<hello-00001-deployment-z>");
         assert_eq!(value(&all, "UID").unwrap(), "m");
         assert_eq!(value(&all, "SLUICEGATE_TERMINATION_LOG").unwrap(), "/w");

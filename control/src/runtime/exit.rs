@@ -45,9 +45,7 @@ pub(super) fn exit_of(
             let seconds = spec.startup_timeout.as_secs_f64();
             (ExitCause::NotReady, format!("instance did not become ready within {seconds} s{colon}{why}"))
         }
-        TerminationCause::Unreachable => {
-            (ExitCause::Unreachable, "instance took no connections any more".to_owned())
-        }
+        TerminationCause::Unreachable => (ExitCause::Unreachable, "instance took no connections any more".to_owned()),
         TerminationCause::Unhealthy(why) => (ExitCause::Unhealthy(why.clone()), why.clone()),
         TerminationCause::Exited | TerminationCause::Stopped | TerminationCause::SidecarFailed(_) => {
             (exit, format!("instance ended with {status}"))
@@ -72,8 +70,5 @@ pub(super) fn not_started(why: &io::Error) -> InstanceExit {
         Some(Errno::NOSPC) => "; free some space in the data folder",
         _ => "",
     };
-    InstanceExit {
-        cause: ExitCause::NotStarted,
-        message: format!("instance could not be started: {why}{advice}"),
-    }
+    InstanceExit { cause: ExitCause::NotStarted, message: format!("instance could not be started: {why}{advice}") }
 }

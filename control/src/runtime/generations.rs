@@ -121,10 +121,7 @@ mod tests {
         let first = Generation::claim(dir.path(), 100).unwrap();
         let second = Generation::claim(dir.path(), 10_000_000).unwrap();
         let ended = |id| Claims::read(dir.path()).unwrap().has_ended(id);
-        assert_eq!(
-            [99, 100, 9_999_999, 10_000_000].map(ended),
-            [None, Some(false), Some(false), Some(false)]
-        );
+        assert_eq!([99, 100, 9_999_999, 10_000_000].map(ended), [None, Some(false), Some(false), Some(false)]);
 
         drop(first);
         assert_eq!([100, 9_999_999, 10_000_000].map(ended), [Some(true), Some(true), Some(false)]);

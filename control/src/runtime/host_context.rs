@@ -128,9 +128,8 @@ impl HostContext {
     ) -> InstancePlacement {
         if spec.resources.is_limited() {
             let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
-            let added = cgroups.and_then(|cgroups| {
-                cgroups.add_resources(&mut group, spec.resources).map_err(|why| why.to_string())
-            });
+            let added = cgroups
+                .and_then(|cgroups| cgroups.add_resources(&mut group, spec.resources).map_err(|why| why.to_string()));
             if let Err(why) = added {
                 tracing::warn!(revision = spec.revision, %why, "resources are not enforced, or not all of them");
             }
@@ -148,15 +147,9 @@ impl HostContext {
     }
 
     /// In `group`, the port `named` is the host's `real` one.
-    pub(super) fn assign_port(
-        &self,
-        group: &mut InstanceCgroup,
-        named: u16,
-        real: u16,
-    ) -> Result<(), String> {
+    pub(super) fn assign_port(&self, group: &mut InstanceCgroup, named: u16, real: u16) -> Result<(), String> {
         let (closed, gateway) = (&*self.config.blocked_ports, self.config.gateway.as_ref().ok());
-        let rule =
-            CgroupPortPrograms { named, real, closed, gateway: gateway.map(|gateway| gateway.host_ports) };
+        let rule = CgroupPortPrograms { named, real, closed, gateway: gateway.map(|gateway| gateway.host_ports) };
         let cgroups = self.cgroups.as_ref().map_err(Clone::clone)?;
         cgroups.add_port(group, &rule).map_err(|why| why.to_string())
     }

@@ -94,8 +94,7 @@ fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkS
     let prepared = PreforkState::prepare_mounts(&told.sandbox)?;
     let Some(ordered) = wait(parent)? else { return Ok(None) };
     let joined = told.sandbox.cgroups;
-    let others: Vec<_> =
-        ordered.sandbox.cgroups.iter().filter(|seat| !joined.contains(seat)).cloned().collect();
+    let others: Vec<_> = ordered.sandbox.cgroups.iter().filter(|seat| !joined.contains(seat)).cloned().collect();
     join(&others)?;
     Ok(Some((LaunchSpec { is_prefork: true, ..ordered }, prepared)))
 }
@@ -179,8 +178,7 @@ fn become_user(identity: InstanceCredentials) -> Result<(), String> {
     let changes_user = identity.user.is_some_and(|id| id != user);
     let changes_group = identity.group.is_some_and(|id| id != group);
     if (changes_user || changes_group) && user == 0 {
-        nix::unistd::setgroups(&[])
-            .map_err(|why| format!("groups of the appliance cannot be left: {why}"))?;
+        nix::unistd::setgroups(&[]).map_err(|why| format!("groups of the appliance cannot be left: {why}"))?;
     }
     if let Some(id) = identity.group.filter(|_| changes_group) {
         nix::unistd::setgid(id.into()).map_err(|why| refused("runAsGroup", id, why))?;

@@ -58,12 +58,9 @@ impl InitContainers {
                 finished_at: None,
             });
             reporter.sidecars(self.statuses.clone());
-            let ended =
-                run(post, orders, deadline, &starved).await.unwrap_or_else(|why| Err(not_started(&why)));
-            ended.map_err(|gone| InstanceExit {
-                message: format!("init container {name}: {}", gone.message),
-                ..gone
-            })?;
+            let ended = run(post, orders, deadline, &starved).await.unwrap_or_else(|why| Err(not_started(&why)));
+            ended
+                .map_err(|gone| InstanceExit { message: format!("init container {name}: {}", gone.message), ..gone })?;
             if let Some(last) = self.statuses.last_mut() {
                 (last.ready, last.finished_at) = (true, Some(Timestamp::now()));
             }

@@ -18,8 +18,7 @@ use tokio::net::unix::pipe;
 use tokio::task::coop::consume_budget;
 
 use super::limits::{
-    LINE_BYTES_MAX, LOG_BYTES_MAX, LOGS_RETAINED_MAX, OUTPUT_BYTES_PER_SECOND, TAIL_LINE_BYTES_MAX,
-    TAIL_LINES_MAX,
+    LINE_BYTES_MAX, LOG_BYTES_MAX, LOGS_RETAINED_MAX, OUTPUT_BYTES_PER_SECOND, TAIL_LINE_BYTES_MAX, TAIL_LINES_MAX,
 };
 use super::output_limiter::{OutputDecision, OutputLimiter};
 use super::pace::{Output, OutputPace};
@@ -135,12 +134,7 @@ impl InstanceLog {
     }
 
     /// The log `folder/ID.NAME.log` of its sidecar.
-    pub(super) fn open_sidecar(
-        folder: &Path,
-        id: u64,
-        (revision, name): (&str, &str),
-        output: &Rc<Output>,
-    ) -> Self {
+    pub(super) fn open_sidecar(folder: &Path, id: u64, (revision, name): (&str, &str), output: &Rc<Output>) -> Self {
         Self::at(folder.join(format!("{id}.{name}.log")), id, revision, output)
     }
 

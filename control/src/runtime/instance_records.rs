@@ -98,8 +98,7 @@ impl InstanceRecords {
     /// happens when this one has ended, see [`Records::end_leftovers`]: the instance reads its volumes there.
     pub(super) fn remove_revision(&self, namespace: &str, revision: &str, first: u64) {
         let folder = self.folder(namespace, revision);
-        if records_in(&folder).any(|(_, id)| id < Some(first)) && fs::write(folder.join(CLEARED), "").is_ok()
-        {
+        if records_in(&folder).any(|(_, id)| id < Some(first)) && fs::write(folder.join(CLEARED), "").is_ok() {
             return;
         }
         Self::remove(&folder);
@@ -140,9 +139,10 @@ impl InstanceRecords {
         let all = self.revisions().flat_map(|folder| records_in(&folder));
         // A record without an id belongs to no claim.
         for (file, _) in all.filter(|(_, id)| is_left(id.unwrap_or(0))) {
-            match fs::read(&file).map_err(|why| why.to_string()).and_then(|bytes| {
-                serde_json::from_slice::<InstanceRecord>(&bytes).map_err(|why| why.to_string())
-            }) {
+            match fs::read(&file)
+                .map_err(|why| why.to_string())
+                .and_then(|bytes| serde_json::from_slice::<InstanceRecord>(&bytes).map_err(|why| why.to_string()))
+            {
                 Ok(record) if !record.mark.is_empty() => records.push(record),
                 Ok(_) => {}
                 Err(why) => tracing::warn!(file = %file.display(), %why, "unreadable instance record"),
@@ -159,8 +159,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 /// The records in the folder of a revision, with the ids of their instances.
 fn records_in(folder: &Path) -> impl Iterator<Item = (PathBuf, Option<u64>)> + use<> {
-    let records =
-        entries(folder).filter(|file| file.extension().is_some_and(|extension| extension == EXTENSION));
+    let records = entries(folder).filter(|file| file.extension().is_some_and(|extension| extension == EXTENSION));
     records.map(|file| {
         let id = file.file_stem().and_then(|name| instance_id(name.to_str()?));
         (file, id)
@@ -246,10 +245,7 @@ fn file_name(name: &str) -> String {
 }
 
 /// Those of `processes` that belong to one of `records`.
-fn matching_processes<'a>(
-    records: &[InstanceRecord],
-    processes: &'a [HostProcess],
-) -> Vec<&'a ProcessIdentity> {
+fn matching_processes<'a>(records: &[InstanceRecord], processes: &'a [HostProcess]) -> Vec<&'a ProcessIdentity> {
     let belongs = |process: &HostProcess, record: &InstanceRecord| {
         let leader = record.process.as_ref();
         process.mark.as_ref() == Some(&record.mark)
@@ -294,10 +290,8 @@ mod tests {
 
     #[test]
     fn a_leftover_is_known_by_mark_or_identity_and_a_stranger_with_its_number_is_not() {
-        let records =
-            [InstanceRecord { mark: "m".into(), process: Some(ProcessIdentity { pid: 10, started: 5 }) }];
-        let pids =
-            |list: &[HostProcess]| Vec::from_iter(matching_processes(&records, list).iter().map(|p| p.pid));
+        let records = [InstanceRecord { mark: "m".into(), process: Some(ProcessIdentity { pid: 10, started: 5 }) }];
+        let pids = |list: &[HostProcess]| Vec::from_iter(matching_processes(&records, list).iter().map(|p| p.pid));
 
         let leader_alive =
             [seen(10, 5, 10, None), seen(11, 6, 10, None), seen(12, 6, 12, Some("m")), seen(13, 6, 1, None)];

@@ -71,11 +71,7 @@ pub(super) fn prefork_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsStrin
 
 /// What somebody who waits is told: words with NULs between them. `None` if one has a NUL in it, which no process can be
 /// told.
-pub(super) fn encode(
-    place: &SandboxSpec,
-    variables: &[(String, String)],
-    command: &[String],
-) -> Option<Vec<u8>> {
+pub(super) fn encode(place: &SandboxSpec, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
     let mut words = Vec::new();
     append_sandbox(&mut words, place);
     for (name, value) in variables {
@@ -96,12 +92,7 @@ fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
     }
     for bind in &place.binds {
         let access = if bind.read_only { "ro" } else { "rw" };
-        words.extend([
-            "--bind".into(),
-            bind.source.clone().into(),
-            bind.target.clone().into(),
-            access.into(),
-        ]);
+        words.extend(["--bind".into(), bind.source.clone().into(), bind.target.clone().into(), access.into()]);
     }
     for (word, paths) in [("--mask", &place.masks), ("--unmask", &place.unmasked)] {
         words.extend(paths.iter().flat_map(|path| [OsString::from(word), path.clone().into()]));
@@ -205,8 +196,7 @@ mod tests {
     #[test]
     fn what_the_parent_writes_is_what_init_reads() {
         let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
-        let bind =
-            |target: &str, read_only| BindMount { source: "/a b".into(), target: target.into(), read_only };
+        let bind = |target: &str, read_only| BindMount { source: "/a b".into(), target: target.into(), read_only };
         let seat = |folder: &str| CgroupMount { folder: folder.into(), mount_point: "/sys/fs".into() };
         let place = SandboxSpec {
             cgroups: vec![seat("/sys/fs/c g"), seat("/x")],
@@ -235,8 +225,7 @@ mod tests {
 
         let variables = [("A".to_owned(), "b=c".to_owned()), ("EMPTY".to_owned(), String::new())];
         let orders = encode(&place, &variables, &command).unwrap();
-        let later =
-            decode(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
+        let later = decode(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
         assert_eq!(later.variables, words(&["A=b=c", "EMPTY="]));
         assert_eq!(LaunchSpec { variables: Vec::new(), ..later }, told);
     }

@@ -78,10 +78,7 @@ pub(super) fn pidfd(child: &Child) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 pub(super) fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    #[expect(
-        deprecated,
-        reason = "the new one is unsafe; an OwnedFd keeps its descriptor, which is all it asks"
-    )]
+    #[expect(deprecated, reason = "the new one is unsafe; an OwnedFd keeps its descriptor, which is all it asks")]
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 

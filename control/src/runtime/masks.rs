@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, fsconfig_create,
-    fsconfig_set_string, fsmount, fsopen, mount_remount, move_mount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, fsconfig_create, fsconfig_set_string,
+    fsmount, fsopen, mount_remount, move_mount,
 };
 
 use super::mounts::{clone_tree, create_mount_point};
@@ -47,8 +47,7 @@ fn cover_folder(path: &Path, kept: &[PathBuf]) -> io::Result<()> {
     for (tree, below) in trees {
         move_mount(&tree, "", &top, below, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     }
-    let sealed =
-        MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let sealed = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     Ok(mount_remount(path, sealed, "")?)
 }
 

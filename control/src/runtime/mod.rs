@@ -206,13 +206,8 @@ impl ProbeSpec {
 pub trait Runtime: Send + Sync {
     /// Starts an instance under `id` (never used before) and returns at once. `line` is the id of the first of those
     /// whose place it takes.
-    fn start(
-        &self,
-        id: u64,
-        line: u64,
-        spec: Arc<InstanceSpec>,
-        reporter: InstanceReporter,
-    ) -> Box<dyn InstanceHandle>;
+    fn start(&self, id: u64, line: u64, spec: Arc<InstanceSpec>, reporter: InstanceReporter)
+    -> Box<dyn InstanceHandle>;
     /// What running instances can be given without a restart has changed: the files of their volumes.
     fn refresh(&self, spec: Arc<InstanceSpec>);
     /// The revision is gone for good: what was kept of its instances may go too. All of them are over.

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
-    OpenTreeFlags, fsconfig_create, fsmount, fsopen, mount_change, mount_remount, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    fsconfig_create, fsmount, fsopen, mount_change, mount_remount, move_mount, open_tree,
 };
 use rustix::process::{chroot, fchdir, geteuid};
 

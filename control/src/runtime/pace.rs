@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::limits::{
-    OUTPUT_ALL_BYTES_PER_SECOND, OUTPUT_BURST, OUTPUT_BYTES_PER_SECOND, OUTPUT_THROTTLE_TOLD_EVERY,
-};
+use super::limits::{OUTPUT_ALL_BYTES_PER_SECOND, OUTPUT_BURST, OUTPUT_BYTES_PER_SECOND, OUTPUT_THROTTLE_TOLD_EVERY};
 
 /// What was read of all instances' output, for the metrics.
 #[derive(Debug, Default)]

@@ -161,13 +161,7 @@ fn spawn(room: &HostContext, id: u64, port: u16) -> io::Result<PreforkProcess> {
         .spawn()
         .inspect_err(|_| room.ports.borrow_mut().release(real))?;
     let noted = room.records.add_prefork(&name, InstanceRecord::new().with_leader(pid(&child)));
-    Ok(PreforkProcess {
-        child: Some(child),
-        record_guard: noted,
-        group,
-        instance_port: named,
-        host_port: real,
-    })
+    Ok(PreforkProcess { child: Some(child), record_guard: noted, group, instance_port: named, host_port: real })
 }
 
 impl PreforkProcess {

@@ -227,9 +227,7 @@ mod tests {
     #[test]
     fn a_probe_may_name_its_own_host() {
         let address = "127.0.0.1:80".parse().unwrap();
-        assert!(
-            request(address, "healthz", &[]).starts_with("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:80\r\n")
-        );
+        assert!(request(address, "healthz", &[]).starts_with("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:80\r\n"));
         let own = request(address, "/", &[("HOST".into(), "a.b".into())]);
         assert_eq!(own.to_ascii_lowercase().matches("host:").count(), 1);
     }

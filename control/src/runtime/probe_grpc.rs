@@ -23,11 +23,7 @@ const SERVICE_BYTES_MAX: usize = 127;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Asks whether `service` is served; an empty name is the whole program.
-pub(super) async fn check_serving(
-    stream: TcpStream,
-    address: SocketAddr,
-    service: &str,
-) -> Result<(), String> {
+pub(super) async fn check_serving(stream: TcpStream, address: SocketAddr, service: &str) -> Result<(), String> {
     let question = request_message(service)?;
     let told = |why: h2::Error| format!("gRPC probe failed: {why}");
     let (client, connection) = h2::client::handshake(stream).await.map_err(told)?;
@@ -61,10 +57,8 @@ async fn check_response(answer: http::Response<h2::RecvStream>) -> Result<(), St
             return Err("gRPC probe failed: the answer is no health message".to_owned());
         }
     }
-    let trailers =
-        tokio::time::timeout(CLOSE_TIMEOUT, body.trailers()).await.ok().and_then(Result::ok).flatten();
-    let status =
-        |headers: &HeaderMap| headers.get("grpc-status").and_then(|value| value.to_str().ok()?.parse().ok());
+    let trailers = tokio::time::timeout(CLOSE_TIMEOUT, body.trailers()).await.ok().and_then(Result::ok).flatten();
+    let status = |headers: &HeaderMap| headers.get("grpc-status").and_then(|value| value.to_str().ok()?.parse().ok());
     // An answer without a message has its status in the head.
     match trailers.as_ref().and_then(status).or_else(|| status(&head.headers)) {
         Some(0_u32) if message.get(PREFIX_BYTES..) == Some(&SERVING) => Ok(()),

@@ -17,8 +17,7 @@ use tokio_rustls::client::TlsStream;
 
 static CONFIG: LazyLock<Option<Arc<ClientConfig>>> = LazyLock::new(|| {
     let provider = Arc::new(ring::default_provider());
-    let versions =
-        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+    let versions = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
     let any = Arc::new(AcceptAnyCertificate(provider));
     let config = versions.ok()?.dangerous().with_custom_certificate_verifier(any).with_no_client_auth();
     Some(Arc::new(config))

@@ -89,12 +89,7 @@ impl ProcessRuntime {
         Self::open_with(data, init, around, Unclaimed::Running)
     }
 
-    fn open_with(
-        data: &Path,
-        init: InitProgram,
-        around: HostConfig,
-        unclaimed: Unclaimed,
-    ) -> io::Result<Self> {
+    fn open_with(data: &Path, init: InitProgram, around: HostConfig, unclaimed: Unclaimed) -> io::Result<Self> {
         let folder = data.join(FOLDER);
         let records = InstanceRecords::open(&folder)?;
         // Instances get ids that grow from start to start, so the newest logs are those with the highest.
@@ -108,8 +103,7 @@ impl ProcessRuntime {
         let reactor = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         std::thread::Builder::new().name("instances".into()).spawn(move || {
             LocalSet::new().block_on(&reactor, async {
-                run_commands(Rc::new(HostContext::new((records, generation), init, cgroups, around)), inbox)
-                    .await;
+                run_commands(Rc::new(HostContext::new((records, generation), init, cgroups, around)), inbox).await;
             });
         })?;
         Ok(Self { commands: jobs, first_id })
@@ -178,15 +172,8 @@ impl Runtime for ProcessRuntime {
         let (orders, inbox) = mpsc::unbounded_channel();
         let spawned = Arc::<OnceLock<Instant>>::default();
         let (reports, is_spawned, began) = (reporter.clone(), Arc::clone(&spawned), Instant::now());
-        let life = InstanceRun {
-            id,
-            line,
-            spec,
-            reporter: reports,
-            commands: inbox,
-            began_at: began,
-            spawned: is_spawned,
-        };
+        let life =
+            InstanceRun { id, line, spec, reporter: reports, commands: inbox, began_at: began, spawned: is_spawned };
         if self.commands.send(RuntimeCommand::Run(life)).is_err() {
             reporter.exited(not_started(&io::Error::other("the thread that runs instances is gone")));
         }
@@ -198,9 +185,7 @@ impl Runtime for ProcessRuntime {
     }
 
     fn remove_revision(&self, namespace: &str, revision: &str) {
-        let _ = self
-            .commands
-            .send(RuntimeCommand::Forget { namespace: namespace.into(), revision: revision.into() });
+        let _ = self.commands.send(RuntimeCommand::Forget { namespace: namespace.into(), revision: revision.into() });
     }
 
     fn idle(&self) {
@@ -288,8 +273,7 @@ async fn run_instance(room: Rc<HostContext>, mut life: InstanceRun) {
     };
     let gone = match port {
         Ok(port) => {
-            let gone =
-                start_and_run(&room, &mut life, port, waiting).await.unwrap_or_else(|why| not_started(&why));
+            let gone = start_and_run(&room, &mut life, port, waiting).await.unwrap_or_else(|why| not_started(&why));
             room.ports.borrow_mut().release(port);
             gone
         }
@@ -364,12 +348,8 @@ impl InstanceProcess {
         // No instance is ever without a record; that of one that waited goes with it, at the end of this.
         let note = || room.records.write(spec, id, &record);
         let mut child = launcher.start(waiting.as_mut(), &command(spec, &environment), &environment, note)?;
-        let log = InstanceLog::open(
-            &room.records.folder(&spec.namespace, &spec.revision),
-            id,
-            &spec.revision,
-            &room.output,
-        );
+        let log =
+            InstanceLog::open(&room.records.folder(&spec.namespace, &spec.revision), id, &spec.revision, &room.output);
         let log = Rc::new(RefCell::new(log));
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         match capture(&mut child, &log) {
@@ -418,9 +398,7 @@ impl InstanceProcess {
         self.group.remove().await;
         let log = self.log.borrow();
         match status {
-            Ok(status) => {
-                exit_of(&end, status, &life.spec, (&self.termination_message.read(), &log.tail()), starved)
-            }
+            Ok(status) => exit_of(&end, status, &life.spec, (&self.termination_message.read(), &log.tail()), starved),
             Err(why) => not_started(&why), // not our child: cannot be, and is still worth a message
         }
     }

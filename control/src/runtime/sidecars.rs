@@ -25,8 +25,7 @@ use super::freezer::Freezer;
 use super::instance_log::InstanceLog;
 use super::launcher::{Launcher, exited, signal_group};
 use super::limits::{
-    SIDECAR_FAILURES_MAX, SIDECAR_HEALTHY_AFTER, SIDECAR_RESTART_MAX, SIDECAR_RESTART_MIN,
-    SIDECAR_STABLE_AFTER,
+    SIDECAR_FAILURES_MAX, SIDECAR_HEALTHY_AFTER, SIDECAR_RESTART_MAX, SIDECAR_RESTART_MIN, SIDECAR_STABLE_AFTER,
 };
 use super::output_capture::{capture, drain};
 use super::probe::{LastProbeError, ProbePace, ProbeTarget};
@@ -76,11 +75,7 @@ pub(super) struct SidecarState {
 
 impl Sidecars {
     /// Starts all of them, after those `before`.
-    pub(super) fn start(
-        posts: Vec<SidecarContainer>,
-        before: Vec<SidecarStatus>,
-        reporter: &InstanceReporter,
-    ) -> Self {
+    pub(super) fn start(posts: Vec<SidecarContainer>, before: Vec<SidecarStatus>, reporter: &InstanceReporter) -> Self {
         let team = Rc::new(SidecarSupervisor {
             containers: posts,
             init_containers: before,
@@ -340,13 +335,7 @@ impl SidecarContainer {
     fn status(&self) -> SidecarStatus {
         let SidecarState { ready, restarts, .. } = &self.state;
         let (ready, restarts) = (ready.get(), restarts.get());
-        SidecarStatus {
-            name: self.sidecar.name.clone(),
-            ready,
-            restarts,
-            started_at: None,
-            finished_at: None,
-        }
+        SidecarStatus { name: self.sidecar.name.clone(), ready, restarts, started_at: None, finished_at: None }
     }
 }
 
@@ -361,10 +350,7 @@ mod tests {
 
     #[test]
     fn starts_again_come_later_and_later_up_to_a_bound() {
-        assert_eq!(
-            [0, 1, 2].map(restart_delay),
-            [SIDECAR_RESTART_MIN, SIDECAR_RESTART_MIN, SIDECAR_RESTART_MIN * 2]
-        );
+        assert_eq!([0, 1, 2].map(restart_delay), [SIDECAR_RESTART_MIN, SIDECAR_RESTART_MIN, SIDECAR_RESTART_MIN * 2]);
         assert_eq!(restart_delay(u32::MAX), SIDECAR_RESTART_MAX);
     }
 }

@@ -108,8 +108,7 @@ mod tests {
         let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         assert_eq!(of(&InstanceCredentials::default()), (0o600, user, group));
         if user == 0 {
-            let other =
-                InstanceCredentials { user: Some(65_532), group: Some(7), ..InstanceCredentials::default() };
+            let other = InstanceCredentials { user: Some(65_532), group: Some(7), ..InstanceCredentials::default() };
             assert_eq!(of(&other), (0o600, 65_532, 7));
         }
     }

@@ -89,7 +89,8 @@ pub struct InstanceMount {
 pub fn is_contained_path(path: &str) -> bool {
     let mut parts = Path::new(path).components().peekable();
     // The links at the top begin with two dots, so a file there may not.
-    let first_is_ours = matches!(parts.peek(), Some(Component::Normal(first)) if !first.as_encoded_bytes().starts_with(b".."));
+    let first_is_ours =
+        matches!(parts.peek(), Some(Component::Normal(first)) if !first.as_encoded_bytes().starts_with(b".."));
     first_is_ours && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
@@ -103,10 +104,7 @@ pub(super) struct VolumeStore {
 impl VolumeStore {
     /// `folder` is the revision's.
     pub(super) fn new(folder: &Path, id: u64) -> Self {
-        Self {
-            shared_dir: folder.join("volumes"),
-            instance_dir: folder.join(format!("{id}{EMPTY_DIR_SUFFIX}")),
-        }
+        Self { shared_dir: folder.join("volumes"), instance_dir: folder.join(format!("{id}{EMPTY_DIR_SUFFIX}")) }
     }
 
     /// Where the instance finds all volumes by their names.
@@ -141,9 +139,7 @@ impl VolumeStore {
                 tmpfs::mount(&folder, bytes_max)?;
             }
         }
-        for mount in
-            mounts.filter(|mount| volumes.iter().any(|v| v.name == mount.volume && v.is_per_instance()))
-        {
+        for mount in mounts.filter(|mount| volumes.iter().any(|v| v.name == mount.volume && v.is_per_instance())) {
             if let Some(below) = mount.sub_path.as_deref().filter(|below| is_contained_path(below)) {
                 create_instance_dir(&self.instance_dir.join(&mount.volume).join(below))?;
             }
@@ -156,9 +152,7 @@ impl VolumeStore {
         let dismounted = volumes.iter().filter(|volume| volume.is_in_memory()).try_for_each(|volume| {
             match tmpfs::unmount_tmpfs(&self.instance_dir.join(&volume.name)) {
                 // It was never mounted: its start failed before that.
-                Err(why) if [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput].contains(&why.kind()) => {
-                    Ok(())
-                }
+                Err(why) if [io::ErrorKind::NotFound, io::ErrorKind::InvalidInput].contains(&why.kind()) => Ok(()),
                 dismounted => dismounted,
             }
         });

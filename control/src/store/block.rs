@@ -106,8 +106,7 @@ impl BlockRow {
     }
 
     pub(super) fn is_of(&self, resource: &str, namespace: Option<&str>) -> bool {
-        self.resource == resource.as_bytes()
-            && namespace.is_none_or(|namespace| self.namespace == namespace.as_bytes())
+        self.resource == resource.as_bytes() && namespace.is_none_or(|namespace| self.namespace == namespace.as_bytes())
     }
 
     /// The object. It shares the words of its key with the one before it, where they are the same.

@@ -99,14 +99,9 @@ impl ColdObjects {
     }
 
     /// Blocks that may hold objects with keys from `first` on, in order, with their numbers.
-    pub(super) fn blocks_from<'a>(
-        &'a self,
-        first: &ObjectKey,
-    ) -> impl Iterator<Item = (u32, &'a ColdBlock)> + use<'a> {
-        let around =
-            self.block_around(first).filter(|number| self.block(*number).is_some_and(|f| f.first < *first));
-        let numbers =
-            around.into_iter().chain(self.by_first.range::<ObjectKey, _>(first..).map(|(_, number)| *number));
+    pub(super) fn blocks_from<'a>(&'a self, first: &ObjectKey) -> impl Iterator<Item = (u32, &'a ColdBlock)> + use<'a> {
+        let around = self.block_around(first).filter(|number| self.block(*number).is_some_and(|f| f.first < *first));
+        let numbers = around.into_iter().chain(self.by_first.range::<ObjectKey, _>(first..).map(|(_, number)| *number));
         numbers.filter_map(|number| Some((number, self.block(number)?)))
     }
 

@@ -34,11 +34,7 @@ impl ObjectStore {
     }
 }
 
-pub(super) fn compact_history(
-    memory: &RwLock<MemoryIndex>,
-    settled: u64,
-    folder: &mut BlockCompressor,
-) -> usize {
+pub(super) fn compact_history(memory: &RwLock<MemoryIndex>, settled: u64, folder: &mut BlockCompressor) -> usize {
     let events = read(memory).history.uncompacted(settled);
     let mut rest = &events[..];
     while let Some(chapter) = HistoryChunk::from_oldest(rest, folder) {

@@ -58,8 +58,7 @@ pub(super) fn is_ready(object: &StoredObject, settled: u64) -> bool {
 pub(super) fn runs(memory: &MemoryIndex, settled: u64) -> Vec<CompactionRun> {
     let ready = memory.warm.iter().filter(|one| is_ready(&one.0, settled));
     let folds = memory.cold.blocks_from(&ObjectKey::lowest());
-    let warm =
-        ready.map(|one| CompactionRun { warm: vec![Arc::clone(&one.0)], blocks: Vec::new(), count: 1 });
+    let warm = ready.map(|one| CompactionRun { warm: vec![Arc::clone(&one.0)], blocks: Vec::new(), count: 1 });
     let folds = folds.map(|(number, fold)| {
         let count = fold.present.count_ones() as usize;
         CompactionRun { warm: Vec::new(), blocks: vec![(number, fold.clone())], count }
@@ -161,13 +160,8 @@ impl MemoryIndex {
             let mut there = 0;
             for (at, member) in members.iter().enumerate() {
                 let is_there = match member.old_position {
-                    None => self
-                        .warm
-                        .get(&member.object.key)
-                        .is_some_and(|one| Arc::ptr_eq(&one.0, &member.object)),
-                    Some((number, at)) => {
-                        self.cold.block(number).is_some_and(|fold| fold.present & (1 << at) != 0)
-                    }
+                    None => self.warm.get(&member.object.key).is_some_and(|one| Arc::ptr_eq(&one.0, &member.object)),
+                    Some((number, at)) => self.cold.block(number).is_some_and(|fold| fold.present & (1 << at) != 0),
                 };
                 if is_there {
                     there |= 1 << at;
@@ -182,8 +176,7 @@ impl MemoryIndex {
             }
             gone.push(members);
         }
-        let old: Vec<Option<ColdBlock>> =
-            folded.old.into_iter().map(|number| self.cold.remove_block(number)).collect();
+        let old: Vec<Option<ColdBlock>> = folded.old.into_iter().map(|number| self.cold.remove_block(number)).collect();
         let (mut uids, mut owners) = (Vec::new(), Vec::new());
         for (fold, members) in folds {
             let there = fold.present;

@@ -33,8 +33,7 @@ fn key(number: usize) -> ObjectKey {
 
 impl CompactionPair {
     fn new() -> Self {
-        let memory =
-            || RwLock::new(MemoryIndex::new(0, Vec::new(), WarmUidEntries::default(), RandomState::new()));
+        let memory = || RwLock::new(MemoryIndex::new(0, Vec::new(), WarmUidEntries::default(), RandomState::new()));
         Self {
             compacting: memory(),
             plain: memory(),
@@ -104,11 +103,9 @@ impl CompactionPair {
                     assert_eq!(past(&folding), past(&plain));
                     let changes = |memory: &MemoryIndex| {
                         let (events, reached) = memory.changes(Some(&kind), home, at, 70).ok()?;
-                        let json =
-                            |one: &Arc<StoredObject>| (one.key.clone(), one.resource_version, one.json());
-                        let words = |event: &ChangeEvent| {
-                            (event.before.as_ref().map(json), json(&event.object), event.deleted)
-                        };
+                        let json = |one: &Arc<StoredObject>| (one.key.clone(), one.resource_version, one.json());
+                        let words =
+                            |event: &ChangeEvent| (event.before.as_ref().map(json), json(&event.object), event.deleted);
                         Some((events.iter().map(words).collect::<Vec<_>>(), reached))
                     };
                     assert_eq!(changes(&folding), changes(&plain));
@@ -148,8 +145,7 @@ const NUMBERS: usize = 400;
 
 fn steps() -> impl Strategy<Value = Vec<CompactionTestStep>> {
     let some = || prop::collection::vec((0..NUMBERS, prop::bool::weighted(0.2)), 0..80);
-    let all =
-        (0..NUMBERS, 0..NUMBERS).prop_map(|(from, to)| (from.min(to)..to).map(|n| (n, false)).collect());
+    let all = (0..NUMBERS, 0..NUMBERS).prop_map(|(from, to)| (from.min(to)..to).map(|n| (n, false)).collect());
     let step = prop_oneof![
         some().prop_map(CompactionTestStep::Write),
         all.prop_map(CompactionTestStep::Write),

@@ -74,10 +74,7 @@ impl ObjectDatabase {
     }
 
     /// Reads what a database holds.
-    pub(super) fn load_from(
-        open: OpenDatabaseFn,
-        path: PathBuf,
-    ) -> Result<(Self, DatabaseContents), StoreError> {
+    pub(super) fn load_from(open: OpenDatabaseFn, path: PathBuf) -> Result<(Self, DatabaseContents), StoreError> {
         let faults = DiskFaults::default();
         // The database asserts much about its own pages, and a disk may have made something else of them.
         let opened = catch_unwind(AssertUnwindSafe(|| {
@@ -176,9 +173,7 @@ impl ObjectDatabase {
         let (contents, sum) = self.read_all()?;
         let known = self.metadata("print")?.unwrap_or(0);
         if format == FORMAT && known != sum {
-            return Err(LoadError::Store(
-                self.corruption_error(&"its objects are not those that were written"),
-            ));
+            return Err(LoadError::Store(self.corruption_error(&"its objects are not those that were written")));
         }
         if format != FORMAT {
             let transaction = self.database()?.begin_write().map_err(redb::Error::from)?;
@@ -237,9 +232,7 @@ impl ObjectDatabase {
                 let DecodedBatch { objects, rows, checksum: print } = all;
                 Ok((DatabaseContents { revision, objects, rows, hasher: sums, shared: common }, print))
             }
-            Some(RowError::Object(key)) => {
-                Err(LoadError::Store(self.corruption_error(&format!("object {key:?}"))))
-            }
+            Some(RowError::Object(key)) => Err(LoadError::Store(self.corruption_error(&format!("object {key:?}")))),
             Some(RowError::Database(why)) => Err(why.into()),
         }
     }
@@ -250,8 +243,7 @@ impl ObjectDatabase {
 }
 
 fn open(dir: &Path, path: &Path, faults: &DiskFaults) -> Result<Database, StoreError> {
-    let unusable =
-        |what: &dyn ToString| StoreError::Unusable { path: path.to_owned(), what: what.to_string() };
+    let unusable = |what: &dyn ToString| StoreError::Unusable { path: path.to_owned(), what: what.to_string() };
     let damaged = |what: &dyn ToString| StoreError::Damaged { path: path.to_owned(), what: what.to_string() };
     let told = |why: DatabaseError| match why {
         DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
@@ -265,9 +257,7 @@ fn open(dir: &Path, path: &Path, faults: &DiskFaults) -> Result<Database, StoreE
     let database = |file| {
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE_BYTES);
-        FaultTrackingBackend::file(file, faults)
-            .and_then(|file| builder.create_with_backend(file))
-            .map_err(told)
+        FaultTrackingBackend::file(file, faults).and_then(|file| builder.create_with_backend(file)).map_err(told)
     };
     std::fs::create_dir_all(dir).map_err(|why| unusable(&why))?;
     match file(path, false) {
@@ -379,12 +369,7 @@ impl RowBatch {
     }
 
     /// The objects, none of them newer than `revision`.
-    fn open(
-        self,
-        revision: u64,
-        common: &SharedStrings,
-        sums: &RandomState,
-    ) -> Result<DecodedBatch, RowError> {
+    fn open(self, revision: u64, common: &SharedStrings, sums: &RandomState) -> Result<DecodedBatch, RowError> {
         if let Some(why) = self.failure {
             return Err(RowError::Database(why));
         }

@@ -133,8 +133,7 @@ mod tests {
     #[test]
     fn the_expired_go_and_the_next_look_is_when_another_is() {
         let now = Timestamp::from_second(10_000).unwrap();
-        let events =
-            [event("a", 1, 10_000 - EVENT_SECONDS_MAX - 1), event("a", 2, 9_000), event("b", 3, 9_500)];
+        let events = [event("a", 1, 10_000 - EVENT_SECONDS_MAX - 1), event("a", 2, 9_000), event("b", 3, 9_500)];
         let (gone, oldest) = expired(&events, now);
         assert_eq!(gone.iter().map(|object| object.resource_version).collect::<Vec<_>>(), [1]);
         assert_eq!(oldest, Some(9_000));
@@ -151,8 +150,7 @@ mod tests {
 
         let key = ObjectKey { resource: EVENTS.into(), namespace: "a".into(), name: "made".into() };
         let made = Timestamp::from_second(10_000 - EVENT_SECONDS_MAX - 1).unwrap().to_string();
-        let value =
-            json!({ "lastTimestamp": "9999-01-01T00:00:00Z", "metadata": { "creationTimestamp": made } });
+        let value = json!({ "lastTimestamp": "9999-01-01T00:00:00Z", "metadata": { "creationTimestamp": made } });
         let (gone, _) = expired(&[Arc::new(StoredObject::new(key, 2, &value))], now);
         assert_eq!(gone.len(), 1);
     }

@@ -152,8 +152,8 @@ fn targets_of(object: &StoredObject, stays: impl Fn(&str) -> bool) -> Vec<GcTarg
     let child = (!head.owners().all(stays)).then(|| GcTarget::Child(key.clone()));
     let owner = waits.then(|| GcTarget::Owner(key.clone()));
     let namespace = (head.deleting && lifecycle::is_namespace(key)).then(|| GcTarget::Namespace(key.clone()));
-    let definition = (head.deleting && head.has_finalizer(CUSTOM_RESOURCE_CLEANUP))
-        .then(|| GcTarget::Definition(key.clone()));
+    let definition =
+        (head.deleting && head.has_finalizer(CUSTOM_RESOURCE_CLEANUP)).then(|| GcTarget::Definition(key.clone()));
     [child, owner, namespace, definition].into_iter().flatten().collect()
 }
 
@@ -184,8 +184,7 @@ fn targets_of_event(memory: &MemoryIndex, event: &ChangeEvent) -> Vec<GcTarget> 
     let object = &event.object;
     let mut places = Vec::new();
     // A restore may put another object of the same name into its place.
-    let replaced =
-        event.before.as_ref().map(|before| before.head.uid()).filter(|uid| *uid != object.head.uid());
+    let replaced = event.before.as_ref().map(|before| before.head.uid()).filter(|uid| *uid != object.head.uid());
     if let Some(uid) = replaced {
         places.extend(memory.dependents(uid).map(|child| GcTarget::Child(child.key.clone())));
     }
@@ -216,9 +215,7 @@ async fn process(
             match place {
                 GcTarget::Child(key) => process_child(&store, registry, key, now, words.record_event).await,
                 GcTarget::Owner(key) => process_owner(&store, &registry, key, now).await,
-                GcTarget::Namespace(key) => {
-                    process_namespace(&store, key, now, words.track_status_writer).await
-                }
+                GcTarget::Namespace(key) => process_namespace(&store, key, now, words.track_status_writer).await,
                 GcTarget::Definition(key) => process_definition(&store, key, now).await,
             }
         }
@@ -314,8 +311,7 @@ async fn process_definition(store: &ObjectStore, key: ObjectKey, now: String) ->
     };
     delete_all(store, objects, &now).await?;
     maintenance::write(store, move |view| {
-        let definition =
-            view.get(&key).filter(|found| found.head.deleting).ok_or(SkipReason::UpToDate)?.decode();
+        let definition = view.get(&key).filter(|found| found.head.deleting).ok_or(SkipReason::UpToDate)?.decode();
         if !view.kind_is_empty(&resource) {
             return Err(SkipReason::UpToDate);
         }

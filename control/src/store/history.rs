@@ -87,14 +87,7 @@ pub(super) struct TrimmedHistory {
 impl ChangeHistory {
     pub(super) fn starting_at(revision: u64) -> Self {
         let (chapters, events) = (VecDeque::new(), VecDeque::new());
-        Self {
-            oldest: revision,
-            chunks: chapters,
-            events,
-            bytes: 0,
-            count: 0,
-            tombstones: Tombstones::default(),
-        }
+        Self { oldest: revision, chunks: chapters, events, bytes: 0, count: 0, tombstones: Tombstones::default() }
     }
 
     pub(super) fn push(&mut self, event: ChangeEvent) {
@@ -114,10 +107,7 @@ impl ChangeHistory {
         self.count -= chapter.len();
         self.oldest = chapter.last_revision;
         if self.tombstones.is_needed(chapter.last_revision) {
-            chapter
-                .events(None, None)
-                .filter(|event| event.deleted)
-                .for_each(|event| self.tombstones.push(event));
+            chapter.events(None, None).filter(|event| event.deleted).for_each(|event| self.tombstones.push(event));
         }
         Some(chapter)
     }
@@ -171,12 +161,7 @@ impl ChangeHistory {
     }
 
     /// The deletions after `revision` of this kind and namespace, as far back as any [`super::Reader`] needs them.
-    pub(super) fn tombstones(
-        &self,
-        resource: &Arc<str>,
-        namespace: Option<&str>,
-        revision: u64,
-    ) -> Vec<ChangeEvent> {
+    pub(super) fn tombstones(&self, resource: &Arc<str>, namespace: Option<&str>, revision: u64) -> Vec<ChangeEvent> {
         let rest = self.after(revision.max(self.oldest), Some(resource), namespace);
         let died = self.tombstones.after(revision).cloned().chain(rest.into_iter().flatten());
         died.filter(|event| event.deleted && event.matches(resource, namespace)).collect()

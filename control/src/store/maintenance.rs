@@ -25,9 +25,7 @@ pub async fn write(
 ) -> Result<(), StoreError> {
     match store.write(decide).await {
         Ok(_) | Err(SkipReason::UpToDate) => Ok(()),
-        Err(SkipReason::Store(
-            why @ (StoreError::TooLarge { .. } | StoreError::TooDeep | StoreError::Canceled),
-        )) => {
+        Err(SkipReason::Store(why @ (StoreError::TooLarge { .. } | StoreError::TooDeep | StoreError::Canceled))) => {
             tracing::warn!(%why, "an object is not kept in order");
             Ok(())
         }

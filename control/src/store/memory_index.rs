@@ -32,12 +32,7 @@ pub struct MemoryIndex {
 
 impl MemoryIndex {
     /// `objects` are in the order of their keys, and `rows` are theirs.
-    pub(super) fn new(
-        revision: u64,
-        objects: Vec<Arc<StoredObject>>,
-        rows: WarmUidEntries,
-        sums: RandomState,
-    ) -> Self {
+    pub(super) fn new(revision: u64, objects: Vec<Arc<StoredObject>>, rows: WarmUidEntries, sums: RandomState) -> Self {
         let WarmUidEntries { uids, owners } = rows;
         let others = || (objects.into_iter().map(KeyOrderedObject).collect(), owners.into());
         let (by_uid, (warm, by_owner)) = worker_threads::join(|| uids.into(), others);
@@ -74,11 +69,7 @@ impl MemoryIndex {
         let cold = || self.cold.blocks_from(&first).next().map(|(_, fold)| &fold.last);
         let is_beside = |one: &&ObjectKey| one.resource == key.resource && one.namespace == key.namespace;
         let Some(beside) = warm.filter(is_beside).or_else(|| cold().filter(is_beside)) else { return key };
-        ObjectKey {
-            resource: Arc::clone(&beside.resource),
-            namespace: Arc::clone(&beside.namespace),
-            name: key.name,
-        }
+        ObjectKey { resource: Arc::clone(&beside.resource), namespace: Arc::clone(&beside.namespace), name: key.name }
     }
 
     /// Rises whenever an object of this kind changes; 0 before that.
@@ -106,10 +97,7 @@ impl MemoryIndex {
     #[must_use]
     pub fn all(&self) -> ObjectList {
         let warm = self.warm.iter().map(|found| Arc::clone(&found.0)).collect();
-        let cold = self
-            .cold
-            .blocks_from(&ObjectKey::lowest())
-            .map(|(_, fold)| (Arc::clone(&fold.block), fold.present));
+        let cold = self.cold.blocks_from(&ObjectKey::lowest()).map(|(_, fold)| (Arc::clone(&fold.block), fold.present));
         ObjectList { revision: self.revision, warm, cold: cold.collect(), scope: ListScope::default() }
     }
 
@@ -137,11 +125,8 @@ impl MemoryIndex {
         let namespace: Option<Arc<str>> = namespace.map(Arc::from);
         let within = ListScope { resource: Some(Arc::clone(resource)), namespace, ..ListScope::default() };
         let first = within.first();
-        let warm = self
-            .warm
-            .range::<ObjectKey, _>(&first..)
-            .map(|found| &found.0)
-            .take_while(|one| within.contains(&one.key));
+        let warm =
+            self.warm.range::<ObjectKey, _>(&first..).map(|found| &found.0).take_while(|one| within.contains(&one.key));
         let cold = self.cold.blocks_from(&first).take_while(|(_, fold)| within.may_contain(&fold.first));
         let warm = warm.cloned().collect();
         let cold = cold.map(|(_, fold)| (Arc::clone(&fold.block), fold.present)).collect();
@@ -152,14 +137,10 @@ impl MemoryIndex {
     #[must_use]
     pub fn count(&self, resource: &Arc<str>, namespace: Option<&str>) -> usize {
         let namespace_word = namespace.map(Arc::from);
-        let within = ListScope {
-            resource: Some(Arc::clone(resource)),
-            namespace: namespace_word,
-            ..ListScope::default()
-        };
+        let within =
+            ListScope { resource: Some(Arc::clone(resource)), namespace: namespace_word, ..ListScope::default() };
         let first = within.first();
-        let warm =
-            self.warm.range::<ObjectKey, _>(&first..).take_while(|one| within.contains(&one.0.key)).count();
+        let warm = self.warm.range::<ObjectKey, _>(&first..).take_while(|one| within.contains(&one.0.key)).count();
         let folds = self.cold.blocks_from(&first).take_while(|(_, fold)| within.may_contain(&fold.first));
         let cold = folds.map(|(_, fold)| {
             // All of it, mostly: it need not be opened.
@@ -214,12 +195,7 @@ impl MemoryIndex {
 
     /// Deletions after `revision`, which a [`super::ChangeReader`] has reached, oldest first; however long they are ago.
     #[must_use]
-    pub fn tombstones(
-        &self,
-        resource: &Arc<str>,
-        namespace: Option<&str>,
-        revision: u64,
-    ) -> Vec<ChangeEvent> {
+    pub fn tombstones(&self, resource: &Arc<str>, namespace: Option<&str>, revision: u64) -> Vec<ChangeEvent> {
         self.history.tombstones(resource, namespace, revision)
     }
 
@@ -285,8 +261,7 @@ mod tests {
         for kind in kinds {
             for namespace in ["", "team", "team-b", "teal"] {
                 for name in ["x", "y"] {
-                    let key =
-                        ObjectKey { resource: kind.into(), namespace: namespace.into(), name: name.into() };
+                    let key = ObjectKey { resource: kind.into(), namespace: namespace.into(), name: name.into() };
                     objects.push(Arc::new(StoredObject::new(key, 1, &json!({}))));
                 }
             }

@@ -45,8 +45,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use compaction::run_compaction;
 pub use history::{
-    ChangeEvent, HISTORY_AGE_MIN, HISTORY_BURST_AGE_MIN, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX,
-    HISTORY_OLD_EVENTS_MAX, RevisionExpired, run_history_expiry,
+    ChangeEvent, HISTORY_AGE_MIN, HISTORY_BURST_AGE_MIN, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX, HISTORY_OLD_EVENTS_MAX,
+    RevisionExpired, run_history_expiry,
 };
 pub use memory_index::MemoryIndex;
 pub use object_head::ObjectHead;
@@ -90,8 +90,7 @@ impl ObjectKey {
 
     /// The same in pieces of its own.
     fn deep_clone(&self) -> Self {
-        let [resource, namespace, name] =
-            [&self.resource, &self.namespace, &self.name].map(|word| Arc::from(&**word));
+        let [resource, namespace, name] = [&self.resource, &self.namespace, &self.name].map(|word| Arc::from(&**word));
         Self { resource, namespace, name }
     }
 }
@@ -139,9 +138,7 @@ pub enum StoreError {
     #[error("cannot use {path}: {what}")]
     Unusable { path: PathBuf, what: String },
     /// The last commit is whole, and the next one that finds room goes on from there.
-    #[error(
-        "there is no room for {path}, and no writes are taken until there is; free some space there: {what}"
-    )]
+    #[error("there is no room for {path}, and no writes are taken until there is; free some space there: {what}")]
     Full { path: PathBuf, what: String },
     /// After a failed commit nobody knows what is on disk, so nothing more is taken.
     #[error("the object store failed and takes no writes until a restart: {0}")]

@@ -38,12 +38,7 @@ const CONDITIONS: [(&str, &str, &str, &str); 5] = [
         "All content successfully deleted, may be waiting on finalization",
         "ContentDeletionFailed",
     ),
-    (
-        "NamespaceContentRemaining",
-        "ContentRemoved",
-        "All content successfully removed",
-        "SomeResourcesRemain",
-    ),
+    ("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed", "SomeResourcesRemain"),
     (
         "NamespaceFinalizersRemaining",
         "ContentHasNoFinalizers",
@@ -65,8 +60,7 @@ impl RemainingObjects {
                 let (group, plural) = resource.split_once('/').unwrap_or_default();
                 let value = object.value();
                 let version = value["apiVersion"].as_str().and_then(|version| version.rsplit('/').next());
-                left.not_deletable
-                    .insert(format!("{group}/{}, Resource={plural}", version.unwrap_or_default()));
+                left.not_deletable.insert(format!("{group}/{}, Resource={plural}", version.unwrap_or_default()));
             }
         }
         left
@@ -80,24 +74,17 @@ impl RemainingObjects {
         };
         match condition {
             "NamespaceDeletionContentFailure" => {
-                let one = |kind: &String| {
-                    format!("unexpected items still remain in namespace: {namespace} for gvr: {kind}")
-                };
+                let one =
+                    |kind: &String| format!("unexpected items still remain in namespace: {namespace} for gvr: {kind}");
                 let all = joined(self.not_deletable.iter().map(one).collect())?;
-                Some(format!(
-                    "Failed to delete all resource types, {} remaining: {all}",
-                    self.not_deletable.len()
-                ))
+                Some(format!("Failed to delete all resource types, {} remaining: {all}", self.not_deletable.len()))
             }
             "NamespaceContentRemaining" => {
                 let one = |(resource, count): (&Arc<str>, &usize)| {
                     let (group, plural) = resource.split_once('/').unwrap_or_default();
                     format!("{plural}.{group} has {count} resource instances")
                 };
-                Some(format!(
-                    "Some resources are remaining: {}",
-                    joined(self.kinds.iter().map(one).collect())?
-                ))
+                Some(format!("Some resources are remaining: {}", joined(self.kinds.iter().map(one).collect())?))
             }
             "NamespaceFinalizersRemaining" => {
                 let one = |(name, count): (&String, &usize)| format!("{name} in {count} resource instances");

@@ -132,8 +132,7 @@ impl ObjectHead {
             count += 1;
         }
         owners.for_each(|owner| add(&mut words, owner));
-        let (names, words) =
-            (Arc::new(StringTable(names.as_slice().into())), StringTable(words.as_slice().into()));
+        let (names, words) = (Arc::new(StringTable(names.as_slice().into())), StringTable(words.as_slice().into()));
         Self { label_keys: names, values: words, finalizers: count, deleting }
     }
 
@@ -226,10 +225,7 @@ mod tests {
         // Labels of another type, an owner without a uid and the like are left out, in whatever way it is read.
         let mut stored = object.clone();
         stored["metadata"]["resourceVersion"] = "7".into();
-        assert_eq!(
-            ObjectHead::read(stored.to_string().as_bytes()),
-            Some((ObjectHead::from_object(&object), 7))
-        );
+        assert_eq!(ObjectHead::read(stored.to_string().as_bytes()), Some((ObjectHead::from_object(&object), 7)));
         let bare = ObjectHead::from_object(&Value::Null);
         assert!(bare.uid().is_empty() && !bare.deleting && bare.owners().next().is_none());
     }

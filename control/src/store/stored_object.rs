@@ -200,14 +200,8 @@ mod tests {
             None,
         );
         let json = value.to_string();
-        let stored = StoredObject::compressed(
-            key,
-            3,
-            ObjectHead::from_object(&value),
-            json.as_bytes(),
-            &common,
-            Some(&first),
-        );
+        let stored =
+            StoredObject::compressed(key, 3, ObjectHead::from_object(&value), json.as_bytes(), &common, Some(&first));
         let stored = Arc::new(stored);
         assert_eq!(stored.decode().value, value);
         assert!(stored.memory_bytes() < stored.json_bytes());

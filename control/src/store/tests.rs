@@ -11,8 +11,8 @@ use serde_json::json;
 use super::database::ObjectDatabase;
 use super::fault_tracking::{DiskFaults, FaultTrackingBackend};
 use super::{
-    HISTORY_AGE_MIN, HISTORY_BURST_AGE_MIN, HISTORY_BYTES_MAX, HISTORY_OLD_EVENTS_MAX, ObjectKey,
-    ObjectStore, StoreError, WriteOperation, WriteOutcome, gc, maintenance,
+    HISTORY_AGE_MIN, HISTORY_BURST_AGE_MIN, HISTORY_BYTES_MAX, HISTORY_OLD_EVENTS_MAX, ObjectKey, ObjectStore,
+    StoreError, WriteOperation, WriteOutcome, gc, maintenance,
 };
 
 /// A disk in memory whose syncs fail from some moment on, and that may be full.
@@ -91,10 +91,7 @@ async fn after_a_failed_commit_nothing_is_shown_and_nothing_more_is_taken() {
     disk.broken.store(true, SeqCst);
     assert!(matches!(put(&store, "lost", 1).await, Err(StoreError::WriterFailed(_))));
     disk.broken.store(false, SeqCst);
-    assert!(
-        matches!(put(&store, "late", 1).await, Err(StoreError::WriterFailed(_))),
-        "even if the disk is well again"
-    );
+    assert!(matches!(put(&store, "late", 1).await, Err(StoreError::WriterFailed(_))), "even if the disk is well again");
     assert!(store.health().is_err());
     let memory = store.read();
     assert_eq!(memory.revision(), revision);
@@ -264,9 +261,8 @@ async fn a_list_of_a_past_moment_undoes_what_came_after() {
     put(&store, "kept", 2).await.unwrap();
     put(&store, "new", 1).await.unwrap();
     let gone = key("gone");
-    let removed: Result<WriteOutcome, StoreError> = store
-        .write(move |view| Ok(WriteOperation::Delete(gone.clone(), view.get(&gone).unwrap().value())))
-        .await;
+    let removed: Result<WriteOutcome, StoreError> =
+        store.write(move |view| Ok(WriteOperation::Delete(gone.clone(), view.get(&gone).unwrap().value()))).await;
     removed.unwrap();
     let memory = store.read();
     let resource = key("").resource;
@@ -318,12 +314,8 @@ async fn what_a_disk_made_of_the_objects_is_told() {
             0 => bytes.truncate(rng.usize(..whole.len())),
             1 => {
                 // In the text of an object: the database itself does not notice.
-                let places: Vec<usize> = bytes
-                    .windows(8)
-                    .enumerate()
-                    .filter(|(_, text)| *text == b"xxxxxxxx")
-                    .map(|(at, _)| at)
-                    .collect();
+                let places: Vec<usize> =
+                    bytes.windows(8).enumerate().filter(|(_, text)| *text == b"xxxxxxxx").map(|(at, _)| at).collect();
                 bytes[places[rng.usize(..places.len())]] = b'y';
             }
             2 => bytes[rng.usize(..whole.len())] ^= 1 << rng.u32(..8),
@@ -340,10 +332,7 @@ async fn what_a_disk_made_of_the_objects_is_told() {
             }
             Err(why) => {
                 told += 1;
-                assert!(
-                    matches!(why, StoreError::Damaged { .. } | StoreError::Format { .. }),
-                    "{round}: {why:?}"
-                );
+                assert!(matches!(why, StoreError::Damaged { .. } | StoreError::Format { .. }), "{round}: {why:?}");
             }
         }
     }

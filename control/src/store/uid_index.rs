@@ -78,9 +78,7 @@ mod tests {
         let mut found = WarmUidIndex::from(vec![(7, Some(KeyOrderedObject(Arc::clone(&one))))]);
         found.insert(7, &other);
         found.insert(8, &third);
-        let names = |found: &WarmUidIndex, sum| {
-            found.find(sum).map(|one| one.key.name.to_string()).collect::<Vec<_>>()
-        };
+        let names = |found: &WarmUidIndex, sum| found.find(sum).map(|one| one.key.name.to_string()).collect::<Vec<_>>();
         assert_eq!(
             (names(&found, 6).len(), names(&found, 7), names(&found, 8)),
             (0, vec!["one".into(), "other".into()], vec!["third".into()])

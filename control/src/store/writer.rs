@@ -12,9 +12,7 @@ use super::database::ObjectDatabase;
 use super::history::ChangeEvent;
 use super::stored_object::SharedStrings;
 
-use super::{
-    MemoryIndex, ObjectKey, PreparedObject, StoreError, StoredObject, WriteOperation, WriteOutcome, read,
-};
+use super::{MemoryIndex, ObjectKey, PreparedObject, StoreError, StoredObject, WriteOperation, WriteOutcome, read};
 
 /// Requests that share one commit. More would not make a commit cheaper, only its callers slower.
 const BATCH_WRITES_MAX: usize = 256;
@@ -69,9 +67,8 @@ impl StagedView {
     /// Whether any object lives in `namespace`.
     #[must_use]
     pub fn namespace_is_empty(&self, namespace: &str) -> bool {
-        let staged_in = |(key, object): (&ObjectKey, &Option<Arc<StoredObject>>)| {
-            &*key.namespace == namespace && object.is_some()
-        };
+        let staged_in =
+            |(key, object): (&ObjectKey, &Option<Arc<StoredObject>>)| &*key.namespace == namespace && object.is_some();
         !self.staged.iter().any(staged_in)
             && read(&self.memory).in_namespace(namespace).all(|o| self.staged.contains_key(&o.key))
     }
@@ -79,9 +76,8 @@ impl StagedView {
     /// Whether there is no object under `resource`.
     #[must_use]
     pub fn kind_is_empty(&self, resource: &Arc<str>) -> bool {
-        let staged_of = |(key, object): (&ObjectKey, &Option<Arc<StoredObject>>)| {
-            key.resource == *resource && object.is_some()
-        };
+        let staged_of =
+            |(key, object): (&ObjectKey, &Option<Arc<StoredObject>>)| key.resource == *resource && object.is_some();
         !self.staged.iter().any(staged_of)
             && read(&self.memory).list(resource, None).into_iter().all(|o| self.staged.contains_key(&o.key))
     }
@@ -89,10 +85,8 @@ impl StagedView {
     /// The objects whose ownerReferences name `owner`.
     #[must_use]
     pub fn dependents(&self, owner: &str) -> Vec<Arc<StoredObject>> {
-        let mut found: Vec<_> = read(&self.memory)
-            .dependents(owner)
-            .filter(|object| !self.staged.contains_key(&object.key))
-            .collect();
+        let mut found: Vec<_> =
+            read(&self.memory).dependents(owner).filter(|object| !self.staged.contains_key(&object.key)).collect();
         let owned = |object: &&Arc<StoredObject>| object.head.owners().any(|uid| uid == owner);
         found.extend(self.staged.values().flatten().filter(owned).cloned());
         found
@@ -115,9 +109,10 @@ impl StagedView {
             (spec["names"]["kind"] == *kind).then(|| spec["scope"] == "Namespaced")
         };
         let staged = self.staged.values().flatten().filter(|object| &*object.key.resource == resource);
-        staged.into_iter().find_map(|object| scope(object)).or_else(|| {
-            read(&self.memory).list(&resource.into(), None).into_iter().find_map(|object| scope(&object))
-        })
+        staged
+            .into_iter()
+            .find_map(|object| scope(object))
+            .or_else(|| read(&self.memory).list(&resource.into(), None).into_iter().find_map(|object| scope(&object)))
     }
 
     fn stage(&mut self, change: WriteOperation) -> Result<WriteOutcome, StoreError> {

@@ -9,9 +9,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use sluicegate_control::access::CONTROLLER_USER;
 use sluicegate_control::access::static_tokens::StaticTokens;
-use sluicegate_control::api::{
-    self, ApiServerConfig, AuditLog, AuthenticationSources, PeerIdentity, TokenSigner,
-};
+use sluicegate_control::api::{self, ApiServerConfig, AuditLog, AuthenticationSources, PeerIdentity, TokenSigner};
 use tower::ServiceExt as _;
 
 use crate::support::{MAPS, TestApiServer};
@@ -30,13 +28,7 @@ enum RequestUser<'a> {
     Stranger,
 }
 
-async fn ask(
-    house: &TestApiServer,
-    who: RequestUser<'_>,
-    method: Method,
-    path: &str,
-    body: &Value,
-) -> (u16, Value) {
+async fn ask(house: &TestApiServer, who: RequestUser<'_>, method: Method, path: &str, body: &Value) -> (u16, Value) {
     let tokens = house.dir.path().join("tokens.csv");
     std::fs::write(&tokens, "secret,alice,1,\"crew\"\n").unwrap();
     let around = ApiServerConfig {
@@ -56,9 +48,7 @@ async fn ask(
         RequestUser::Token(token) => request
             .header("authorization", format!("Bearer {token}"))
             .extension(ConnectInfo(PeerIdentity { is_local: false, certificate: None })),
-        RequestUser::Stranger => {
-            request.extension(ConnectInfo(PeerIdentity { is_local: false, certificate: None }))
-        }
+        RequestUser::Stranger => request.extension(ConnectInfo(PeerIdentity { is_local: false, certificate: None })),
     };
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let response = router.oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
@@ -123,11 +113,7 @@ async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
     let dev = RequestUser::User("dev");
     let one = format!("{SERVICES}/a");
     let (code, made) = ask(&house, dev, Method::POST, SERVICES, &service("a")).await;
-    assert_eq!(
-        (code, &made["metadata"]["annotations"]["serving.knative.dev/creator"]),
-        (201, &json!("dev")),
-        "{made}"
-    );
+    assert_eq!((code, &made["metadata"]["annotations"]["serving.knative.dev/creator"]), (201, &json!("dev")), "{made}");
     for (method, path, body, expected) in [
         (Method::GET, SERVICES.to_owned(), Value::Null, 200),
         (Method::GET, one.clone(), Value::Null, 200),
@@ -168,8 +154,7 @@ async fn who_may_read_logs_of_pods_may_read_those_of_revisions() {
     let mut revision = service("a-00001");
     revision["spec"] = revision["spec"]["template"]["spec"].take();
     let revisions = SERVICES.replace("services", "revisions");
-    let (code, made) =
-        ask(&house, RequestUser::User(CONTROLLER_USER), Method::POST, &revisions, &revision).await;
+    let (code, made) = ask(&house, RequestUser::User(CONTROLLER_USER), Method::POST, &revisions, &revision).await;
     assert_eq!(code, 201, "{made}");
     let known = format!("/sluicegate/logs/{}", made["metadata"]["uid"].as_str().unwrap());
     let unknown = "/sluicegate/logs/0";
@@ -195,11 +180,7 @@ async fn who_may_read_logs_of_pods_may_read_those_of_revisions() {
 async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
     let house = TestApiServer::real().await;
     for (path, expected) in [(MAPS, 401), ("/apis", 401), ("/healthz", 200), ("/version", 200)] {
-        assert_eq!(
-            ask(&house, RequestUser::Stranger, Method::GET, path, &Value::Null).await.0,
-            expected,
-            "{path}"
-        );
+        assert_eq!(ask(&house, RequestUser::Stranger, Method::GET, path, &Value::Null).await.0, expected, "{path}");
     }
     assert_eq!(ask(&house, RequestUser::Token("wrong"), Method::GET, MAPS, &Value::Null).await.0, 401);
     assert_eq!(ask(&house, RequestUser::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 403);
@@ -227,11 +208,7 @@ async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
 
     // Who counts as nobody may not even ask who he is: that is for who said so.
     for (user, expected) in [("zoe", 201), ("system:anonymous", 403)] {
-        assert_eq!(
-            ask(&house, RequestUser::User(user), Method::POST, path, &json!({})).await.0,
-            expected,
-            "{user}"
-        );
+        assert_eq!(ask(&house, RequestUser::User(user), Method::POST, path, &json!({})).await.0, expected, "{user}");
     }
     let told = std::fs::read_to_string(house.dir.path().join("audit.log")).unwrap();
     let mut lines = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -275,14 +252,12 @@ async fn dry_run_of_token_and_backup_has_no_effect() {
     let path = format!("{accounts}/robot/token?dryRun=");
     bind(&house, "root", "cluster-admin").await;
     let admin = RequestUser::User("root");
-    let (code, answer) =
-        ask(&house, admin, Method::POST, &format!("{path}All"), &json!({ "spec": {} })).await;
+    let (code, answer) = ask(&house, admin, Method::POST, &format!("{path}All"), &json!({ "spec": {} })).await;
     assert_eq!((code, &answer["status"]["token"]), (201, &json!("")), "{answer}");
     assert!(answer["status"]["expirationTimestamp"].is_string(), "{answer}");
     let short = json!({ "spec": { "expirationSeconds": 5 } });
     assert_eq!(ask(&house, admin, Method::POST, &format!("{path}All"), &short).await.0, 422);
-    let (code, answer) =
-        ask(&house, admin, Method::POST, &format!("{path}Some"), &json!({ "spec": {} })).await;
+    let (code, answer) = ask(&house, admin, Method::POST, &format!("{path}Some"), &json!({ "spec": {} })).await;
     assert!(code == 422 && answer["status"]["token"].is_null(), "{answer}");
 
     // A backup without objects would delete all of them.
@@ -322,12 +297,7 @@ async fn rights_cannot_be_made_out_of_nothing() {
             json!({ "rules": [{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }] }),
             403,
         ),
-        (
-            Method::PATCH,
-            format!("{ROLES}/view"),
-            json!({ "aggregationRule": { "clusterRoleSelectors": [{}] } }),
-            403,
-        ),
+        (Method::PATCH, format!("{ROLES}/view"), json!({ "aggregationRule": { "clusterRoleSelectors": [{}] } }), 403),
     ] {
         let (code, said) = ask(&house, mallory, method.clone(), &path, &body).await;
         assert_eq!(code, expected, "{method} {path}: {said}");
@@ -384,18 +354,12 @@ async fn operations_on_a_role_give_what_their_author_has() {
         (json!([{ "op": "copy", "from": "/rules/0", "path": "/rules/-" }]), 403),
         (json!([{ "op": "test", "path": "/metadata/name", "value": "other" }]), 422),
     ] {
-        let (code, said) =
-            patch_by_operations(&house, "mallory", &format!("{ROLES}/small"), &operations).await;
+        let (code, said) = patch_by_operations(&house, "mallory", &format!("{ROLES}/small"), &operations).await;
         assert_eq!(code, expected, "{operations}: {said}");
     }
 }
 
-async fn patch_by_operations(
-    house: &TestApiServer,
-    user: &str,
-    path: &str,
-    operations: &Value,
-) -> (u16, String) {
+async fn patch_by_operations(house: &TestApiServer, user: &str, path: &str, operations: &Value) -> (u16, String) {
     let request = Request::patch(path).header("impersonate-user", user);
     let request = request.header("content-type", "application/json-patch+json");
     let response = house.send(request.body(Body::from(operations.to_string())).unwrap()).await;
@@ -419,11 +383,7 @@ async fn a_review_answers_as_the_request_would_be() {
         let attributes = json!({ "verb": verb, "resource": resource, "namespace": "default" });
         let question = json!({ "spec": { "resourceAttributes": attributes } });
         let (code, review) = ask(&house, RequestUser::User(who), Method::POST, path, &question).await;
-        assert_eq!(
-            (code, &review["status"]["allowed"]),
-            (201, &json!(allowed)),
-            "{who} {verb} {resource}: {review}"
-        );
+        assert_eq!((code, &review["status"]["allowed"]), (201, &json!(allowed)), "{who} {verb} {resource}: {review}");
     }
     let (_, rules) = ask(
         &house,
@@ -465,18 +425,14 @@ fn the_manifests_of_a_follower_fit_their_kinds() {
     use k8s_openapi::api::{apps::v1::Deployment, core::v1 as core, rbac::v1 as rbac};
     fn strange<T: serde::de::DeserializeOwned>(document: Value) -> Vec<String> {
         let mut strange = Vec::new();
-        let read: Result<T, _> =
-            serde_ignored::deserialize(document.clone(), |path| strange.push(path.to_string()));
+        let read: Result<T, _> = serde_ignored::deserialize(document.clone(), |path| strange.push(path.to_string()));
         assert!(read.is_ok(), "{:?}: {document}", read.err());
         strange
     }
-    let texts = [
-        include_str!("../../../deploy/follow.yaml"),
-        include_str!("../../../deploy/follow-certificates.yaml"),
-    ];
-    let documents = texts.into_iter().flat_map(|text| {
-        serde_norway::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap())
-    });
+    let texts = [include_str!("../../../deploy/follow.yaml"), include_str!("../../../deploy/follow-certificates.yaml")];
+    let documents = texts
+        .into_iter()
+        .flat_map(|text| serde_norway::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap()));
     let mut kinds = Vec::new();
     for document in documents {
         let kind = document["kind"].as_str().unwrap().to_owned();

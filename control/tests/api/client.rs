@@ -46,8 +46,7 @@ async fn kubes_watcher_lists_and_then_follows() {
 async fn kubes_discovery_finds_every_kind() {
     let house = TestApiServer::open().await;
     let discovery = kube::Discovery::new(house.client()).run().await.unwrap();
-    let found =
-        |group: &str, kind: &str| discovery.get(group).is_some_and(|g| g.recommended_kind(kind).is_some());
+    let found = |group: &str, kind: &str| discovery.get(group).is_some_and(|g| g.recommended_kind(kind).is_some());
     assert!(found("", "Namespace"));
     assert!(found("test.sluicegate.dev", "Widget"));
     assert!(!found("test.sluicegate.dev", "Namespace"));

@@ -59,9 +59,8 @@ impl TestInformer {
         self.last = version;
         self.lists += 1;
         let items = list["items"].as_array().unwrap().iter().map(|item| &item["metadata"]);
-        self.seen = items
-            .map(|meta| (meta["name"].as_str().unwrap().to_owned(), number(&meta["resourceVersion"])))
-            .collect();
+        self.seen =
+            items.map(|meta| (meta["name"].as_str().unwrap().to_owned(), number(&meta["resourceVersion"]))).collect();
     }
 
     /// Follows until the watch ends, or the object `end` appears.
@@ -101,8 +100,7 @@ impl TestInformer {
         let at: u64 = told.object.metadata.resource_version.parse().unwrap();
         assert!(at > self.last, "{at} after {}: events come in order, each once", self.last);
         self.last = at;
-        let before =
-            if told.what == "DELETED" { self.seen.remove(&name) } else { self.seen.insert(name, at) };
+        let before = if told.what == "DELETED" { self.seen.remove(&name) } else { self.seen.insert(name, at) };
         assert_eq!(before.is_none(), told.what == "ADDED", "{} of what was {before:?}", told.what);
         false
     }
@@ -133,8 +131,7 @@ async fn informers_agree_with_the_store_over_writes_and_restarts() {
     let TestApiServer { mut store, registry, dir } = TestApiServer::open().await;
     let mut informers: Vec<TestInformer> = (0..WATCHERS).map(|_| TestInformer::default()).collect();
     for start in 0..STARTS {
-        let house =
-            TestApiServer { store, registry: Arc::clone(&registry), dir: tempfile::tempdir().unwrap() };
+        let house = TestApiServer { store, registry: Arc::clone(&registry), dir: tempfile::tempdir().unwrap() };
         let last = start + 1 == STARTS;
         // In the last round all see the end; before, the appliance goes while some are behind.
         let end = if last { "end".to_owned() } else { format!("end-{start}") };

@@ -14,13 +14,7 @@ const CORE_SERVICES: &str = "/api/v1/namespaces/default/services";
 /// A thing that costs the square of its length takes minutes in a test; others take part of a second.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-async fn ask(
-    house: &TestApiServer,
-    method: Method,
-    path: &str,
-    media: &'static str,
-    body: String,
-) -> (u16, Value) {
+async fn ask(house: &TestApiServer, method: Method, path: &str, media: &'static str, body: String) -> (u16, Value) {
     let started = Instant::now();
     let (code, answer) = house.ask_as(method, path, media, body).await;
     assert!(started.elapsed() < TIME_MAX, "{path}: {:?}: {code}", started.elapsed());
@@ -38,11 +32,7 @@ async fn list_that_is_too_long_is_refused() {
     let before = r#"{"metadata":{"name":"a"},"spec":{"template":{"spec":{"containers":"#;
     let containers = list(before, "{}", 40_000, "}}}}");
     let (code, status) = ask(&house, Method::POST, SERVICES, "application/json", containers).await;
-    assert_eq!(
-        (code, &status["details"]["causes"][0]["reason"]),
-        (422, &json!("FieldValueTooMany")),
-        "{status}"
-    );
+    assert_eq!((code, &status["details"]["causes"][0]["reason"]), (422, &json!("FieldValueTooMany")), "{status}");
     let ports = |count| list(r#"{"metadata":{"name":"a"},"spec":{"ports":"#, "{}", count, "}}");
     let (code, status) = ask(&house, Method::POST, CORE_SERVICES, "application/json", ports(200_000)).await;
     assert_eq!(code, 422, "{status}");
@@ -69,15 +59,10 @@ async fn definition_cannot_make_a_short_object_costly() {
         "words": { "type": "array", "items": { "type": "string", "enum": words } },
     } });
     assert_eq!(house.ask(Method::POST, DEFINITIONS, &definition).await.0, 201);
-    let object =
-        |field: &str, value: String| format!(r#"{{"metadata":{{"name":"a"}},"spec":{{"{field}":{value}}}}}"#);
+    let object = |field: &str, value: String| format!(r#"{{"metadata":{{"name":"a"}},"spec":{{"{field}":{value}}}}}"#);
     for (field, value, expected) in [
         ("filled", list("", "{}", 30_000, ""), "Too long: the defaults of the schema add more than"),
-        (
-            "words",
-            list("", "\"w29999\"", 30_000, ""),
-            "Too long: validation against the schema takes more than",
-        ),
+        ("words", list("", "\"w29999\"", 30_000, ""), "Too long: validation against the schema takes more than"),
     ] {
         let (code, status) = ask(&house, Method::POST, CRONS, "application/json", object(field, value)).await;
         let message = status["details"]["causes"][0]["message"].as_str().unwrap_or("");

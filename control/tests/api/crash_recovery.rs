@@ -96,8 +96,7 @@ fn what_was_acknowledged_survives_a_kill() {
     }
     let store = ObjectStore::open(dir.path()).unwrap();
     let memory = store.read();
-    let version =
-        |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+    let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     let mut seen = std::collections::BTreeSet::new();
     for object in &acknowledged {
         let found = memory.by_uid(object["metadata"]["uid"].as_str().unwrap()).unwrap();
@@ -119,8 +118,7 @@ async fn a_second_opening_of_the_same_folder_is_refused() {
 async fn a_damaged_file_is_reported_and_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("objects.redb");
-    std::fs::write(&file, "this was never a database, but it is long enough to look at ".repeat(100))
-        .unwrap();
+    std::fs::write(&file, "this was never a database, but it is long enough to look at ".repeat(100)).unwrap();
     let before = std::fs::read(&file).unwrap();
     let refused = ObjectStore::open(dir.path()).unwrap_err();
     assert!(matches!(refused, StoreError::Damaged { .. }), "{refused:?}");

@@ -31,8 +31,7 @@ async fn table_of(columns: Value, object: Value) -> Value {
     let mut definition = definition();
     let version = &mut definition["spec"]["versions"][0];
     version["additionalPrinterColumns"] = columns;
-    version["schema"]["openAPIV3Schema"] =
-        json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    version["schema"]["openAPIV3Schema"] = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let (code, made) = house.ask(Method::POST, DEFINITIONS, &definition).await;
     assert_eq!(code, 201, "{made}");
     let (code, made) = house.ask(Method::POST, CRONS, &object).await;
@@ -69,7 +68,8 @@ async fn columns_of_a_clients_kind_are_those_of_its_definition() {
     let told = table["columnDefinitions"].as_array().unwrap();
     let names: Vec<&str> = told.iter().map(|column| column["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["Name", "Name", "Size", "Ready", "First", "Map", "On", "None"]);
-    let size = json!({ "name": "Size", "type": "integer", "format": "int32", "priority": 1, "description": "How large" });
+    let size =
+        json!({ "name": "Size", "type": "integer", "format": "int32", "priority": 1, "description": "How large" });
     assert_eq!(told[2], size);
     assert_eq!(
         told[3]["description"],
@@ -119,15 +119,11 @@ async fn a_kind_that_a_client_defines_is_served_like_any_other() {
     assert_eq!(house.get(CRONS).await.0, 404);
     let (code, made) = house.ask(Method::POST, DEFINITIONS, &definition()).await;
     assert_eq!(code, 201, "{made}");
-    let established =
-        made["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Established");
+    let established = made["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Established");
     assert_eq!(established.unwrap()["status"], "True");
 
     let (_, list) = house.get("/apis/example.com/v1").await;
-    assert_eq!(
-        (&list["resources"][0]["kind"], &list["resources"][0]["shortNames"]),
-        (&json!("Cron"), &json!(["ct"]))
-    );
+    assert_eq!((&list["resources"][0]["kind"], &list["resources"][0]["shortNames"]), (&json!("Cron"), &json!(["ct"])));
     let (_, openapi) = house.get("/openapi/v3/apis/example.com/v1").await;
     assert!(openapi.to_string().contains("replicas"), "{openapi}");
 
@@ -136,11 +132,9 @@ async fn a_kind_that_a_client_defines_is_served_like_any_other() {
     assert_eq!((code, &stored["spec"]), (201, &json!({ "cron": "* * * * *", "replicas": 1 })));
     assert_eq!(stored["metadata"]["generation"], 1);
     let strict = format!("{CRONS}?fieldValidation=Strict");
-    let (code, refusal) =
-        house.ask(Method::POST, &strict, &cron("b", json!({ "cron": "x", "typo": 1 }))).await;
+    let (code, refusal) = house.ask(Method::POST, &strict, &cron("b", json!({ "cron": "x", "typo": 1 }))).await;
     assert!(code == 400 && refusal["message"].as_str().unwrap().contains("spec.typo"), "{refusal}");
-    for (spec, field) in [(json!({}), "spec.cron"), (json!({ "cron": "x", "replicas": 9 }), "spec.replicas")]
-    {
+    for (spec, field) in [(json!({}), "spec.cron"), (json!({ "cron": "x", "replicas": 9 }), "spec.replicas")] {
         let (code, refusal) = house.ask(Method::POST, CRONS, &cron("b", spec)).await;
         assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!(field)), "{refusal}");
     }
@@ -163,14 +157,11 @@ async fn a_definition_changes_and_goes_with_its_objects() {
     house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x" }))).await;
     let path = format!("{DEFINITIONS}/crons.example.com");
     let mut wider = house.get(&path).await.1;
-    wider["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["replicas"]
-        ["maximum"] = json!(10);
+    wider["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["replicas"]["maximum"] =
+        json!(10);
     let (code, said) = house.ask(Method::PUT, &path, &wider).await;
     assert_eq!(code, 200, "{said}");
-    assert_eq!(
-        house.ask(Method::POST, CRONS, &cron("b", json!({ "cron": "x", "replicas": 9 }))).await.0,
-        201
-    );
+    assert_eq!(house.ask(Method::POST, CRONS, &cron("b", json!({ "cron": "x", "replicas": 9 }))).await.0, 201);
 
     sluicegate_control::api::seed(&house.store, &house.registry).await.unwrap();
     assert_eq!(house.get(&path).await.0, 200, "a restart keeps it");
@@ -235,16 +226,12 @@ async fn a_kind_that_says_how_is_scaled() {
     let (code, made) = house.ask(Method::POST, DEFINITIONS, &wide_definition()).await;
     assert_eq!(code, 201, "{made}");
     let (_, list) = house.get("/apis/example.com/v1").await;
-    let scale =
-        list["resources"].as_array().unwrap().iter().find(|one| one["name"] == "crons/scale").unwrap();
+    let scale = list["resources"].as_array().unwrap().iter().find(|one| one["name"] == "crons/scale").unwrap();
     assert_eq!((&scale["group"], &scale["kind"]), (&json!("autoscaling"), &json!("Scale")));
     house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x", "replicas": 2 }))).await;
     let path = format!("{CRONS}/a/scale");
     let (code, scale) = house.get(&path).await;
-    assert_eq!(
-        (code, &scale["spec"], &scale["status"]),
-        (200, &json!({ "replicas": 2 }), &json!({ "replicas": 0 }))
-    );
+    assert_eq!((code, &scale["spec"], &scale["status"]), (200, &json!({ "replicas": 2 }), &json!({ "replicas": 0 })));
     let (code, more) = house.ask(Method::PATCH, &path, &json!({ "spec": { "replicas": 3 } })).await;
     assert_eq!((code, &more["spec"]["replicas"]), (200, &json!(3)), "{more}");
     assert_eq!(house.get(&format!("{CRONS}/a")).await.1["spec"]["replicas"], 3);
@@ -254,8 +241,7 @@ async fn a_kind_that_says_how_is_scaled() {
     let (code, refusal) = house.ask(Method::PUT, &path, &scale).await;
     assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")), "an older version: {refusal}");
     for (number, field) in [(-1, "spec.replicas"), (9, "spec.replicas"), (4, "spec")] {
-        let mut wanted =
-            json!({ "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": { "name": "a" } });
+        let mut wanted = json!({ "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": { "name": "a" } });
         wanted["spec"] = json!({ "replicas": number });
         let (code, refusal) = house.ask(Method::PUT, &path, &wanted).await;
         assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!(field)), "{refusal}");
@@ -273,10 +259,8 @@ async fn a_kind_that_says_how_is_scaled() {
 async fn rules_selectable_fields_and_keys_of_a_definition_hold() {
     let house = TestApiServer::real().await;
     house.ask(Method::POST, DEFINITIONS, &wide_definition()).await;
-    let (code, refusal) =
-        house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x", "replicas": 4 }))).await;
-    let why =
-        r#"Cron.example.com "a" is invalid: spec: Invalid value: "object": four is no number of replicas"#;
+    let (code, refusal) = house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x", "replicas": 4 }))).await;
+    let why = r#"Cron.example.com "a" is invalid: spec: Invalid value: "object": four is no number of replicas"#;
     assert_eq!((code, &refusal["message"]), (422, &json!(why)));
     for (name, at) in [("a", "x"), ("b", "y")] {
         assert_eq!(house.ask(Method::POST, CRONS, &cron(name, json!({ "cron": at }))).await.0, 201);
@@ -285,10 +269,7 @@ async fn rules_selectable_fields_and_keys_of_a_definition_hold() {
     let (code, refusal) = house.ask(Method::PATCH, &path, &json!({ "spec": { "cron": "z" } })).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("spec.cron")), "{refusal}");
     let (_, found) = house.get(&format!("{CRONS}?fieldSelector=spec.cron%3Dy")).await;
-    assert_eq!(
-        (found["items"].as_array().unwrap().len(), &found["items"][0]["metadata"]["name"]),
-        (1, &json!("b"))
-    );
+    assert_eq!((found["items"].as_array().unwrap().len(), &found["items"][0]["metadata"]["name"]), (1, &json!("b")));
     assert_eq!(house.get(&format!("{CRONS}?fieldSelector=spec.replicas%3D1")).await.0, 400);
 
     let apply = |manager: &str, parts: Value| {
@@ -312,10 +293,7 @@ async fn rules_selectable_fields_and_keys_of_a_definition_hold() {
     wrong["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"] =
         json!([{ "rule": "frob(self)" }]);
     let (code, refusal) = house.ask(Method::POST, DEFINITIONS, &wrong).await;
-    assert!(
-        code == 422 && refusal["message"].as_str().unwrap().contains("undeclared reference"),
-        "{refusal}"
-    );
+    assert!(code == 422 && refusal["message"].as_str().unwrap().contains("undeclared reference"), "{refusal}");
 }
 
 /// APP-18: the schema of a definition's schema goes by Kubernetes' name and contains itself, and where any value may
@@ -338,10 +316,7 @@ async fn a_schema_in_a_definition_is_described_by_reference() {
         let inside = &schemas[NAME]["properties"];
         assert!(refers(&inside["properties"]["additionalProperties"]), "{path}");
         assert!(refers(&inside["not"]) && refers(&inside["anyOf"]["items"]), "{path}");
-        assert_eq!(
-            (&inside["default"]["type"], &inside["maximum"]["type"]),
-            (&Value::Null, &json!("number"))
-        );
+        assert_eq!((&inside["default"]["type"], &inside["maximum"]["type"]), (&Value::Null, &json!("number")));
     }
 }
 
@@ -362,8 +337,5 @@ async fn a_namespace_that_means_nothing_is_dropped() {
     let mut foreign = cron("a", json!({ "cron": "* * * * *" }));
     foreign["metadata"]["namespace"] = "elsewhere".into();
     let (code, refusal) = house.ask(Method::POST, CRONS, &foreign).await;
-    assert!(
-        code == 400 && refusal["message"].as_str().unwrap().contains("does not match the namespace"),
-        "{refusal}"
-    );
+    assert!(code == 400 && refusal["message"].as_str().unwrap().contains("does not match the namespace"), "{refusal}");
 }

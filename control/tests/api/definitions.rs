@@ -16,8 +16,7 @@ fn versioned(stored: &str, changes: &[(&str, Value)]) -> Value {
         let mut version = definition["spec"]["versions"][0].clone();
         version["name"] = name.into();
         version["storage"] = (name == stored).into();
-        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][name] =
-            json!({ "type": "string" });
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][name] = json!({ "type": "string" });
         version
     });
     definition["spec"]["versions"] = json!(versions);
@@ -44,10 +43,7 @@ async fn a_kind_is_served_in_all_its_versions_and_moves_from_one_to_the_next() {
     let request = http::Request::post(&olds).header("content-type", "application/json");
     let response = house.send(request.body(old.to_string().into()).unwrap()).await;
     let warning = response.headers()["warning"].to_str().unwrap();
-    assert_eq!(
-        (response.status().as_u16(), warning),
-        (201, r#"299 - "example.com/v1alpha1 Cron is deprecated""#)
-    );
+    assert_eq!((response.status().as_u16(), warning), (201, r#"299 - "example.com/v1alpha1 Cron is deprecated""#));
     let (_, new) = house.get(&format!("{CRONS}/a")).await;
     assert_eq!(
         (&new["apiVersion"], &new["spec"]),
@@ -110,8 +106,7 @@ async fn a_definition_that_changes_leaves_what_is_there_usable() {
     let (code, made) = house.ask(Method::POST, CRONS, &object).await;
     assert_eq!((code, &made["spec"]), (201, &json!({ "cron": "long enough", "replicas": 1 })), "{made}");
     let mut later = definition();
-    let fields =
-        &mut later["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    let fields = &mut later["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
     fields["zone"] = json!({ "type": "string", "default": "utc" });
     fields["cron"]["maxLength"] = 3.into();
     let path = format!("{DEFINITIONS}/crons.example.com");
@@ -147,8 +142,7 @@ async fn a_definition_waits_for_what_holds_its_objects() {
     );
     assert_eq!(marked["status"]["conditions"][2]["type"], "Terminating", "{marked}");
     let (_, left) = house.get(CRONS).await;
-    let names: Vec<_> =
-        left["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
+    let names: Vec<_> = left["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
     assert_eq!(names, ["held"]);
     let (code, refusal) = house.ask(Method::POST, CRONS, &cron("new", json!({ "cron": "x" }))).await;
     let why = "create not allowed while custom resource definition is terminating";
@@ -234,8 +228,7 @@ async fn a_kind_whose_name_another_has_is_not_served_before_it_is_free() {
     assert_eq!(house.ask(Method::POST, DEFINITIONS, &definition()).await.0, 201);
     let mut second = definition();
     second["metadata"]["name"] = "cronz.example.com".into();
-    second["spec"]["names"] =
-        json!({ "plural": "cronz", "singular": "cronze", "kind": "Cron", "listKind": "Crons" });
+    second["spec"]["names"] = json!({ "plural": "cronz", "singular": "cronze", "kind": "Cron", "listKind": "Crons" });
     let (code, made) = house.ask(Method::POST, DEFINITIONS, &second).await;
     let conditions = &made["status"]["conditions"];
     assert_eq!((code, &conditions[0]["reason"]), (201, &json!("KindConflict")), "{made}");

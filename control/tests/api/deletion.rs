@@ -173,10 +173,7 @@ async fn an_owner_reference_without_a_uid_is_refused() {
     assert_eq!(code, 422, "{refusal}");
     let owner = json!({ "apiVersion": "v1", "kind": "K", "metadata": { "name": "n", "uid": "" } });
     let (code, refusal) = child(&house, "odd", &[&owner], false).await;
-    assert_eq!(
-        (code, &refusal["details"]["causes"][0]["field"]),
-        (422, &json!("metadata.ownerReferences.uid"))
-    );
+    assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("metadata.ownerReferences.uid")));
 }
 
 /// APP-31: it takes nothing new, says in Kubernetes' words what is left and what that waits for, and goes when it is empty.
@@ -195,10 +192,7 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     collect(&house);
     let (code, marked) = house.delete("/api/v1/namespaces/team").await;
     assert_eq!((code, &marked["status"]["phase"]), (200, &json!("Terminating")));
-    assert!(
-        marked["metadata"].get("deletionGracePeriodSeconds").is_none(),
-        "nobody asks a namespace for grace"
-    );
+    assert!(marked["metadata"].get("deletionGracePeriodSeconds").is_none(), "nobody asks a namespace for grace");
     let (code, refusal) = house.ask(Method::POST, maps, &json!({ "metadata": { "name": "n" } })).await;
     assert_eq!(code, 403);
     assert_eq!(refusal["details"]["causes"][0]["reason"], "NamespaceTerminating");
@@ -216,8 +210,7 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     assert_eq!(told[2].0, "ContentDeleted");
     let remaining = "Some resources are remaining: configmaps. has 1 resource instances";
     assert_eq!(told[3], (json!("SomeResourcesRemain"), json!(remaining)));
-    let waiting =
-        "Some content in the namespace has finalizers remaining: example.com/a in 1 resource instances";
+    let waiting = "Some content in the namespace has finalizers remaining: example.com/a in 1 resource instances";
     assert_eq!(told[4], (json!("SomeFinalizersRemain"), json!(waiting)));
     house.ask(Method::PATCH, &format!("{maps}/m"), &json!({ "metadata": { "finalizers": [] } })).await;
     let gone = spaces.until("DELETED", "team").await;
@@ -246,7 +239,8 @@ async fn what_a_namespace_says_while_it_goes_has_an_owner() {
     assert_eq!((&owner["operation"], &owner["subresource"]), (&json!("Update"), &json!("status")));
     let said = owner["fieldsV1"]["f:status"].as_object().unwrap();
     assert_eq!(said.keys().collect::<Vec<_>>(), ["f:conditions"], "the phase is the server's");
-    let one = json!({ ".": {}, "f:lastTransitionTime": {}, "f:message": {}, "f:reason": {}, "f:status": {}, "f:type": {} });
+    let one =
+        json!({ ".": {}, "f:lastTransitionTime": {}, "f:message": {}, "f:reason": {}, "f:status": {}, "f:type": {} });
     assert_eq!(said["f:conditions"][r#"k:{"type":"NamespaceContentRemaining"}"#], one);
 }
 
@@ -262,8 +256,7 @@ async fn a_namespace_tells_now_and_then_how_much_is_left() {
         assert_eq!(house.ask(Method::POST, maps, &held).await.0, 201);
     }
     let left = |space: &Value| space["status"]["conditions"][3]["message"].as_str().map(str::to_owned);
-    let remaining =
-        |count: usize| format!("Some resources are remaining: configmaps. has {count} resource instances");
+    let remaining = |count: usize| format!("Some resources are remaining: configmaps. has {count} resource instances");
     let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
     collect(&house);
     house.delete("/api/v1/namespaces/team").await;
@@ -355,10 +348,7 @@ async fn what_a_namespace_waits_for_is_written_apart() {
     assert_eq!(house.get("/api/v1/namespaces/team").await.0, 200, "something is waited for");
     assert_eq!(house.ask(Method::PUT, path, &space(json!(null))).await.0, 200);
     assert_eq!(house.get("/api/v1/namespaces/team").await.0, 404);
-    assert_eq!(
-        house.ask(Method::PUT, "/api/v1/namespaces/default/configmaps/finalize", &json!({})).await.0,
-        404
-    );
+    assert_eq!(house.ask(Method::PUT, "/api/v1/namespaces/default/configmaps/finalize", &json!({})).await.0, 404);
     let (_, listed) = house.get("/api/v1").await;
     let names: Vec<_> = listed["resources"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
     assert!(names.contains(&&json!("namespaces/finalize")));

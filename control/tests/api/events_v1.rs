@@ -28,10 +28,7 @@ async fn an_event_has_two_faces() {
     let mut watch = house.watch(&format!("{NEWS}?watch=1&fieldSelector=regarding.name%3Da")).await;
     assert_eq!(house.ask(Method::POST, CORE, &core("old", "a")).await.0, 201);
     let (code, made) = house.ask(Method::POST, NEWS, &news("new", "b")).await;
-    assert_eq!(
-        (code, &made["note"], &made["apiVersion"]),
-        (201, &json!("does not start"), &json!("events.k8s.io/v1"))
-    );
+    assert_eq!((code, &made["note"], &made["apiVersion"]), (201, &json!("does not start"), &json!("events.k8s.io/v1")));
 
     let (_, new) = house.get(&format!("{NEWS}/old")).await;
     assert_eq!((&new["note"], &new["regarding"]["name"]), (&json!("is ready"), &json!("a")));
@@ -53,8 +50,7 @@ async fn an_event_has_two_faces() {
     assert_eq!((code, &patched["note"]), (200, &json!("again")), "{patched}");
     let (_, old) = house.get(&format!("{CORE}/new")).await;
     assert_eq!((&old["message"], &old["series"]["count"]), (&json!("again"), &json!(2)));
-    let (code, _) =
-        house.ask(Method::PUT, &format!("{NEWS}/old"), &house.get(&format!("{NEWS}/old")).await.1).await;
+    let (code, _) = house.ask(Method::PUT, &format!("{NEWS}/old"), &house.get(&format!("{NEWS}/old")).await.1).await;
     assert_eq!(code, 200);
 
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";

@@ -94,12 +94,8 @@ async fn a_table_has_the_kinds_columns_and_cells() {
     assert_eq!(table["rows"][0]["object"]["spec"]["size"], 1);
     let (_, table) = house.get_as(&format!("{WIDGETS}?includeObject=None"), TABLE).await;
     assert!(table["rows"][0].get("object").is_none());
-    let (_, list) =
-        house.get_as(WIDGETS, "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io").await;
-    assert_eq!(
-        (&list["kind"], &list["items"][0]["spec"]),
-        (&json!("PartialObjectMetadataList"), &Value::Null)
-    );
+    let (_, list) = house.get_as(WIDGETS, "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io").await;
+    assert_eq!((&list["kind"], &list["items"][0]["spec"]), (&json!("PartialObjectMetadataList"), &Value::Null));
 }
 
 /// APP-17
@@ -231,10 +227,7 @@ async fn objects_are_written_in_yaml_for_who_asks() {
 async fn a_match_without_a_version_to_match_is_refused_by_its_name() {
     let house = TestApiServer::open().await;
     for (query, why) in [
-        (
-            "resourceVersionMatch=Exact",
-            "resourceVersionMatch is forbidden unless resourceVersion is provided",
-        ),
+        ("resourceVersionMatch=Exact", "resourceVersionMatch is forbidden unless resourceVersion is provided"),
         (
             "resourceVersionMatch=Exact&resourceVersion=0",
             "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
@@ -262,10 +255,7 @@ async fn how_many_remain_is_told_of_a_list_without_selectors() {
     let all = house.get(&format!("{WIDGETS}?limit=1")).await.1;
     assert_eq!(all["metadata"]["remainingItemCount"], 2);
     let some = house.get(&format!("{WIDGETS}?limit=1&labelSelector=tier")).await.1;
-    assert!(
-        some["metadata"]["continue"].is_string() && some["metadata"]["remainingItemCount"].is_null(),
-        "{some}"
-    );
+    assert!(some["metadata"]["continue"].is_string() && some["metadata"]["remainingItemCount"].is_null(), "{some}");
     let token = some["metadata"]["continue"].as_str().unwrap();
     let (code, refusal) =
         house.get(&format!("{WIDGETS}?resourceVersionMatch=Exact&resourceVersion=0&continue={token}")).await;

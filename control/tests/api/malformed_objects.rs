@@ -100,10 +100,10 @@ async fn a_condition_without_a_status_is_refused() {
 #[tokio::test]
 async fn an_event_types_attributes_are_shown_and_taken_by_one_version_alone() {
     let house = TestApiServer::real().await;
-    let [old, stored, new] = ["v1beta1", "v1beta2", "v1beta3"]
-        .map(|version| path("eventing.knative.dev", version, "eventtypes", true));
-    let attributes = ["type", "source", "specversion", "id"]
-        .map(|name| json!({ "name": name, "required": true, "value": "x" }));
+    let [old, stored, new] =
+        ["v1beta1", "v1beta2", "v1beta3"].map(|version| path("eventing.knative.dev", version, "eventtypes", true));
+    let attributes =
+        ["type", "source", "specversion", "id"].map(|name| json!({ "name": name, "required": true, "value": "x" }));
     let named = |name: &str, spec: Value| json!({ "metadata": { "name": name }, "spec": spec });
     for versions in [&old, &stored] {
         let both = named("a", json!({ "type": "x", "attributes": attributes }));

@@ -50,11 +50,8 @@ async fn bodies_of_the_wrong_shape_are_refused_and_not_stored() {
         json_patch::merge(&mut body, &rest);
         body.to_string()
     };
-    let deep = format!(
-        "{{\"metadata\":{{\"name\":\"one\"}},\"spec\":{}1{}}}",
-        "[".repeat(100_000),
-        "]".repeat(100_000)
-    );
+    let deep =
+        format!("{{\"metadata\":{{\"name\":\"one\"}},\"spec\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     for (body, code) in [
         (String::new(), 400),
         ("{".into(), 400),
@@ -117,9 +114,7 @@ async fn an_object_cannot_be_patched_beyond_the_limit() {
     // There may be as many labels as fit, so half of what fits is many of them.
     let value = "x".repeat(63);
     let half = |name: char| -> serde_json::Map<String, Value> {
-        (0..BODY_BYTES_MAX / 2 / 80)
-            .map(|number| (format!("{name}{number}"), value.as_str().into()))
-            .collect()
+        (0..BODY_BYTES_MAX / 2 / 80).map(|number| (format!("{name}{number}"), value.as_str().into())).collect()
     };
     let labels = |name: char| json!({ "metadata": { "labels": half(name) } });
     assert_eq!(house.ask(Method::PATCH, &path, &labels('a')).await.0, 200);
@@ -146,9 +141,7 @@ async fn query_parameters_that_make_no_sense_are_refused() {
         let (code, status) = house.get(&format!("{WIDGETS}?{query}")).await;
         assert_eq!((code, &status["reason"]), (400, &json!("BadRequest")), "{query}");
     }
-    for query in
-        ["resourceVersionMatch=Nearly&resourceVersion=1", "fieldValidation=Maybe", "sendInitialEvents=true"]
-    {
+    for query in ["resourceVersionMatch=Nearly&resourceVersion=1", "fieldValidation=Maybe", "sendInitialEvents=true"] {
         let (code, status) = house.get(&format!("{WIDGETS}?{query}")).await;
         assert_eq!((code, &status["reason"]), (422, &json!("Invalid")), "{query}");
     }
@@ -158,8 +151,7 @@ async fn query_parameters_that_make_no_sense_are_refused() {
 #[tokio::test]
 async fn not_every_wrong_label_is_told() {
     let house = TestApiServer::open().await;
-    let labels: serde_json::Map<String, Value> =
-        (0..10_000).map(|number| (format!("-{number}"), "-".into())).collect();
+    let labels: serde_json::Map<String, Value> = (0..10_000).map(|number| (format!("-{number}"), "-".into())).collect();
     let body = json!({ "metadata": { "name": "one", "labels": labels } });
     let (code, status) = house.ask(Method::POST, crate::support::MAPS, &body).await;
     let causes = status["details"]["causes"].as_array().unwrap();

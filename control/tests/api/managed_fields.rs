@@ -37,8 +37,7 @@ async fn creates_and_updates_are_noted_with_the_maps_and_lists_they_bring() {
     let patch = json!({ "data": { "y": "2" }, "metadata": { "annotations": { "n": "1" } } });
     let path = format!("{MAPS}/m?fieldManager=kubectl-patch");
     let (_, changed) = house.ask(Method::PATCH, &path, &patch).await;
-    let second =
-        json!({ "f:data": { "f:y": {} }, "f:metadata": { "f:annotations": { ".": {}, "f:n": {} } } });
+    let second = json!({ "f:data": { "f:y": {} }, "f:metadata": { "f:annotations": { ".": {}, "f:n": {} } } });
     let both = [("kubectl-create", "Update", &first), ("kubectl-patch", "Update", &second)];
     assert_eq!(owned(&changed), both);
 
@@ -73,11 +72,7 @@ async fn a_new_service_is_owned_as_its_kind_is_defined() {
         "spec": { "traffic": [{ "latestRevision": true, "percent": 100, "tag": "t" }] } });
     let (code, applied) = apply(&house, &path, "fieldManager=a", &traffic).await;
     let fields = json!({ "f:spec": { "f:traffic": {} } });
-    assert_eq!(
-        (code, owned(&applied)[0]),
-        (200, ("a", "Apply", &fields)),
-        "a default is no conflict: {applied}"
-    );
+    assert_eq!((code, owned(&applied)[0]), (200, ("a", "Apply", &fields)), "a default is no conflict: {applied}");
 }
 
 /// APP-30: an apply owns what it says; one that changes nothing has no time; the times alone make no new version.
@@ -134,8 +129,7 @@ async fn kubectl_takes_over_what_it_applied_by_itself() {
     assert_eq!(code, 409, "{refusal}");
     let (code, applied) = apply(&house, &path, "fieldManager=kubectl", &map("2")).await;
     assert_eq!((code, &applied["data"]["x"]), (200, &json!("2")), "{applied}");
-    let told: Value =
-        serde_json::from_str(applied["metadata"]["annotations"][note].as_str().unwrap()).unwrap();
+    let told: Value = serde_json::from_str(applied["metadata"]["annotations"][note].as_str().unwrap()).unwrap();
     assert_eq!(told, map("2"));
 
     let edit = json!({ "data": { "x": "3" } });

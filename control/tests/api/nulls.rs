@@ -19,8 +19,7 @@ async fn house(spec: Value) -> TestApiServer {
 }
 
 async fn apply(house: &TestApiServer, spec: Value) -> (u16, Value) {
-    let object =
-        json!({ "apiVersion": "example.com/v1", "kind": "Cron", "metadata": { "name": "a" }, "spec": spec });
+    let object = json!({ "apiVersion": "example.com/v1", "kind": "Cron", "metadata": { "name": "a" }, "spec": spec });
     let path = format!("{CRONS}/a?fieldManager=one&force=true");
     house.ask_as(Method::PATCH, &path, "application/apply-patch+yaml", object.to_string()).await
 }
@@ -37,12 +36,10 @@ async fn applied_null_of_a_nullable_field_is_kept_and_owned() {
     } }))
     .await;
     assert_eq!(apply(&house, json!({ "until": "noon" })).await.0, 201);
-    let spec =
-        json!({ "until": null, "since": null, "size": null, "free": { "a": null }, "list": [{ "x": null }] });
+    let spec = json!({ "until": null, "since": null, "size": null, "free": { "a": null }, "list": [{ "x": null }] });
     let (code, object) = apply(&house, spec).await;
     assert_eq!(code, 200, "{object}");
-    let expected =
-        json!({ "until": null, "since": null, "size": 3, "free": { "a": null }, "list": [{ "x": null }] });
+    let expected = json!({ "until": null, "since": null, "size": 3, "free": { "a": null }, "list": [{ "x": null }] });
     assert_eq!(object["spec"], expected);
     let owned = &object["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"];
     for field in ["f:until", "f:since", "f:free", "f:list"] {
@@ -77,12 +74,10 @@ async fn embedded_object_is_validated_and_its_metadata_pruned() {
     }))
     .await;
     assert_eq!(code, 201, "{made}");
-    let expected = json!({ "apiVersion": "a/v1", "kind": "Pod", "any": 1, "metadata": { "name": "p", "labels": { "a": "b" } } });
+    let expected =
+        json!({ "apiVersion": "a/v1", "kind": "Pod", "any": 1, "metadata": { "name": "p", "labels": { "a": "b" } } });
     assert_eq!(made["spec"]["one"], expected);
-    assert_eq!(
-        made["spec"]["list"][0],
-        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {} })
-    );
+    assert_eq!(made["spec"]["list"][0], json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {} }));
     for (one, field, why) in [
         (json!({ "kind": "Pod" }), "spec.one.apiVersion", "Required value: must not be empty"),
         (json!({ "apiVersion": "v1" }), "spec.one.kind", "Required value: must not be empty"),
@@ -92,11 +87,7 @@ async fn embedded_object_is_validated_and_its_metadata_pruned() {
         (pod("kind", json!("-")), "spec.one.kind", "may have mixed case, but should otherwise match"),
         (pod("metadata", json!("x")), "spec.one.metadata", "Invalid value: \"x\": must be an object"),
         (pod("metadata", json!({ "labels": [] })), "spec.one.metadata", "invalid type"),
-        (
-            pod("metadata", json!({ "labels": { "-": "b" } })),
-            "spec.one.metadata.labels",
-            "name part must consist of",
-        ),
+        (pod("metadata", json!({ "labels": { "-": "b" } })), "spec.one.metadata.labels", "name part must consist of"),
         (pod("metadata", json!({ "name": "a/b" })), "spec.one.metadata.name", "nor contain '/'"),
     ] {
         let (code, refused) = create(json!({ "one": one })).await;

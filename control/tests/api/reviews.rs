@@ -20,18 +20,14 @@ const LOOKS_MAX: usize = 1_000;
 fn signing(house: &TestApiServer) -> axum::Router {
     let signer = Some(Arc::new(TokenSigner::open(&house.dir.path().join("key")).unwrap()));
     let around = ApiServerConfig {
-        authentication: AuthenticationSources {
-            service_accounts: signer,
-            ..AuthenticationSources::default()
-        },
+        authentication: AuthenticationSources { service_accounts: signer, ..AuthenticationSources::default() },
         ..ApiServerConfig::default()
     };
     api::router_with(house.store.clone(), house.registry.clone(), around)
 }
 
 async fn post(router: &axum::Router, path: &str, body: &Value) -> Value {
-    let request =
-        Request::builder().method(Method::POST).uri(path).header("content-type", "application/json");
+    let request = Request::builder().method(Method::POST).uri(path).header("content-type", "application/json");
     let request = request.body(axum::body::Body::from(body.to_string())).unwrap();
     let response = router.clone().oneshot(request).await.unwrap();
     assert_eq!(response.status(), 201, "{path}");
@@ -56,28 +52,19 @@ async fn a_token_is_reviewed_for_whom_it_was_made() {
     let token = &made["status"]["token"];
 
     let status = review(&router, token, json!(["elsewhere", "vault"])).await;
-    assert_eq!(
-        (&status["authenticated"], &status["audiences"]),
-        (&json!(true), &json!(["vault"])),
-        "{status}"
-    );
+    assert_eq!((&status["authenticated"], &status["audiences"]), (&json!(true), &json!(["vault"])), "{status}");
     let user = &status["user"];
     assert_eq!(user["username"], "system:serviceaccount:default:robot");
     assert_eq!(user["uid"], account["metadata"]["uid"]);
     assert!(user["groups"].as_array().unwrap().contains(&json!("system:serviceaccounts:default")), "{user}");
-    for (token, audiences) in [
-        (token.clone(), json!(["elsewhere"])),
-        (token.clone(), Value::Null),
-        (json!("a.b.c"), json!(["vault"])),
-    ] {
+    for (token, audiences) in
+        [(token.clone(), json!(["elsewhere"])), (token.clone(), Value::Null), (json!("a.b.c"), json!(["vault"]))]
+    {
         let status = review(&router, &token, audiences).await;
         assert_eq!(status, json!({ "user": {}, "error": "invalid bearer token" }));
     }
     house.delete(&format!("{ACCOUNTS}/robot")).await;
-    assert!(
-        review(&router, token, json!(["vault"])).await["authenticated"].is_null(),
-        "it died with its account"
-    );
+    assert!(review(&router, token, json!(["vault"])).await["authenticated"].is_null(), "it died with its account");
 }
 
 /// The rules of a role, once they are as many.
@@ -154,8 +141,7 @@ async fn who_asks_is_told_by_the_older_version_too() {
     let house = TestApiServer::real().await;
     for version in ["v1", "v1beta1"] {
         let path = format!("/apis/authentication.k8s.io/{version}/selfsubjectreviews");
-        let body =
-            json!({ "apiVersion": format!("authentication.k8s.io/{version}"), "kind": "SelfSubjectReview" });
+        let body = json!({ "apiVersion": format!("authentication.k8s.io/{version}"), "kind": "SelfSubjectReview" });
         let (code, told) = house.ask(Method::POST, &path, &body).await;
         assert_eq!((code, &told["apiVersion"]), (201, &body["apiVersion"]), "{told}");
         assert!(told["status"]["userInfo"]["username"].is_string(), "{told}");

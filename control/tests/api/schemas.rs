@@ -11,12 +11,7 @@ const KSVCS: &str = "/apis/serving.knative.dev/v1/namespaces/default/services";
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// Code, warnings and document of a POST.
-async fn post(
-    house: &TestApiServer,
-    path: &str,
-    media: &str,
-    body: impl Into<Body>,
-) -> (u16, Vec<String>, Value) {
+async fn post(house: &TestApiServer, path: &str, media: &str, body: impl Into<Body>) -> (u16, Vec<String>, Value) {
     let request = Request::post(path).header(header::CONTENT_TYPE, media).body(body.into()).unwrap();
     let response = house.send(request).await;
     let code = response.status().as_u16();
@@ -80,10 +75,8 @@ async fn an_unknown_field_is_warned_of_refused_or_ignored_as_asked() {
     service["spec"]["foo"] = 1.into();
     service["spec"]["template"]["spec"]["containers"][0]["bar"] = 2.into();
     let body = service.to_string();
-    let told = [
-        r#"299 - "unknown field \"spec.foo\"""#,
-        r#"299 - "unknown field \"spec.template.spec.containers[0].bar\"""#,
-    ];
+    let told =
+        [r#"299 - "unknown field \"spec.foo\"""#, r#"299 - "unknown field \"spec.template.spec.containers[0].bar\"""#];
     for (query, code, mut warnings) in [
         ("?fieldValidation=Strict&dryRun=All", 400, vec![]),
         ("?fieldValidation=Warn&dryRun=All", 201, told.to_vec()),
@@ -94,16 +87,15 @@ async fn an_unknown_field_is_warned_of_refused_or_ignored_as_asked() {
             post(&house, &format!("{KSVCS}{query}"), "application/json", body.clone()).await;
         said.sort();
         warnings.sort_unstable();
-        assert_eq!(
-            (found, said),
-            (code, warnings.into_iter().map(String::from).collect()),
-            "{query}: {answer}"
-        );
+        assert_eq!((found, said), (code, warnings.into_iter().map(String::from).collect()), "{query}: {answer}");
         if code == 400 {
             let message = answer["message"].as_str().unwrap();
-            assert!(message.starts_with(
-                r#"Service in version "v1" cannot be handled as a Service: strict decoding error: unknown field "#
-            ), "{message}");
+            assert!(
+                message.starts_with(
+                    r#"Service in version "v1" cannot be handled as a Service: strict decoding error: unknown field "#
+                ),
+                "{message}"
+            );
             assert_eq!(answer["reason"], "BadRequest");
         } else {
             assert!(answer["spec"].get("foo").is_none(), "{answer}");
@@ -136,8 +128,7 @@ async fn definitions_are_listed_by_what_their_kinds_can_be() {
     let (_, list) = house.get(&format!("{CRDS}?labelSelector=duck.knative.dev/addressable%3Dtrue")).await;
     let items = list["items"].as_array().unwrap();
     let found: Vec<_> = items.iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect();
-    for name in ["services.serving.knative.dev", "routes.serving.knative.dev", "brokers.eventing.knative.dev"]
-    {
+    for name in ["services.serving.knative.dev", "routes.serving.knative.dev", "brokers.eventing.knative.dev"] {
         assert!(found.contains(&name), "{found:?}");
     }
     assert!(!found.contains(&"triggers.eventing.knative.dev"));
@@ -151,10 +142,7 @@ async fn definitions_are_listed_by_what_their_kinds_can_be() {
     assert_eq!(names, ["URL", "Age", "Ready", "Reason", "Class"]);
     assert_eq!(columns[4]["priority"], 1);
     let schema = &version["schema"]["openAPIV3Schema"];
-    assert_eq!(
-        schema["properties"]["spec"]["properties"]["delivery"]["properties"]["retry"]["type"],
-        "integer"
-    );
+    assert_eq!(schema["properties"]["spec"]["properties"]["delivery"]["properties"]["retry"]["type"], "integer");
     let conditions = broker["status"]["conditions"].as_array().unwrap();
     assert!(conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True"));
     assert!(house.get(&format!("{CRDS}/configmaps")).await.0 == 404);
@@ -181,10 +169,7 @@ async fn a_ping_source_is_one_object_in_both_versions() {
         "spec": { "schedule": "1 * * * *", "data": "x", "sink": { "uri": "http://sink.example.com" } } });
     let (code, warnings, made) = post(&house, &path("v1beta2"), "application/json", ping.to_string()).await;
     assert_eq!((code, &made["apiVersion"]), (201, &json!("sources.knative.dev/v1beta2")), "{made}");
-    assert!(
-        warnings.iter().any(|warning| warning.contains("v1beta2 PingSource is deprecated")),
-        "{warnings:?}"
-    );
+    assert!(warnings.iter().any(|warning| warning.contains("v1beta2 PingSource is deprecated")), "{warnings:?}");
     let (_, new) = house.get(&format!("{}/p", path("v1"))).await;
     assert_eq!((&new["apiVersion"], &new["spec"]), (&json!("sources.knative.dev/v1"), &made["spec"]));
     let (_, group) = house.get("/apis/sources.knative.dev").await;

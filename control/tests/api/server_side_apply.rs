@@ -30,8 +30,7 @@ async fn what_an_applier_leaves_out_goes_and_what_others_set_stays() {
     let path = format!("{MAPS}/m");
     let (code, made) = apply(&house, &path, "fieldManager=a", &map(json!({ "x": "1", "y": "1" }))).await;
     assert_eq!((code, owners(&made)), (201, vec![("a", "Apply")]), "{made}");
-    let (code, _) =
-        house.ask(Method::PATCH, &format!("{path}?fieldManager=b"), &json!({ "data": { "z": "1" } })).await;
+    let (code, _) = house.ask(Method::PATCH, &format!("{path}?fieldManager=b"), &json!({ "data": { "z": "1" } })).await;
     assert_eq!(code, 200);
     let (code, left) = apply(&house, &path, "fieldManager=a", &map(json!({ "x": "1" }))).await;
     assert_eq!((code, &left["data"]), (200, &json!({ "x": "1", "z": "1" })), "{left}");
@@ -92,7 +91,8 @@ async fn a_rehearsal_of_what_no_pod_may_be_is_refused_in_upstreams_words() {
     let service = json!({ "metadata": { "name": "hello" },
         "spec": { "template": { "spec": { "containers": [{ "name": "a", "image": "a" }] } } } });
     assert_eq!(house.ask(Method::POST, KSVCS, &service).await.0, 201);
-    let rename = json!([{ "op": "replace", "path": "/spec/template/spec/containers/0/name", "value": "&InvalidValue" }]);
+    let rename =
+        json!([{ "op": "replace", "path": "/spec/template/spec/containers/0/name", "value": "&InvalidValue" }]);
     let patch = async |query: &str| {
         let (path, media) = (format!("{KSVCS}/hello{query}"), "application/json-patch+json");
         let (code, refusal) = house.ask_as(Method::PATCH, &path, media, rename.to_string()).await;
@@ -113,11 +113,7 @@ async fn the_owner_of_an_edit_is_who_edited_and_no_longer_who_wrote_before() {
     let path = format!("{MAPS}/m");
     house.ask(Method::POST, &format!("{MAPS}?fieldManager=first"), &map(json!({ "x": "1", "y": "1" }))).await;
     let (_, edited) = house
-        .ask(
-            Method::PATCH,
-            &format!("{path}?fieldManager=second"),
-            &json!({ "data": { "x": "2", "y": null } }),
-        )
+        .ask(Method::PATCH, &format!("{path}?fieldManager=second"), &json!({ "data": { "x": "2", "y": null } }))
         .await;
     let fields = |manager: &str| {
         let entries = edited["metadata"]["managedFields"].as_array().unwrap();
@@ -138,8 +134,7 @@ async fn an_apply_names_its_manager_and_force_is_for_applies_only() {
     let (code, _) = apply(&house, &path, "fieldManager=a", &json!({ "data": {} })).await;
     assert_eq!(code, 400);
     for body in ["a: [", "[]", "data: {m: &a [*a]}", "5"] {
-        let (code, _) =
-            house.ask_as(Method::PATCH, &format!("{path}?fieldManager=a"), MEDIA, body.to_owned()).await;
+        let (code, _) = house.ask_as(Method::PATCH, &format!("{path}?fieldManager=a"), MEDIA, body.to_owned()).await;
         assert_eq!(code, 400, "{body}");
     }
     apply(&house, &path, "fieldManager=a", &map(json!({}))).await;
@@ -169,8 +164,7 @@ async fn what_controllers_write_is_owned_by_them() {
     assert_eq!(owners(&stored), [("controller", "Update"), ("controller", "Update")], "{stored}");
     let of_status = &stored["metadata"]["managedFields"][1];
     assert_eq!(of_status["subresource"], "status");
-    let fields =
-        json!({ ".": {}, "f:conditions": {}, "f:latestCreatedRevisionName": {}, "f:observedGeneration": {} });
+    let fields = json!({ ".": {}, "f:conditions": {}, "f:latestCreatedRevisionName": {}, "f:observedGeneration": {} });
     assert_eq!(of_status["fieldsV1"], json!({ "f:status": fields }));
 
     let same: Configuration = api.get("c").await.unwrap();
@@ -192,8 +186,7 @@ async fn what_controllers_write_is_owned_by_them() {
 async fn a_client_may_write_the_list_of_owners_itself() {
     let house = TestApiServer::open().await;
     let path = format!("{MAPS}/m");
-    let (_, made) =
-        house.ask(Method::POST, &format!("{MAPS}?fieldManager=old"), &map(json!({ "x": "1" }))).await;
+    let (_, made) = house.ask(Method::POST, &format!("{MAPS}?fieldManager=old"), &map(json!({ "x": "1" }))).await;
     let mut list = made["metadata"]["managedFields"].clone();
     list[0]["manager"] = "new".into();
     list[0]["operation"] = "Apply".into();
@@ -231,10 +224,7 @@ async fn what_could_have_no_owner_is_refused_and_nothing_is_applied() {
     let ports = json!([{ "port": 90, "name": "a" }, { "port": 90, "name": "b" }]);
     for (object, why) in [
         (service("sessionAffinit", json!([])), ".spec.sessionAffinit: field not declared in schema"),
-        (
-            service("externalName", ports),
-            r#".spec.ports: duplicate entries for key [port=90,protocol="TCP"]"#,
-        ),
+        (service("externalName", ports), r#".spec.ports: duplicate entries for key [port=90,protocol="TCP"]"#),
     ] {
         for query in ["fieldManager=a", "fieldManager=a&force=true&fieldValidation=Ignore"] {
             let path = "/api/v1/namespaces/default/services/s";
@@ -283,8 +273,7 @@ async fn what_is_one_value_is_a_conflict_as_a_whole() {
 #[tokio::test]
 async fn an_object_that_is_gone_is_not_made_again_by_its_uid() {
     let house = TestApiServer::real().await;
-    let object =
-        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a", "uid": "old" } });
+    let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a", "uid": "old" } });
     let path = "/api/v1/namespaces/default/configmaps/a";
     let (code, refusal) = apply(&house, path, "fieldManager=a", &object).await;
     let why = "uid mismatch: the provided object specified uid old, and no existing object was found";
@@ -305,10 +294,9 @@ async fn an_applied_label_leaves_an_event_type_as_it_is_in_all_versions() {
     };
     let attribute = |name: &str| json!({ "name": name, "required": true, "value": name });
     let attributes = ["type", "source", "specversion", "id"].map(attribute);
-    for (written, spec) in [
-        ("v1beta2", json!({ "type": "t", "source": "/s" })),
-        ("v1beta3", json!({ "attributes": attributes })),
-    ] {
+    for (written, spec) in
+        [("v1beta2", json!({ "type": "t", "source": "/s" })), ("v1beta3", json!({ "attributes": attributes }))]
+    {
         let made = object(written, written, spec);
         assert_eq!(house.ask(Method::POST, &path(written), &made).await.0, 201);
         for applied in ["v1beta1", "v1beta2", "v1beta3"] {
@@ -322,7 +310,6 @@ async fn an_applied_label_leaves_an_event_type_as_it_is_in_all_versions() {
         }
     }
     let short = object("v1beta3", "short", json!({ "description": "d" }));
-    let (code, refused) =
-        apply(&house, &format!("{}/short", path("v1beta3")), "fieldManager=a", &short).await;
+    let (code, refused) = apply(&house, &format!("{}/short", path("v1beta3")), "fieldManager=a", &short).await;
     assert_eq!((code, refused["message"].to_string().contains("spec.attributes")), (422, true), "{refused}");
 }

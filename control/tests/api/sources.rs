@@ -14,8 +14,7 @@ const SOURCES: &str = "labelSelector=duck.knative.dev%2Fsource%3Dtrue";
 #[tokio::test]
 async fn each_definition_says_what_sources_have_in_common() {
     let house = TestApiServer::real().await;
-    let (_, all) =
-        house.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
+    let (_, all) = house.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
     let all = all["items"].as_array().unwrap();
     assert_eq!(all.len(), 4);
     for definition in all {
@@ -52,8 +51,7 @@ async fn each_definition_says_what_sources_have_in_common() {
         }
     }
     let path = "/apis/sources.knative.dev/v1/namespaces/default/pingsources";
-    let (code, answer) =
-        house.ask(Method::POST, path, &json!({ "metadata": { "name": "a" }, "spec": {} })).await;
+    let (code, answer) = house.ask(Method::POST, path, &json!({ "metadata": { "name": "a" }, "spec": {} })).await;
     assert!(code == 422 && answer["message"].as_str().unwrap().contains("spec.sink"), "{answer}");
 }
 
@@ -66,11 +64,9 @@ async fn source_kinds_are_readable_by_the_role_that_gathers_them() {
     let selectors = &gathers["aggregationRule"]["clusterRoleSelectors"];
     assert_eq!(*selectors, json!([{ "matchLabels": { "duck.knative.dev/source": "true" } }]));
     let (_, gathered) = house.get(&format!("{roles}?{SOURCES}")).await;
-    let rules =
-        gathered["items"].as_array().unwrap().iter().flat_map(|role| role["rules"].as_array().unwrap());
+    let rules = gathered["items"].as_array().unwrap().iter().flat_map(|role| role["rules"].as_array().unwrap());
     let rules: Vec<&Value> = rules.collect();
-    let (_, all) =
-        house.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
+    let (_, all) = house.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
     for definition in all["items"].as_array().unwrap() {
         let plural = &definition["spec"]["names"]["plural"];
         let covers = |rule: &&&Value| rule["resources"].as_array().unwrap().contains(plural);

@@ -26,8 +26,7 @@ async fn events_are_found_by_the_object_they_are_about() {
     }
     let query = "fieldSelector=involvedObject.kind%3DService,involvedObject.name%3Db,involvedObject.uid%3Db";
     let (_, list) = house.get(&format!("{EVENTS}?{query}")).await;
-    let found: Vec<&Value> =
-        list["items"].as_array().unwrap().iter().map(|one| &one["metadata"]["name"]).collect();
+    let found: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|one| &one["metadata"]["name"]).collect();
     assert_eq!(found, ["two"]);
     let (code, _) = house.get(&format!("{EVENTS}?fieldSelector=spec.none%3Da")).await;
     assert_eq!(code, 400);
@@ -52,8 +51,7 @@ async fn a_repeated_event_is_counted_and_not_told_again() {
     let recorder = EventRecorder::new(house.client());
     let mut service = Service::new("default", "hello", Default::default());
     service.metadata.uid = Some("u".into());
-    let news =
-        EventMessage { level: EventSeverity::Warning, reason: "Broken".into(), message: "it broke".into() };
+    let news = EventMessage { level: EventSeverity::Warning, reason: "Broken".into(), message: "it broke".into() };
     let at = |second: i64| Timestamp::from_second(Timestamp::now().as_second() + second).unwrap();
     recorder.record(&service, &news, at(0)).await;
     recorder.record(&service, &news, at(5)).await;

@@ -10,8 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sluicegate_control::kind_registry::{
-    FieldErrors, KindEntry, KindMeta, KindRegistry, PrinterColumn, RequestContext, ResourceStrategy,
-    UnknownFieldPolicy,
+    FieldErrors, KindEntry, KindMeta, KindRegistry, PrinterColumn, RequestContext, ResourceStrategy, UnknownFieldPolicy,
 };
 use sluicegate_control::store::ObjectStore;
 use sluicegate_control::{api, kinds};
@@ -185,15 +184,8 @@ impl TestApiServer {
         self.ask_as(method, path, media, body.to_string()).await
     }
 
-    pub(crate) async fn ask_as(
-        &self,
-        method: Method,
-        path: &str,
-        media: &str,
-        body: impl Into<Body>,
-    ) -> (u16, Value) {
-        let request =
-            Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, media).body(body.into());
+    pub(crate) async fn ask_as(&self, method: Method, path: &str, media: &str, body: impl Into<Body>) -> (u16, Value) {
+        let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, media).body(body.into());
         read(self.send(request.unwrap()).await).await
     }
 

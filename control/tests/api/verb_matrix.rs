@@ -57,10 +57,7 @@ async fn reads(bench: &KindBench, made: &Value) {
         let chosen = format!("{place}?labelSelector=golden%3Dyes");
         let list = bench.expect(200, Method::GET, &chosen, &Value::Null).await;
         let expected = (json!(format!("{}List", meta.kind)), json!(api_version(meta)), json!([made]));
-        assert_eq!(
-            (&list["kind"], &list["apiVersion"], &list["items"]),
-            (&expected.0, &expected.1, &expected.2)
-        );
+        assert_eq!((&list["kind"], &list["apiVersion"], &list["items"]), (&expected.0, &expected.1, &expected.2));
         assert!(version(&list) >= version(made));
         let table = bench.ask_as(Method::GET, &chosen, "application/json", TABLE, &Value::Null).await.body;
         assert_eq!((&table["kind"], &table["apiVersion"]), (&json!("Table"), &json!("meta.k8s.io/v1")));
@@ -70,8 +67,7 @@ async fn reads(bench: &KindBench, made: &Value) {
         let place = bench.row.columns.iter().position(|name| name.trim_start_matches('*') == "Name").unwrap();
         assert_eq!(cells[place], bench.name);
         let partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
-        let partial =
-            bench.ask_as(Method::GET, &chosen, "application/json", partial, &Value::Null).await.body;
+        let partial = bench.ask_as(Method::GET, &chosen, "application/json", partial, &Value::Null).await.body;
         assert_eq!(partial["kind"], "PartialObjectMetadataList");
         assert_eq!(partial["items"][0]["metadata"], made["metadata"]);
     }
@@ -104,13 +100,11 @@ async fn replaces(bench: &KindBench, made: &Value) -> Value {
     let refusal = bench.refused((409, "Conflict", &stale), Method::PUT, &one, &labelled).await;
     assert_eq!(refusal["details"], bench.details());
     labelled["metadata"]["name"] = "another".into();
-    let renamed =
-        format!("the name of the object (another) does not match the name on the URL ({})", bench.name);
+    let renamed = format!("the name of the object (another) does not match the name on the URL ({})", bench.name);
     bench.refused((400, "BadRequest", &renamed), Method::PUT, &one, &labelled).await;
     let mut unversioned = second.clone();
     unversioned["metadata"].as_object_mut().unwrap().remove("resourceVersion");
-    let knows_its_version =
-        matches!(bench.meta().kind, "CustomResourceDefinition" | "Lease" | "ServiceAccount");
+    let knows_its_version = matches!(bench.meta().kind, "CustomResourceDefinition" | "Lease" | "ServiceAccount");
     if bench.is_core() && !knows_its_version {
         assert_eq!(bench.expect(200, Method::PUT, &one, &unversioned).await, second);
     } else {
@@ -161,8 +155,7 @@ async fn patches(bench: &KindBench) {
         "metadata": { "name": bench.name, "labels": { "by": "apply" } } });
     json_patch::merge(&mut apply, &identity);
     let one = format!("{one}?fieldManager=applier&force=true");
-    let applied =
-        bench.ask_as(Method::PATCH, &one, "application/apply-patch+yaml", "application/json", &apply).await;
+    let applied = bench.ask_as(Method::PATCH, &one, "application/apply-patch+yaml", "application/json", &apply).await;
     assert_eq!(applied.code, 200, "{}", applied.body);
     let owner = &applied.body["metadata"]["managedFields"][0];
     assert_eq!((&owner["manager"], &owner["operation"]), (&json!("applier"), &json!("Apply")));
@@ -186,13 +179,8 @@ async fn judges(bench: &KindBench) {
         let refusal = bench.expect(422, Method::PATCH, &bench.one(), patch).await;
         assert_eq!(bench.revision(), before);
         let cause = &refusal["details"]["causes"][0];
-        assert_eq!(
-            (cause["field"].as_str(), cause["reason"].as_str()),
-            (Some(*field), Some(*reason)),
-            "{refusal}"
-        );
-        let kind =
-            if meta.group.is_empty() { meta.kind.into() } else { format!("{}.{}", meta.kind, meta.group) };
+        assert_eq!((cause["field"].as_str(), cause["reason"].as_str()), (Some(*field), Some(*reason)), "{refusal}");
+        let kind = if meta.group.is_empty() { meta.kind.into() } else { format!("{}.{}", meta.kind, meta.group) };
         let told = refusal["message"].as_str().unwrap().replacen("invalid: [", "invalid: ", 1);
         let start = format!("{kind} {:?} is invalid: {field}: ", bench.name);
         assert!(told.starts_with(&start), "{refusal}");
@@ -272,9 +260,8 @@ async fn refuses_methods(bench: &KindBench) {
         (Method::PUT, bench.collection.clone(), "update"),
         (Method::PATCH, bench.collection.clone(), "patch"),
     ] {
-        let refusal = bench
-            .refused((405, "MethodNotAllowed", &about(verb)), method, &path, &bench.object(&json!({})))
-            .await;
+        let refusal =
+            bench.refused((405, "MethodNotAllowed", &about(verb)), method, &path, &bench.object(&json!({}))).await;
         assert_eq!(refusal["details"]["kind"], bench.meta().plural);
     }
 }
@@ -300,7 +287,8 @@ async fn deletes(bench: &KindBench) {
     }
     let mut details = bench.details();
     details["uid"] = uid.into();
-    let expected = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details });
+    let expected =
+        json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details });
     if bench.meta().group.is_empty() && ["Service", "ServiceAccount"].contains(&bench.meta().kind) {
         // Of these the answer is the object, as Kubernetes has it.
         assert_eq!((&gone["kind"], &gone["metadata"]["uid"]), (&json!(bench.meta().kind), &json!(uid)));
@@ -331,8 +319,7 @@ async fn watches(bench: &KindBench, since: u64) {
         bench.collection, bench.name
     );
     let body = bench.ask(Method::GET, &path, &Value::Null).await.body;
-    let lines =
-        body.as_str().unwrap_or_default().lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lines = body.as_str().unwrap_or_default().lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let told: Vec<Value> = lines.collect();
     assert!(told.len() >= 4, "{} {body}", bench.meta().kind);
     assert_eq!(told[0]["type"], "ADDED");

@@ -75,15 +75,12 @@ impl KindBench {
         request = request.header(header::CONTENT_TYPE, media);
         // AMB-62: followers make Revisions, people do not.
         if self.meta().kind == "Revision" {
-            request = request
-                .header("impersonate-user", CONTROLLER_USER)
-                .header("impersonate-group", "system:masters");
+            request = request.header("impersonate-user", CONTROLLER_USER).header("impersonate-group", "system:masters");
         }
         let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
         let response = self.client.send(request.body(bytes.into()).unwrap()).await.unwrap();
         let (head, body) = response.into_parts();
-        let warnings =
-            head.headers.get_all("warning").iter().map(|one| one.to_str().unwrap().to_owned()).collect();
+        let warnings = head.headers.get_all("warning").iter().map(|one| one.to_str().unwrap().to_owned()).collect();
         let bytes = body.collect_bytes().await.unwrap();
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
@@ -97,12 +94,7 @@ impl KindBench {
         assert_eq!(answer.code, code, "{said}: {}", answer.body);
         if code >= 400 {
             assert_eq!(
-                (
-                    &answer.body["kind"],
-                    &answer.body["apiVersion"],
-                    &answer.body["status"],
-                    &answer.body["code"]
-                ),
+                (&answer.body["kind"], &answer.body["apiVersion"], &answer.body["status"], &answer.body["code"]),
                 (&json!("Status"), &json!("v1"), &json!("Failure"), &json!(code)),
                 "{said}"
             );
@@ -120,11 +112,7 @@ impl KindBench {
     ) -> Value {
         let said = format!("{} {method} {path}", self.meta().kind);
         let body = self.expect(code, method, path, body).await;
-        assert_eq!(
-            (body["reason"].as_str(), body["message"].as_str()),
-            (Some(reason), Some(message)),
-            "{said}"
-        );
+        assert_eq!((body["reason"].as_str(), body["message"].as_str()), (Some(reason), Some(message)), "{said}");
         body
     }
 

@@ -58,13 +58,11 @@ fn source_rows() -> Vec<KindRow> {
     let subject = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p" });
     let template = json!({ "spec": { "containers": [{ "image": "a/b" }] } });
     vec![
-        row(
-            "PingSource",
-            &["Name", "Sink", "Schedule", "Age", "Ready", "Reason"],
-            source(json!({})),
-            moved(),
-        )
-        .wrong(json!({ "spec": { "schedule": "soon" } }), "spec.schedule", INVALID),
+        row("PingSource", &["Name", "Sink", "Schedule", "Age", "Ready", "Reason"], source(json!({})), moved()).wrong(
+            json!({ "spec": { "schedule": "soon" } }),
+            "spec.schedule",
+            INVALID,
+        ),
         row(
             "ApiServerSource",
             columns,
@@ -93,12 +91,7 @@ fn core_rows() -> Vec<KindRow> {
     let port = |port: u16| json!({ "spec": { "ports": [{ "port": port }] } });
     vec![
         row("Namespace", &["Name", "Status", "Age"], json!({}), note()).status(json!({ "phase": "Active" })),
-        row(
-            "ConfigMap",
-            &["Name", "Data", "Age"],
-            json!({ "data": { "a": "1" } }),
-            json!({ "data": { "a": "2" } }),
-        ),
+        row("ConfigMap", &["Name", "Data", "Age"], json!({ "data": { "a": "1" } }), json!({ "data": { "a": "2" } })),
         row(
             "Secret",
             &["Name", "Type", "Data", "Age"],
@@ -166,14 +159,12 @@ fn core_rows() -> Vec<KindRow> {
 }
 
 fn rights_rows() -> Vec<KindRow> {
-    let rules =
-        |verb: &str| json!({ "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": [verb] }] });
+    let rules = |verb: &str| json!({ "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": [verb] }] });
     let binding = |kind: &str| {
         json!({ "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "view" },
             "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "a" }] })
     };
-    let other =
-        json!({ "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "b" }] });
+    let other = json!({ "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "b" }] });
     let bound = &["Name", "Role", "Age", "*Users", "*Groups", "*ServiceAccounts"];
     vec![
         row("Role", &["Name", "Created At"], rules("get"), rules("list")),
@@ -184,11 +175,9 @@ fn rights_rows() -> Vec<KindRow> {
 }
 
 fn serving_rows() -> Vec<KindRow> {
-    let template =
-        |image: &str| json!({ "spec": { "template": { "spec": { "containers": [{ "image": image }] } } } });
+    let template = |image: &str| json!({ "spec": { "template": { "spec": { "containers": [{ "image": image }] } } } });
     let negative = || json!({ "spec": { "template": { "spec": { "containerConcurrency": -1 } } } });
-    let sends =
-        |revision: &str| json!({ "spec": { "traffic": [{ "revisionName": revision, "percent": 100 }] } });
+    let sends = |revision: &str| json!({ "spec": { "traffic": [{ "revisionName": revision, "percent": 100 }] } });
     let concurrency = "spec.template.spec.containerConcurrency";
     let splits = |port: u16| {
         json!({ "spec": { "rules": [{ "hosts": ["g.test"], "http": { "paths": [{ "splits": [
@@ -234,11 +223,7 @@ fn serving_rows() -> Vec<KindRow> {
             "spec.namespace",
             REQUIRED,
         ),
-        row("Ingress", READY, splits(80), splits(81)).wrong(
-            json!({ "spec": { "rules": [] } }),
-            "spec",
-            REQUIRED,
-        ),
+        row("Ingress", READY, splits(80), splits(81)).wrong(json!({ "spec": { "rules": [] } }), "spec", REQUIRED),
         row("Certificate", READY, asks("a.test"), asks("b.test")).wrong(
             json!({ "spec": { "secretName": "" } }),
             "spec.secretName",
@@ -270,7 +255,11 @@ fn eventing_rows() -> Vec<KindRow> {
     let from = |sub: &str| json!({ "spec": { "from": [{ "sub": sub }] } });
     let (one, other) = (sink("http://one.test"), sink("http://other.test"));
     vec![
-        row("Broker", &["Name", "URL", "Age", "Ready", "Reason", "*Class"], json!({}), retry(3)).wrong(retry(-1), "spec.delivery.retry", INVALID),
+        row("Broker", &["Name", "URL", "Age", "Ready", "Reason", "*Class"], json!({}), retry(3)).wrong(
+            retry(-1),
+            "spec.delivery.retry",
+            INVALID,
+        ),
         row(
             "Trigger",
             &["Name", "Broker", "Subscriber_URI", "Age", "Ready", "Reason"],
@@ -280,9 +269,7 @@ fn eventing_rows() -> Vec<KindRow> {
         .wrong(json!({ "spec": { "broker": "c" } }), "spec.broker", INVALID),
         row(
             "EventType",
-            &[
-                "Name", "Type", "Source", "Schema", "Reference Name", "Reference Kind", "Description", "Ready", "Reason",
-            ],
+            &["Name", "Type", "Source", "Schema", "Reference Name", "Reference Kind", "Description", "Ready", "Reason"],
             json!({ "spec": { "type": "t" } }),
             note(),
         )
@@ -298,13 +285,8 @@ fn eventing_rows() -> Vec<KindRow> {
             json!({ "spec": { "subscriber": other } }),
         )
         .wrong(json!({ "spec": { "channel": { "name": "d" } } }), "spec.channel", INVALID),
-        row(
-            "Sequence",
-            AGED_URL,
-            json!({ "spec": { "steps": [one] } }),
-            json!({ "spec": { "steps": [other] } }),
-        )
-        .wrong(json!({ "spec": { "steps": [] } }), "spec.steps", REQUIRED),
+        row("Sequence", AGED_URL, json!({ "spec": { "steps": [one] } }), json!({ "spec": { "steps": [other] } }))
+            .wrong(json!({ "spec": { "steps": [] } }), "spec.steps", REQUIRED),
         row(
             "Parallel",
             AGED_URL,

@@ -36,15 +36,13 @@ async fn a_created_object_has_its_identity_and_its_defaults() {
 async fn a_field_that_is_null_was_left_out() {
     let house = TestApiServer::real().await;
     let brokers = "/apis/eventing.knative.dev/v1/namespaces/default/brokers";
-    let (code, made) = house
-        .ask(Method::POST, brokers, &json!({ "metadata": { "name": "a", "labels": null }, "spec": null }))
-        .await;
+    let (code, made) =
+        house.ask(Method::POST, brokers, &json!({ "metadata": { "name": "a", "labels": null }, "spec": null })).await;
     assert_eq!(code, 201, "{made}");
     let triggers = "/apis/eventing.knative.dev/v1/namespaces/default/triggers";
     let spec = json!({ "broker": "a", "filter": { "attributes": null }, "filters": null, "delivery": null,
                        "subscriber": { "uri": "http://a/" } });
-    let (code, made) =
-        house.ask(Method::POST, triggers, &json!({ "metadata": { "name": "t" }, "spec": spec })).await;
+    let (code, made) = house.ask(Method::POST, triggers, &json!({ "metadata": { "name": "t" }, "spec": spec })).await;
     assert_eq!((code, made["spec"].get("delivery")), (201, None), "{made}");
 }
 
@@ -64,11 +62,8 @@ async fn generated_names_share_their_prefix_and_differ() {
 #[tokio::test]
 async fn what_a_name_is_generated_from_is_checked_like_a_name() {
     let house = TestApiServer::open().await;
-    for (base, code) in
-        [("gen-", 201), (&*"a".repeat(80), 201), (&*"a".repeat(300), 422), ("A", 422), ("a.", 422)]
-    {
-        let (found, answer) =
-            house.ask(Method::POST, WIDGETS, &json!({ "metadata": { "generateName": base } })).await;
+    for (base, code) in [("gen-", 201), (&*"a".repeat(80), 201), (&*"a".repeat(300), 422), ("A", 422), ("a.", 422)] {
+        let (found, answer) = house.ask(Method::POST, WIDGETS, &json!({ "metadata": { "generateName": base } })).await;
         assert_eq!(found, code, "{base}: {answer}");
         if code == 422 {
             assert_eq!(answer["details"]["causes"][0]["field"], "metadata.generateName", "{answer}");
@@ -88,7 +83,8 @@ async fn a_whole_number_is_whole_however_it_is_written() {
     let one = format!("{brokers}/b");
     let merge = r#"{ "spec": { "delivery": { "retry": 1e1 } } }"#;
     let operations = r#"[{ "op": "replace", "path": "/spec/delivery/retry", "value": 11.0 }]"#;
-    let apply = "{apiVersion: eventing.knative.dev/v1, kind: Broker, metadata: {name: b}, spec: {delivery: {retry: 12.0}}}";
+    let apply =
+        "{apiVersion: eventing.knative.dev/v1, kind: Broker, metadata: {name: b}, spec: {delivery: {retry: 12.0}}}";
     for (path, kind, patch, expected) in [
         (one.clone(), "merge-patch+json", merge, "10"),
         (one.clone(), "json-patch+json", operations, "11"),
@@ -160,10 +156,7 @@ async fn status_and_spec_are_written_through_their_own_doors() {
     put["status"] = json!({ "observedGeneration": 3 });
     put["spec"]["size"] = 7.into();
     let (_, put_status) = house.ask(Method::PUT, &format!("{path}/status"), &put).await;
-    assert_eq!(
-        (&put_status["spec"]["size"], &put_status["status"]["observedGeneration"]),
-        (&json!(6), &json!(3))
-    );
+    assert_eq!((&put_status["spec"]["size"], &put_status["status"]["observedGeneration"]), (&json!(6), &json!(3)));
     let wrong = json!({ "status": { "conditions": "none" } });
     let (code, _) = house.ask(Method::PATCH, &format!("{path}/status"), &wrong).await;
     assert_eq!(code, 422, "a patch that makes a status of the wrong shape");
@@ -178,18 +171,14 @@ async fn patches_are_merged_applied_or_refused_by_their_type() {
     let merge = json!({ "metadata": { "labels": { "a": null } } });
     let (_, patched) = house.ask(Method::PATCH, &path, &merge).await;
     assert_eq!(patched["metadata"]["labels"], json!({ "b": "2" }));
-    let json_patch = |operations: Value| {
-        house.ask_as(Method::PATCH, &path, "application/json-patch+json", operations.to_string())
-    };
+    let json_patch =
+        |operations: Value| house.ask_as(Method::PATCH, &path, "application/json-patch+json", operations.to_string());
     let (code, patched) = json_patch(json!([{ "op": "replace", "path": "/spec/size", "value": 4 }])).await;
     assert_eq!((code, &patched["spec"]["size"]), (200, &json!(4)));
     let (code, refusal) = json_patch(json!([{ "op": "test", "path": "/spec/size", "value": 5 }])).await;
     assert_eq!((code, &refusal["reason"]), (422, &json!("Invalid")));
     assert_eq!(json_patch(json!([{ "op": "jump" }])).await.0, 422);
-    assert_eq!(
-        json_patch(json!([{ "op": "replace", "path": "/metadata/name", "value": "two" }])).await.0,
-        400
-    );
+    assert_eq!(json_patch(json!([{ "op": "replace", "path": "/metadata/name", "value": "two" }])).await.0, 400);
     for media in ["application/strategic-merge-patch+json", "application/json"] {
         let (code, refusal) = house.ask_as(Method::PATCH, &path, media, "{}").await;
         assert_eq!((code, &refusal["reason"]), (415, &json!("UnsupportedMediaType")), "{media}");
@@ -294,14 +283,10 @@ async fn an_operation_that_does_not_fit_is_named() {
     house.widget("w", &json!({})).await;
     let path = format!("{WIDGETS}/w");
     let test = json!([{ "op": "test", "path": "/metadata/name", "value": "x" }]);
-    let (code, refusal) =
-        house.ask_as(Method::PATCH, &path, "application/json-patch+json", test.to_string()).await;
+    let (code, refusal) = house.ask_as(Method::PATCH, &path, "application/json-patch+json", test.to_string()).await;
     assert_eq!((code, &refusal["reason"], &refusal["details"]), (422, &json!("Invalid"), &json!({})));
     let message = refusal["message"].as_str().unwrap();
-    assert!(
-        message.starts_with("the server rejected our request due to an error in our request"),
-        "{message}"
-    );
+    assert!(message.starts_with("the server rejected our request due to an error in our request"), "{message}");
     assert!(message.contains("/metadata/name"), "{message}");
 }
 
@@ -313,8 +298,7 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
     let (code, refusal) = house.get(&format!("{pods}/none/exec?command=ls")).await;
     assert_eq!((code, &refusal["message"]), (404, &json!("pods \"none\" not found")));
     let key = ObjectKey { resource: "/pods".into(), namespace: "default".into(), name: "one".into() };
-    let pod =
-        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "one", "namespace": "default" } });
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "one", "namespace": "default" } });
     house.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, pod))).await.unwrap();
     for (method, part, word) in [
         (Method::POST, "exec?command=ls", "kubectl logs"),
@@ -357,11 +341,11 @@ async fn a_value_of_the_wrong_type_is_told_with_its_field() {
     let (code, refusal) =
         house.ask(Method::POST, "/apis/serving.knative.dev/v1/namespaces/default/services", &object).await;
     assert_eq!((code, &refusal["reason"]), (422, &json!("Invalid")), "{refusal}");
-    let fields: Vec<_> =
-        refusal["details"]["causes"].as_array().unwrap().iter().map(|one| &one["field"]).collect();
+    let fields: Vec<_> = refusal["details"]["causes"].as_array().unwrap().iter().map(|one| &one["field"]).collect();
     assert_eq!(fields, ["spec.template.spec.containers[0].image", "spec.template.spec.timeoutSeconds"]);
     let why = &refusal["details"]["causes"][0]["message"];
-    let wanted = r#"Invalid value: "integer": spec.template.spec.containers[0].image in body must be of type string: "integer""#;
+    let wanted =
+        r#"Invalid value: "integer": spec.template.spec.containers[0].image in body must be of type string: "integer""#;
     assert_eq!(why, wanted);
 
     let map = json!({ "metadata": { "name": "m" }, "data": { "a": 1 } });
@@ -397,11 +381,7 @@ async fn a_status_of_the_wrong_type_is_refused() {
     assert_eq!(made.0, 201, "{}", made.1);
     let wrong = json!({ "status": { "conditions": "x" } });
     let (code, refusal) = house.ask(Method::PATCH, &format!("{path}/c/status"), &wrong).await;
-    assert_eq!(
-        (code, &refusal["details"]["causes"][0]["field"]),
-        (422, &json!("status.conditions")),
-        "{refusal}"
-    );
+    assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("status.conditions")), "{refusal}");
 }
 
 /// APP-17: a name that a client escaped, as Python's and JavaScript's do, is the same name; authorization sees it so.
@@ -436,10 +416,7 @@ async fn what_the_server_counts_cannot_be_set() {
     house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "m" } })).await;
     let leaving = json!({ "metadata": { "deletionTimestamp": "2001-01-01T00:00:00Z" } });
     let (code, refusal) = house.ask(Method::PATCH, &format!("{MAPS}/m"), &leaving).await;
-    assert_eq!(
-        (code, &refusal["details"]["causes"][0]["field"]),
-        (422, &json!("metadata.deletionTimestamp"))
-    );
+    assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("metadata.deletionTimestamp")));
     let counted = json!({ "metadata": { "name": "n", "generation": -7 } });
     let (code, refusal) = house.ask(Method::POST, MAPS, &counted).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("metadata.generation")));

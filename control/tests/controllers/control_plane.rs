@@ -18,9 +18,7 @@ use sluicegate_control::clock::WallClock;
 use sluicegate_control::controllers::{self, ControllerConfig};
 use sluicegate_control::kinds::shared::{ConditionStatus, HasConditions};
 use sluicegate_control::publish::{Publisher, QuotaConfig};
-use sluicegate_control::runtime::{
-    ExitCause, InstanceExit, InstanceHandle, InstanceReporter, InstanceSpec, Runtime,
-};
+use sluicegate_control::runtime::{ExitCause, InstanceExit, InstanceHandle, InstanceReporter, InstanceSpec, Runtime};
 use sluicegate_control::store::ObjectStore;
 use sluicegate_control::{api, kinds};
 use tempfile::TempDir;
@@ -48,13 +46,7 @@ struct TestInstanceHandle {
 }
 
 impl Runtime for TestRuntime {
-    fn start(
-        &self,
-        id: u64,
-        _: u64,
-        spec: Arc<InstanceSpec>,
-        reporter: InstanceReporter,
-    ) -> Box<dyn InstanceHandle> {
+    fn start(&self, id: u64, _: u64, spec: Arc<InstanceSpec>, reporter: InstanceReporter) -> Box<dyn InstanceHandle> {
         match spec.command.first().map(String::as_str) {
             Some("broken") => {
                 reporter.exited(InstanceExit {
@@ -160,20 +152,14 @@ impl TestControlPlane {
 
     pub(crate) async fn patch<K>(&self, name: &str, patch: Value) -> K
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + DeserializeOwned,
     {
         self.api().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
     }
 
     pub(crate) async fn delete<K>(&self, name: &str)
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + DeserializeOwned,
     {
         self.api::<K>().delete(name, &Default::default()).await.unwrap();
     }
@@ -181,10 +167,7 @@ impl TestControlPlane {
     /// The object once `wanted` holds.
     pub(crate) async fn until<K>(&self, name: &str, wanted: impl Fn(&K) -> bool) -> K
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + DeserializeOwned,
     {
         let last = Mutex::new(None);
         let found = eventually(async || {
@@ -216,18 +199,14 @@ impl TestControlPlane {
             + std::fmt::Debug
             + DeserializeOwned,
     {
-        let wanted = |object: &K| {
-            object.ready().is_some_and(|c| c.status == ConditionStatus::False && c.reason == reason)
-        };
+        let wanted =
+            |object: &K| object.ready().is_some_and(|c| c.status == ConditionStatus::False && c.reason == reason);
         self.until(name, wanted).await
     }
 
     pub(crate) async fn until_gone<K>(&self, name: &str)
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + std::fmt::Debug + DeserializeOwned,
     {
         let gone = eventually(async || self.api::<K>().get_opt(name).await.unwrap().is_none().then_some(()));
         gone.await.unwrap_or_else(|| panic!("{name} is still there"));

@@ -45,10 +45,7 @@ fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
             assert_eq!(&*subscriber.target.url, "http://127.0.0.1:9/in");
             assert_eq!(subscriber.reply, ReplyTarget::Reenter);
             assert_eq!(subscriber.delivery.retries_max, 10);
-            assert_eq!(
-                subscriber.delivery.backoff,
-                BackoffPolicy::Exponential(std::time::Duration::from_millis(200))
-            );
+            assert_eq!(subscriber.delivery.backoff, BackoffPolicy::Exponential(std::time::Duration::from_millis(200)));
         });
         let broker = house.until_ready::<Broker>("b").await;
         let url = broker.status.unwrap().address.unwrap().url.unwrap();
@@ -67,8 +64,7 @@ fn a_broker_that_is_ready_has_told_its_triggers() {
         for n in 0..40 {
             let sink = json!({"uri": format!("http://s/{n}")});
             let delivery = json!({"retry": n, "backoffPolicy": "linear", "deadLetterSink": sink});
-            let changed =
-                house.patch::<Broker>("b", json!({"spec": {"delivery": delivery}})).await.metadata.generation;
+            let changed = house.patch::<Broker>("b", json!({"spec": {"delivery": delivery}})).await.metadata.generation;
             let seen = |b: &Broker| b.status.as_ref().and_then(|status| status.base.observed_generation);
             house.until::<Broker>("b", |b| seen(b) == changed && b.is_ready()).await;
             house.table(|table| {
@@ -97,11 +93,7 @@ fn a_backlog_that_is_left_behind_is_told_on_what_it_was_of() {
         house.until_ready::<Broker>("b").await;
         let uid = here.metadata.uid.unwrap();
         let told = house.table(|table| std::sync::Arc::clone(&table.abandoned));
-        told.report(AbandonedEvents {
-            stream: format!("broker/default/b/{uid}").into(),
-            is_whole: false,
-            events: 1,
-        });
+        told.report(AbandonedEvents { stream: format!("broker/default/b/{uid}").into(), is_whole: false, events: 1 });
         for stream in ["broker/default/gone/1", "channel/default/c/2", "of no kind"] {
             told.report(AbandonedEvents { stream: stream.into(), is_whole: true, events: 3 });
         }
@@ -121,11 +113,7 @@ fn a_backlog_that_is_left_behind_is_told_on_what_it_was_of() {
         let of = |kind: &str, name: &str, uid: &str, whole| (kind.into(), name.into(), uid.into(), whole);
         assert_eq!(
             found.await.expect("three are told"),
-            [
-                of("Broker", "b", &uid, false),
-                of("Broker", "gone", "1", true),
-                of("InMemoryChannel", "c", "2", true)
-            ]
+            [of("Broker", "b", &uid, false), of("Broker", "gone", "1", true), of("InMemoryChannel", "c", "2", true)]
         );
     });
 }
@@ -149,8 +137,7 @@ fn a_trigger_is_ready_just_as_long_as_its_broker_exists() {
 #[test]
 fn an_unresolved_dead_letter_sink_holds_everything_back() {
     in_a_house(async |house: TestControlPlane| {
-        let sink =
-            json!({"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello"}});
+        let sink = json!({"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello"}});
         house.create::<Broker>(broker(json!({"delivery": {"retry": 1, "deadLetterSink": sink}}))).await;
         house.create::<Trigger>(trigger(json!({}))).await;
         house.until_not_ready::<Broker>("b", "DeadLetterSinkResolveFailed").await;
@@ -186,12 +173,7 @@ fn a_subscriber_is_followed_wherever_it_goes() {
 
         house.delete::<k8s_openapi::api::core::v1::Service>("core").await;
         assert_eq!(
-            house
-                .until_not_ready::<Trigger>("t", "SubscriberResolveFailed")
-                .await
-                .status
-                .unwrap()
-                .subscriber_uri,
+            house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await.status.unwrap().subscriber_uri,
             None
         );
     });
@@ -203,9 +185,7 @@ fn an_object_that_is_not_addressable_is_no_subscriber() {
     in_a_house(async |house: TestControlPlane| {
         house.create::<Broker>(broker(json!({}))).await;
         house
-            .create::<k8s_openapi::api::core::v1::ConfigMap>(
-                json!({"metadata": {"name": "c", "namespace": NS}}),
-            )
+            .create::<k8s_openapi::api::core::v1::ConfigMap>(json!({"metadata": {"name": "c", "namespace": NS}}))
             .await;
         let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c"});
         house.create::<Trigger>(trigger(json!({"subscriber": {"ref": reference}}))).await;

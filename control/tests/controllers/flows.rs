@@ -63,10 +63,7 @@ fn a_sequence_is_a_chain_that_grows_and_shrinks_with_its_steps() {
         assert_eq!(ready.address.unwrap().url.as_deref(), Some(entry));
         assert_eq!((ready.channel_statuses.len(), ready.subscription_statuses.len()), (2, 2));
         let [first, second] = [0, 1].map(|n| format!("/channels/default/f-kn-sequence-{n}"));
-        assert_eq!(
-            edges(&house),
-            [[first.clone(), "/a".into(), second.clone()], [second, "/b".into(), "/r".into()],]
-        );
+        assert_eq!(edges(&house), [[first.clone(), "/a".into(), second.clone()], [second, "/b".into(), "/r".into()],]);
 
         house.patch::<Sequence>("f", json!({"spec": {"steps": [{"uri": "http://s/c"}]}})).await;
         house.until_gone::<InMemoryChannel>("f-kn-sequence-1").await;
@@ -87,8 +84,7 @@ fn a_sequence_is_a_chain_that_grows_and_shrinks_with_its_steps() {
 fn a_sequence_is_led_on_to_new_steps_when_they_are_ready() {
     in_a_house(async |house: TestControlPlane| {
         let step = |path: &str| json!({"uri": format!("http://s/{path}")});
-        let missing =
-            json!({"ref": {"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "late"}});
+        let missing = json!({"ref": {"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "late"}});
         let spec = json!({"steps": [step("a")], "reply": {"uri": "http://s/r"}});
         house.create::<Sequence>(flow(spec)).await;
         house.until_ready::<Sequence>("f").await;
@@ -125,8 +121,7 @@ fn a_parallel_has_a_filter_before_and_a_reply_behind_each_branch() {
         let url = ready.address.unwrap().url.unwrap();
         assert_eq!(url, "http://127.0.0.1:8081/channels/default/f-kn-parallel");
         assert_eq!(ready.branch_statuses.len(), 2);
-        let [ingress, first, second] =
-            ["", "-0", "-1"].map(|end| format!("/channels/default/f-kn-parallel{end}"));
+        let [ingress, first, second] = ["", "-0", "-1"].map(|end| format!("/channels/default/f-kn-parallel{end}"));
         let mut wanted = [
             [ingress.clone(), "/only".into(), first.clone()],
             [first, "/a".into(), "/r".into()],
@@ -193,8 +188,7 @@ fn labels_and_annotations_of_others_stay_on_the_parts_of_a_flow() {
     in_a_house(async |house: TestControlPlane| {
         house.create::<Sequence>(flow(json!({"steps": [{"uri": "http://s/a"}]}))).await;
         house.until_ready::<Sequence>("f").await;
-        let (part, notes) =
-            ("f-kn-sequence-0", json!({"labels": {"team": "a"}, "annotations": {"note": "b"}}));
+        let (part, notes) = ("f-kn-sequence-0", json!({"labels": {"team": "a"}, "annotations": {"note": "b"}}));
         house.patch::<Subscription>(part, json!({"metadata": notes})).await;
         house.patch::<InMemoryChannel>(part, json!({"metadata": notes})).await;
         house.patch::<Sequence>("f", json!({"spec": {"steps": [{"uri": "http://s/b"}]}})).await;

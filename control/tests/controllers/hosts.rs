@@ -80,9 +80,7 @@ fn a_tag_whose_host_no_resolver_takes_is_told_and_changes_nothing() {
         house.patch::<Service>(&name, json!({"spec": {"traffic": long}})).await;
         house.until_not_ready::<Route>(&name, "InvalidDomain").await;
         assert_eq!(house.splits(&host).len(), 1);
-        house
-            .patch::<Service>(&name, json!({"spec": {"traffic": [{"latestRevision": true, "percent": 100}]}}))
-            .await;
+        house.patch::<Service>(&name, json!({"spec": {"traffic": [{"latestRevision": true, "percent": 100}]}})).await;
         house.until_ready::<Service>(&name).await;
         house.until_table("without the tag", |table| table.route(&host).is_none()).await;
     });
@@ -103,9 +101,7 @@ fn a_host_follows_the_labels_of_its_service() {
             let url = format!("http://app.{team}.test:8080");
             let shows = |s: &Service| s.status.as_ref().is_some_and(|s| s.url.as_deref() == Some(&*url));
             house.until::<Service>("app", shows).await;
-            house
-                .until_table("with the team", |table| table.route(&format!("app.{team}.test")).is_some())
-                .await;
+            house.until_table("with the team", |table| table.route(&format!("app.{team}.test")).is_some()).await;
         }
         assert!(house.table(|table| table.route("app.red.test").is_none()));
     });

@@ -48,9 +48,8 @@ fn reader<T>(house: &TestControlPlane, look: impl FnOnce(&Subscriber) -> T) -> T
 }
 
 async fn until_unknown(house: &TestControlPlane, name: &str, reason: &str) -> Subscription {
-    let wanted = |s: &Subscription| {
-        s.ready().is_some_and(|c| c.status == ConditionStatus::Unknown && c.reason == reason)
-    };
+    let wanted =
+        |s: &Subscription| s.ready().is_some_and(|c| c.status == ConditionStatus::Unknown && c.reason == reason);
     house.until(name, wanted).await
 }
 
@@ -83,10 +82,7 @@ fn a_channel_and_its_subscriptions_become_a_stream_with_readers() {
         assert!(channel.is_ready());
         assert_eq!(status.address.unwrap().url.unwrap(), "http://127.0.0.1:8081/channels/default/c");
         assert!(
-            status
-                .subscribers
-                .iter()
-                .all(|s| s.ready == ConditionStatus::True && s.observed_generation == Some(1))
+            status.subscribers.iter().all(|s| s.ready == ConditionStatus::True && s.observed_generation == Some(1))
         );
         assert_eq!(status.channel.unwrap().kind, "InMemoryChannel");
         let backing = house.api::<InMemoryChannel>().get("c").await.unwrap();
@@ -139,8 +135,7 @@ fn a_channel_that_is_ready_has_told_its_subscriptions() {
         for n in 0..40 {
             let delivery = json!({"retry": n, "deadLetterSink": {"uri": format!("http://s/{n}")}});
             let changed = house.patch::<InMemoryChannel>("c", json!({"spec": {"delivery": delivery}})).await;
-            let seen =
-                |c: &InMemoryChannel| c.status.as_ref().and_then(|status| status.base.observed_generation);
+            let seen = |c: &InMemoryChannel| c.status.as_ref().and_then(|status| status.base.observed_generation);
             let is_seen = |c: &InMemoryChannel| seen(c) >= changed.metadata.generation;
             house.until::<InMemoryChannel>("c", |c| is_seen(c) && c.is_ready()).await;
             reader(&house, |reader| {
@@ -184,8 +179,7 @@ fn the_channels_dead_letter_sink_is_its_subscriptions() {
 fn a_reply_target_is_followed_and_changes_in_place() {
     in_a_house(async |house: TestControlPlane| {
         house.create::<Channel>(channel(json!({}))).await;
-        let reference =
-            json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "replies"});
+        let reference = json!({"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "replies"});
         let mut spec = to("a");
         spec["reply"] = json!({"ref": reference});
         house.create::<Subscription>(subscription("s", "Channel", spec)).await;
@@ -245,8 +239,7 @@ fn a_new_channel_has_no_reader_of_the_one_before() {
         }
         house.create::<InMemoryChannel>(channel(json!({}))).await;
         house.until_ready::<InMemoryChannel>("c").await;
-        let is_empty =
-            |table: &RoutingTable| table.streams.get(PATH).is_some_and(|one| one.subscribers.is_empty());
+        let is_empty = |table: &RoutingTable| table.streams.get(PATH).is_some_and(|one| one.subscribers.is_empty());
         house.until_table("of a channel without readers", is_empty).await;
     });
 }
@@ -265,8 +258,7 @@ fn a_deleted_subscription_reads_no_more_while_others_write_its_channel() {
             }
             house.delete::<Subscription>("s").await;
         }
-        let is_empty =
-            |table: &RoutingTable| table.streams.get(PATH).is_some_and(|one| one.subscribers.is_empty());
+        let is_empty = |table: &RoutingTable| table.streams.get(PATH).is_some_and(|one| one.subscribers.is_empty());
         house.until_table("of a channel without readers", is_empty).await;
     });
 }
@@ -315,8 +307,7 @@ fn a_template_that_makes_an_invalid_channel_is_told() {
             ("bogus", json!({"bogus": 1}), "ChannelTemplateNotServed", "bogus"),
             ("deep", json!({"delivery": {"bogus": 1}}), "ChannelTemplateNotServed", "delivery.bogus"),
         ] {
-            let template =
-                json!({"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel", "spec": spec});
+            let template = json!({"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel", "spec": spec});
             let mut object = channel(json!({"channelTemplate": template}));
             object["metadata"]["name"] = name.into();
             house.create::<Channel>(object).await;
@@ -364,9 +355,7 @@ fn labels_and_annotations_of_others_stay_on_a_backing_channel() {
         house.until_ready::<Channel>("c").await;
         let notes = json!({"labels": {"team": "a"}, "annotations": {"note": "b"}});
         house.patch::<InMemoryChannel>("c", json!({"metadata": notes})).await;
-        house
-            .patch::<Channel>("c", json!({"metadata": {"annotations": {"sluicegate.dev/durability": null}}}))
-            .await;
+        house.patch::<Channel>("c", json!({"metadata": {"annotations": {"sluicegate.dev/durability": null}}})).await;
         let durability = |one: &InMemoryChannel| {
             one.metadata.annotations.as_ref().unwrap().contains_key("sluicegate.dev/durability")
         };

@@ -41,9 +41,8 @@ fn instances_are_shown_as_pods_and_started_anew_when_one_is_deleted() {
 
         let first = running[0].metadata.name.clone().unwrap();
         house.delete::<Pod>(&first).await;
-        let other = |pods: &[Pod]| {
-            pods.len() == 1 && is_ready(&pods[0]) && pods[0].metadata.name.as_ref() != Some(&first)
-        };
+        let other =
+            |pods: &[Pod]| pods.len() == 1 && is_ready(&pods[0]) && pods[0].metadata.name.as_ref() != Some(&first);
         until(&house, "have another name", other).await;
 
         house.delete::<Service>("hello").await;

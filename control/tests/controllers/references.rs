@@ -60,7 +60,8 @@ fn what_no_object_can_be_called_is_not_found() {
 #[test]
 fn every_reference_to_what_cannot_be_ends_in_a_condition() {
     in_a_house(async |house: TestControlPlane| {
-        let nowhere = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "a b", "namespace": NS});
+        let nowhere =
+            json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "a b", "namespace": NS});
         let is_false = |c: Option<&_>| {
             c.is_some_and(|c: &sluicegate_control::kinds::shared::Condition| {
                 c.status == ConditionStatus::False && !c.reason.is_empty() && c.message.contains("not found")
@@ -75,8 +76,7 @@ fn every_reference_to_what_cannot_be_ends_in_a_condition() {
         house.create::<Trigger>(waits).await;
         house.until::<Trigger>("t", |t| is_false(t.condition("DependencyReady"))).await;
 
-        let named =
-            |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": NS}, "spec": spec});
+        let named = |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": NS}, "spec": spec});
         house.create::<EventType>(named("e", json!({"reference": nowhere, "type": "x"}))).await;
         house.until::<EventType>("e", |e| is_false(e.ready())).await;
 
@@ -95,8 +95,7 @@ const SINKS: &str = "sinks.late.example";
 
 /// A kind of a client's whose objects have an address.
 async fn define_sinks(house: &TestControlPlane, plural: &str) {
-    let anything =
-        json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let anything = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let definition = json!({"metadata": {"name": format!("{plural}.late.example")}, "spec": {
         "group": "late.example", "scope": "Namespaced", "names": {"plural": plural, "kind": "Sink"},
         "versions": [{"name": "v1", "served": true, "storage": true, "schema": anything}]}});
@@ -129,8 +128,7 @@ fn a_kind_that_is_defined_later_is_found() {
         house.create::<Broker>(broker(json!({}))).await;
         let sink = json!({"apiVersion": "late.example/v1", "kind": "Sink", "name": "s", "namespace": NS});
         house.create::<Trigger>(trigger(json!({"subscriber": {"ref": sink}}))).await;
-        let named =
-            json!({"metadata": {"name": "e", "namespace": NS}, "spec": {"reference": sink, "type": "x"}});
+        let named = json!({"metadata": {"name": "e", "namespace": NS}, "spec": {"reference": sink, "type": "x"}});
         house.create::<EventType>(named).await;
         house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
         house.until_not_ready::<EventType>("e", "ReferenceDoesNotExist").await;
@@ -164,8 +162,7 @@ fn a_kind_of_ours_is_found_in_whatever_version_it_is_named() {
         let url = "http://127.0.0.1:8081/brokers/default/b";
         assert_eq!(ready.status.unwrap().subscriber_uri.as_deref(), Some(url));
 
-        let named =
-            |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": NS}, "spec": spec});
+        let named = |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": NS}, "spec": spec});
         let template = json!({"apiVersion": "messaging.knative.dev/v1beta1", "kind": "InMemoryChannel"});
         house.create::<Channel>(named("c", json!({"channelTemplate": template}))).await;
         house.until_ready::<Channel>("c").await;

@@ -61,8 +61,8 @@ impl RemoteApiServer {
         api::seed(&store, &registry()).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let collector = tokio::task::spawn_local(api::run_garbage_collector(Arc::clone(&store), registry()))
-            .abort_handle();
+        let collector =
+            tokio::task::spawn_local(api::run_garbage_collector(Arc::clone(&store), registry())).abort_handle();
         let (writes, gone) = (Arc::default(), Arc::default());
         let mut cluster = Self { address, store, writes, gone, running: None, collector };
         cluster.serve(listener);
@@ -134,13 +134,7 @@ impl RemoteApiServer {
     /// Who holds the Lease.
     async fn holder(&self) -> Option<String> {
         let leases: Api<Lease> = Api::namespaced(self.developer(), leader_election::LEASE_NAMESPACE);
-        leases
-            .get_opt(leader_election::LEASE)
-            .await
-            .unwrap()?
-            .spec?
-            .holder_identity
-            .filter(|holder| !holder.is_empty())
+        leases.get_opt(leader_election::LEASE).await.unwrap()?.spec?.holder_identity.filter(|holder| !holder.is_empty())
     }
 
     async fn until_held_by_another(&self, than: Option<String>) -> String {
@@ -195,8 +189,7 @@ const CHANGE_BYTES: usize = 512 * 1024;
 async fn forget_history(client: &Client) {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), NS);
     let metadata = kube::api::ObjectMeta { name: Some("busy".into()), ..Default::default() };
-    let first =
-        api.create(&PostParams::default(), &ConfigMap { metadata, ..Default::default() }).await.unwrap();
+    let first = api.create(&PostParams::default(), &ConfigMap { metadata, ..Default::default() }).await.unwrap();
     for n in 0..=HISTORY_BYTES_MAX / CHANGE_BYTES {
         let text = format!("{n:04}").repeat(CHANGE_BYTES / 4);
         let patch = Patch::Merge(json!({ "data": { "text": text } }));
@@ -261,9 +254,7 @@ fn another_api_server_is_followed_over_cuts_restarts_and_lost_history() {
         assert!(house.table(serves("before.default.test")), "the last table stands");
         cluster.come_back();
         house.until_table("after the history was lost", serves("after.default.test")).await;
-        house
-            .until_table("without what was deleted", |table| table.route("live.default.test").is_none())
-            .await;
+        house.until_table("without what was deleted", |table| table.route("live.default.test").is_none()).await;
         assert!(house.table(serves("before.default.test")));
     });
 }
@@ -279,10 +270,7 @@ fn what_a_developer_wrote_is_only_ever_told_its_status() {
         house.until_ready::<Service>("hello").await;
         let writes = cluster.writes.lock().unwrap().clone();
         let about: Vec<_> = writes.iter().filter(|write| write.contains("/services/hello")).collect();
-        assert!(
-            !about.is_empty() && about.iter().all(|write| write.ends_with("/services/hello/status")),
-            "{writes:?}"
-        );
+        assert!(!about.is_empty() && about.iter().all(|write| write.ends_with("/services/hello/status")), "{writes:?}");
         let pods = writes.iter().find(|write| write.contains("/pods"));
         assert_eq!(pods, None, "Pods are the cluster's");
     });

@@ -22,21 +22,14 @@ fn a_new_version_takes_over_with_the_strength_of_the_old() {
         house.until_ready::<Service>("hello").await;
         house.until_table("with three instances", |t| strength(t) == Some(3)).await;
 
-        house
-            .patch::<Service>("hello", template("v2", json!({"autoscaling.knative.dev/min-scale": null})))
-            .await;
+        house.patch::<Service>("hello", template("v2", json!({"autoscaling.knative.dev/min-scale": null}))).await;
         house
             .until::<Service>("hello", |s| {
-                s.is_ready()
-                    && s.status.as_ref().unwrap().latest_ready_revision_name.as_deref() == Some("hello-00002")
+                s.is_ready() && s.status.as_ref().unwrap().latest_ready_revision_name.as_deref() == Some("hello-00002")
             })
             .await;
-        house
-            .until_table("of the second version", |t| serving(t).as_deref() == Some("default/hello-00002"))
-            .await;
-        assert!(
-            house.always(|t| serving(t).as_deref() != Some("default/hello-00002") || strength(t) >= Some(3))
-        );
+        house.until_table("of the second version", |t| serving(t).as_deref() == Some("default/hello-00002")).await;
+        assert!(house.always(|t| serving(t).as_deref() != Some("default/hello-00002") || strength(t) >= Some(3)));
     });
 }
 

@@ -36,8 +36,7 @@ fn a_service_becomes_ready_with_its_children_and_its_host() {
         // Looked at right after Ready was seen: traffic flows already.
         assert_eq!(house.splits("hello.default.test:8080"), [("default/hello-00001".into(), 100)]);
         assert_eq!(house.splits("hello.default.svc.cluster.local").len(), 1);
-        let endpoints =
-            house.table(|t| t.route("hello.default.test").unwrap().splits[0].backend.endpoints.len());
+        let endpoints = house.table(|t| t.route("hello.default.test").unwrap().splits[0].backend.endpoints.len());
         assert_eq!(endpoints, 1);
 
         let status = service.status.clone().unwrap();
@@ -183,7 +182,8 @@ fn a_taken_revision_name_fails_the_configuration() {
 #[test]
 fn a_service_whose_revisions_name_is_taken_leaves_its_traffic_alone() {
     in_a_house(async |house: TestControlPlane| {
-        let template = |name: &str, image: &str| json!({"metadata": {"name": name}, "spec": {"containers": [{"image": image}]}});
+        let template =
+            |name: &str, image: &str| json!({"metadata": {"name": name}, "spec": {"containers": [{"image": image}]}});
         let mut first = hello("v1");
         first["spec"]["template"] = template("hello-one", "v1");
         house.create::<Service>(first).await;
@@ -311,9 +311,7 @@ fn a_revision_keeps_its_metadata_when_the_configuration_changes_its_own() {
         let label = json!({"metadata": {"labels": {"team": "blue"}, "annotations": {"note": "later"}}});
         house.patch::<Configuration>("hello", label).await;
         house
-            .until::<Configuration>("hello", |c| {
-                c.metadata.labels.as_ref().is_some_and(|l| l.contains_key("team"))
-            })
+            .until::<Configuration>("hello", |c| c.metadata.labels.as_ref().is_some_and(|l| l.contains_key("team")))
             .await;
         // Whatever that sets off is done when a change behind it is.
         house.patch::<Service>("hello", image("v2")).await;
@@ -342,8 +340,7 @@ fn weights_are_in_the_table_before_they_are_in_the_status() {
         house.create::<Route>(route).await;
         for first in 1..30 {
             house.patch::<Route>("own", json!({"spec": {"traffic": targets(first)}})).await;
-            let shown =
-                |r: &Route| r.is_ready() && r.status.as_ref().unwrap().traffic[0].percent == Some(first);
+            let shown = |r: &Route| r.is_ready() && r.status.as_ref().unwrap().traffic[0].percent == Some(first);
             house.until::<Route>("own", shown).await;
             assert_eq!(house.splits("own.default.test")[0], ("default/hello-00001".into(), first as u32));
         }
@@ -381,9 +378,8 @@ fn a_settled_house_writes_nothing() {
     in_a_house(async |house: TestControlPlane| {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
-        let version = async || {
-            house.api::<Service>().list(&Default::default()).await.unwrap().metadata.resource_version
-        };
+        let version =
+            async || house.api::<Service>().list(&Default::default()).await.unwrap().metadata.resource_version;
         // Looks that were already under way may still end.
         let (mut settled, mut quiet) = (version().await, 0);
         for _ in 0..1_000 {
@@ -409,8 +405,7 @@ fn a_settled_house_writes_nothing() {
 fn a_version_without_traffic_is_in_reserve() {
     in_a_house(async |house: TestControlPlane| {
         let mut manifest = hello("v1");
-        manifest["spec"]["template"]["metadata"] =
-            json!({"annotations": {"autoscaling.knative.dev/min-scale": "2"}});
+        manifest["spec"]["template"]["metadata"] = json!({"annotations": {"autoscaling.knative.dev/min-scale": "2"}});
         house.create::<Service>(manifest).await;
         house.until_ready::<Service>("hello").await;
         let in_state = |wanted: &'static str, replicas: i32| {
@@ -422,9 +417,8 @@ fn a_version_without_traffic_is_in_reserve() {
         house.until::<Revision>("hello-00001", in_state("active", 2)).await;
         house.patch::<Service>("hello", image("v2")).await;
         house.until::<Revision>("hello-00002", in_state("active", 2)).await;
-        let reserved = |r: &Revision| {
-            r.metadata.labels.as_ref().unwrap()["serving.knative.dev/routingState"] == "reserve"
-        };
+        let reserved =
+            |r: &Revision| r.metadata.labels.as_ref().unwrap()["serving.knative.dev/routingState"] == "reserve";
         house.until::<Revision>("hello-00001", reserved).await;
         let pinned = json!({"spec": {"traffic": [{"revisionName": "hello-00001", "percent": 100}]}});
         house.patch::<Service>("hello", pinned).await;

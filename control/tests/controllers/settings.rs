@@ -21,8 +21,7 @@ fn the_operators_scaling_is_checked_and_followed_live() {
         house.create::<Service>(hello("v1")).await;
         house.until_ready::<Service>("hello").await;
         let patch = |value: &str| Patch::Merge(json!({"data": {"min-scale": value}}));
-        let refused =
-            maps.patch("config-autoscaler", &PatchParams::default(), &patch("many")).await.unwrap_err();
+        let refused = maps.patch("config-autoscaler", &PatchParams::default(), &patch("many")).await.unwrap_err();
         assert!(refused.to_string().contains("data[min-scale]"), "{refused}");
 
         maps.patch("config-autoscaler", &PatchParams::default(), &patch("3")).await.unwrap();

@@ -68,9 +68,7 @@ fn a_trigger_that_is_turned_to_nobody_holds_its_events() {
     });
     on_one_thread(async {
         let house = TestControlPlane::open(dir.path()).await;
-        house.first_table(|table| {
-            assert_eq!(table.streams[BROKER].subscribers[0].hold, HoldReason::Everything)
-        });
+        house.first_table(|table| assert_eq!(table.streams[BROKER].subscribers[0].hold, HoldReason::Everything));
         house.patch::<Trigger>("t", json!({"spec": {"filter": null}})).await;
         let seen = |t: &Trigger| t.status.as_ref().unwrap().base.observed_generation == Some(3);
         house.until("t", seen).await;
@@ -94,8 +92,7 @@ fn a_trigger_whose_subscriber_has_vanished_goes_on_trying() {
         house.until_ready::<Trigger>("t").await;
         house.delete::<Broker>("other").await;
         house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
-        let look =
-            |one: &Subscriber| (one.hold, one.target.url.to_string(), one.filter == EventFilter::Everything);
+        let look = |one: &Subscriber| (one.hold, one.target.url.to_string(), one.filter == EventFilter::Everything);
         assert_eq!(reader(&house, BROKER, look), (HoldReason::Nothing, url("other"), true));
 
         house.patch::<Trigger>("t", json!({"spec": {"filter": {"attributes": {"type": "x"}}}})).await;
@@ -169,11 +166,7 @@ fn a_subscription_that_is_turned_to_nobody_holds_its_events() {
         house.until_ready::<Subscription>("s").await;
         house.delete::<Broker>("other").await;
         house.until_not_ready::<Subscription>("s", "SubscriberResolveFailed").await;
-        assert_eq!(
-            reader(&house, CHANNEL, |one| one.hold),
-            HoldReason::Nothing,
-            "it has vanished, and may come back"
-        );
+        assert_eq!(reader(&house, CHANNEL, |one| one.hold), HoldReason::Nothing, "it has vanished, and may come back");
 
         house.patch::<Subscription>("s", json!({"spec": {"subscriber": to("missing")}})).await;
         house.until::<Subscription>("s", |s| s.condition("Ready").unwrap().message.contains("missing")).await;
@@ -185,9 +178,7 @@ fn a_subscription_that_is_turned_to_nobody_holds_its_events() {
     });
     on_one_thread(async {
         let house = TestControlPlane::open(dir.path()).await;
-        house.first_table(|table| {
-            assert_eq!(table.streams[CHANNEL].subscribers[0].hold, HoldReason::Everything)
-        });
+        house.first_table(|table| assert_eq!(table.streams[CHANNEL].subscribers[0].hold, HoldReason::Everything));
         house.create::<Broker>(named("missing")).await;
         house.until_ready::<Subscription>("s").await;
         let found = reader(&house, CHANNEL, |one| (one.hold, one.target.url.to_string()));

@@ -71,10 +71,8 @@ async fn an_instance_has_the_devices_of_containers_and_none_of_the_hosts() {
 async fn an_operator_may_let_instances_see_the_hosts_devices() {
     let around = HostConfig { host_devices: true, ..HostConfig::minimal() };
     let Some(seen) = says(around, None, "ls /dev").await else { return };
-    let mut hosts: Vec<String> = fs::read_dir("/dev")
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut hosts: Vec<String> =
+        fs::read_dir("/dev").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     hosts.sort();
     assert_eq!(seen, hosts);
 }

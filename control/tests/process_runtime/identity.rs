@@ -28,8 +28,7 @@ fn as_user(identity: InstanceCredentials, script: &str) -> InstanceSpec {
 async fn a_program_runs_as_the_user_that_its_manifest_names() {
     let house = TestRuntimeHost::new();
     let (user, group) = (Some(STRANGER), Some(STRANGER + 1));
-    let identity =
-        InstanceCredentials { user, group, run_as_non_root: true, ..InstanceCredentials::default() };
+    let identity = InstanceCredentials { user, group, run_as_non_root: true, ..InstanceCredentials::default() };
     let (code, words) =
         end(&house, as_user(identity, "echo $(id -u) $(id -g) [$(id -G)]; echo x > /tmp/../etc/sg")).await;
     if may_mount() {
@@ -77,8 +76,7 @@ async fn an_instance_of_another_user_is_asked_to_end_like_any_other() {
     }
     let house = TestRuntimeHost::new();
     let identity = InstanceCredentials { user: Some(STRANGER), ..InstanceCredentials::default() };
-    let mut spec =
-        as_user(identity, "trap 'echo closing; exit 7' TERM; echo up; while :; do sleep 1 & wait $!; done");
+    let mut spec = as_user(identity, "trap 'echo closing; exit 7' TERM; echo up; while :; do sleep 1 & wait $!; done");
     spec.readiness = super::probes::asks("true", 3);
     let mut guest = house.start(1, spec);
     guest.ready().await;
@@ -106,21 +104,14 @@ async fn a_read_only_root_leaves_temporary_files_and_volumes() {
                     test -d $place && rm -f $target
                   done";
     let mut spec = InstanceSpec { read_only_root: true, ..shell(script) };
-    spec.volumes =
-        vec![InstanceVolume { name: "scratch".into(), content: VolumeContent::Empty(VolumeMedium::Disk) }];
-    let mount =
-        InstanceMount { volume: "scratch".into(), path: "/scratch".into(), sub_path: None, read_only: false };
+    spec.volumes = vec![InstanceVolume { name: "scratch".into(), content: VolumeContent::Empty(VolumeMedium::Disk) }];
+    let mount = InstanceMount { volume: "scratch".into(), path: "/scratch".into(), sub_path: None, read_only: false };
     spec.mounts = vec![mount];
     let (_, words) = end(&house, spec).await;
     if may_mount() {
-        for wanted in [
-            "refused /etc",
-            "refused /var",
-            "refused /root",
-            "wrote /tmp",
-            "wrote /scratch",
-            "wrote /dev/null",
-        ] {
+        for wanted in
+            ["refused /etc", "refused /var", "refused /root", "wrote /tmp", "wrote /scratch", "wrote /dev/null"]
+        {
             assert!(words.contains(wanted), "no {wanted:?} in {words}");
         }
         assert!(fs::write(outside.join("sluicegate-host-still-writes"), "x").is_ok());
@@ -204,8 +195,7 @@ async fn an_instance_is_held_to_its_limits() {
     let readiness = super::probes::asks("true", 3);
     let mut guest = house.start(1, InstanceSpec { readiness, ..limited(told) });
     guest.ready().await;
-    let record: serde_json::Value =
-        serde_json::from_slice(&fs::read(house.folder().join("1.run")).unwrap()).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&fs::read(house.folder().join("1.run")).unwrap()).unwrap();
     let groups = fs::read_to_string(format!("/proc/{}/cgroup", record["process"]["pid"])).unwrap();
     // In version 2 the line has no controller.
     let mut lines = groups.lines().filter(|line| line.contains(":memory:") || line.starts_with("0::"));
@@ -219,13 +209,9 @@ async fn an_instance_is_held_to_its_limits() {
     let points: Vec<_> = mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
     let above = &path[1..path.len() - below.len()];
     let find = |file: &str| {
-        points
-            .iter()
-            .map(|point| format!("{point}/{above}{below}/{file}"))
-            .find_map(|at| fs::read_to_string(at).ok())
+        points.iter().map(|point| format!("{point}/{above}{below}/{file}")).find_map(|at| fs::read_to_string(at).ok())
     };
-    let either =
-        |one: &str, other: &str| find(one).or_else(|| find(other)).map(|text| text.trim().to_owned());
+    let either = |one: &str, other: &str| find(one).or_else(|| find(other)).map(|text| text.trim().to_owned());
     let memory = either("memory.max", "memory.limit_in_bytes");
     assert_eq!(memory.as_deref(), Some("67108864"), "{path}");
     if may_mount() {

@@ -49,11 +49,7 @@ async fn they_run_one_after_the_other_and_then_the_instance_does() {
         assert_eq!(told(guest.report().await), done(all));
     }
     guest.ready().await;
-    assert!(
-        log_of(&house, "one").contains("stdout F first port=none hello-00001"),
-        "{}",
-        log_of(&house, "one")
-    );
+    assert!(log_of(&house, "one").contains("stdout F first port=none hello-00001"), "{}", log_of(&house, "one"));
     assert!(log_of(&house, "two").contains("stdout F second"), "{}", log_of(&house, "two"));
     guest.handle.stop();
     assert_eq!(guest.gone().await.cause, ExitCause::Signaled(15));
@@ -67,11 +63,7 @@ async fn one_that_fails_ends_the_instance_and_says_why() {
     assert_eq!(told(guest.report().await), done(&[("one", false)]));
     let gone = guest.gone().await;
     assert_eq!(gone.cause, ExitCause::Exited(3));
-    assert!(
-        gone.message.starts_with("init container one: instance ended with exit status: 3"),
-        "{}",
-        gone.message
-    );
+    assert!(gone.message.starts_with("init container one: instance ended with exit status: 3"), "{}", gone.message);
     assert!(gone.message.contains("no key"), "{}", gone.message);
     assert!(!house.dir.path().join("file").exists());
     assert!(!house.folder().join("1.run").exists(), "the record outlived the instance");

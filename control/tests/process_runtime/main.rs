@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use common::{PATIENCE, example, init, listener, spec};
 use sluicegate_control::runtime::{
-    ExitCause, HostConfig, InstanceExit, InstanceHandle, InstanceReport, InstanceReporter, InstanceSpec,
-    ProbeCheck, ProbeSpec, ProcessRuntime, Runtime,
+    ExitCause, HostConfig, InstanceExit, InstanceHandle, InstanceReport, InstanceReporter, InstanceSpec, ProbeCheck,
+    ProbeSpec, ProcessRuntime, Runtime,
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
@@ -167,9 +167,7 @@ async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
     let log = house.log(1);
     let mut seen: Vec<&str> = log.lines().map(|line| line.split_once(" stdout F ").unwrap().1).collect();
     assert_eq!(seen.pop(), house.dir.path().to_str());
-    for wanted in
-        ["GREETING=two words", "K_SERVICE=hello", "K_CONFIGURATION=hello-conf", "K_REVISION=hello-00001"]
-    {
+    for wanted in ["GREETING=two words", "K_SERVICE=hello", "K_CONFIGURATION=hello-conf", "K_REVISION=hello-00001"] {
         assert!(seen.contains(&wanted), "{wanted} is not in {seen:?}");
     }
     let port = seen.iter().find_map(|line| line.strip_prefix("PORT=")).unwrap();
@@ -235,10 +233,8 @@ async fn output_without_line_ends_costs_bounded_lines() {
 #[tokio::test]
 async fn sigterm_comes_first_and_lets_the_program_finish() {
     let house = TestRuntimeHost::new();
-    let mut guest = house.start(
-        1,
-        trapping(&house, "trap 'echo closing; exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done"),
-    );
+    let mut guest = house
+        .start(1, trapping(&house, "trap 'echo closing; exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done"));
     guest.ready().await;
     guest.handle.stop();
     let gone = guest.gone().await;
@@ -250,8 +246,7 @@ async fn sigterm_comes_first_and_lets_the_program_finish() {
 #[tokio::test]
 async fn sigkill_follows_after_the_grace_period_and_nobody_is_left() {
     let house = TestRuntimeHost::new();
-    let mut spec =
-        trapping(&house, "trap '' TERM; sleep 1000 & echo up child $! self $$; while :; do sleep 1; done");
+    let mut spec = trapping(&house, "trap '' TERM; sleep 1000 & echo up child $! self $$; while :; do sleep 1; done");
     spec.termination_grace_period = Duration::from_millis(300);
     let mut guest = house.start(1, spec);
     guest.ready().await;
@@ -307,8 +302,7 @@ async fn an_http_probe_wants_a_good_status_in_time() {
     good.ready().await;
 
     let startup_max = Duration::from_millis(500);
-    let mut bad =
-        house.start(2, InstanceSpec { readiness: probe("/bad"), startup_timeout: startup_max, ..listener() });
+    let mut bad = house.start(2, InstanceSpec { readiness: probe("/bad"), startup_timeout: startup_max, ..listener() });
     let gone = bad.gone().await;
     assert_eq!(gone.cause, ExitCause::NotReady);
     assert_eq!(gone.cause.to_string(), "ProgressDeadlineExceeded");
@@ -323,8 +317,7 @@ async fn an_exec_probe_passes_when_its_command_does() {
     let mut spec = shell("sleep 0.1; echo > $MARK; sleep 1000");
     spec.env = vec![("MARK".into(), mark.clone())];
     let command = ["/bin/sh", "-c", "test -e $MARK"].map(String::from).to_vec();
-    let mut guest =
-        house.start(1, InstanceSpec { readiness: ProbeSpec::single(ProbeCheck::Exec { command }), ..spec });
+    let mut guest = house.start(1, InstanceSpec { readiness: ProbeSpec::single(ProbeCheck::Exec { command }), ..spec });
     guest.ready().await;
     assert!(Path::new(&mark).exists());
 }
@@ -350,10 +343,7 @@ async fn what_cannot_be_started_says_so() {
     assert_eq!(not_runnable.cause, ExitCause::Exited(126));
 
     let empty = house.start(3, spec(&[])).gone().await;
-    assert_eq!(
-        (empty.cause.clone(), empty.cause.to_string().as_str()),
-        (ExitCause::NotStarted, "StartFailed")
-    );
+    assert_eq!((empty.cause.clone(), empty.cause.to_string().as_str()), (ExitCause::NotStarted, "StartFailed"));
 
     let nowhere = InstanceSpec { working_dir: Some("/no/such/folder".into()), ..shell("true") };
     let gone = house.start(4, nowhere).gone().await;
@@ -406,8 +396,7 @@ async fn a_killed_appliance_leaves_nothing_that_the_next_start_does_not_end() {
     appliance.wait().unwrap();
     assert!(ends(leader).await, "the instance outlived the appliance");
     assert!(is_running(child), "nothing is left to clean up, so this test shows nothing");
-    let marked =
-        || fs::read_dir("/proc").unwrap().flatten().filter(|p| mark_of(&p.path(), dir.path())).count();
+    let marked = || fs::read_dir("/proc").unwrap().flatten().filter(|p| mark_of(&p.path(), dir.path())).count();
     assert_eq!(marked(), 2, "the child in the group and the one that left it");
 
     let _next = ProcessRuntime::open(dir.path(), init(), HostConfig::minimal()).unwrap();

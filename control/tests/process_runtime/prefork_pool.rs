@@ -74,8 +74,7 @@ async fn look(house: &TestRuntimeHost, id: u64) -> (String, i32) {
 /// A start is the same whether somebody waited for it or not, and who waits outlives nothing.
 #[tokio::test]
 async fn one_that_waited_becomes_what_a_new_process_would() {
-    let house =
-        TestRuntimeHost::in_surroundings(HostConfig { prefork_processes: 2, ..HostConfig::minimal() });
+    let house = TestRuntimeHost::in_surroundings(HostConfig { prefork_processes: 2, ..HostConfig::minimal() });
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(waiting().len(), 0, "nothing was started yet");
     let (as_new, _) = look(&house, 1).await;

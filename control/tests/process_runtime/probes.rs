@@ -12,11 +12,7 @@ use super::{TestRuntimeHost, shell};
 /// A probe by a shell command, in quick rounds.
 pub(super) fn asks(script: &str, failures_max: u32) -> ProbeSpec {
     let command = ["/bin/sh", "-c", script].map(String::from).to_vec();
-    ProbeSpec {
-        period: Duration::from_millis(20),
-        failures_max,
-        ..ProbeSpec::single(ProbeCheck::Exec { command })
-    }
+    ProbeSpec { period: Duration::from_millis(20), failures_max, ..ProbeSpec::single(ProbeCheck::Exec { command }) }
 }
 
 /// A house, the path of a file that its instances look at, and an instance that knows it.
@@ -51,9 +47,9 @@ async fn what_a_start_waits_for_is_told() {
     let command = vec!["/no/such/command".to_owned()];
     let readiness = ProbeSpec::single(ProbeCheck::Exec { command });
     let startup_max = Duration::from_secs(3);
-    let mut guest =
-        house.start(1, InstanceSpec { readiness, startup_timeout: startup_max, ..shell("sleep 1000") });
-    let why = "readiness probe failed: the command failed with exit status: 127: sluicegate: cannot run /no/such/command";
+    let mut guest = house.start(1, InstanceSpec { readiness, startup_timeout: startup_max, ..shell("sleep 1000") });
+    let why =
+        "readiness probe failed: the command failed with exit status: 127: sluicegate: cannot run /no/such/command";
     let told = guest.hindrance().await;
     assert!(told.starts_with(why), "{told}");
     let gone = guest.gone().await;
@@ -67,8 +63,7 @@ async fn a_startup_probe_does_not_extend_the_time_of_a_start() {
     let house = TestRuntimeHost::new();
     let startup_max = Duration::from_millis(200);
     let startup = Some(asks("echo not yet; false", u32::MAX));
-    let mut guest =
-        house.start(1, InstanceSpec { startup, startup_timeout: startup_max, ..shell("sleep 1000") });
+    let mut guest = house.start(1, InstanceSpec { startup, startup_timeout: startup_max, ..shell("sleep 1000") });
     let gone = guest.gone().await;
     assert_eq!(gone.cause, ExitCause::NotReady);
     assert!(gone.message.contains("startup probe failed: the command failed"), "{}", gone.message);
@@ -170,13 +165,11 @@ async fn a_frozen_instance_stands_still_until_it_is_thawed() {
 async fn the_last_words_of_an_instance_are_told() {
     let house = TestRuntimeHost::new();
     let by_variable = "echo out of coffee > $SLUICEGATE_TERMINATION_LOG; echo noise; exit 3";
-    let spec =
-        InstanceSpec { termination_message: Some(TerminationMessagePath::Variable), ..shell(by_variable) };
+    let spec = InstanceSpec { termination_message: Some(TerminationMessagePath::Variable), ..shell(by_variable) };
     let gone = house.start(1, spec.clone()).gone().await;
     assert_eq!(gone.cause, ExitCause::Exited(3));
     assert!(gone.message.ends_with("it said: out of coffee"), "{}", gone.message);
-    let silent =
-        InstanceSpec { termination_message: spec.termination_message, ..shell("echo noise; exit 3") };
+    let silent = InstanceSpec { termination_message: spec.termination_message, ..shell("echo noise; exit 3") };
     let gone = house.start(2, silent).gone().await;
     assert!(gone.message.contains("noise"), "{}", gone.message);
     if !sluicegate_control::runtime::may_mount() {
@@ -186,10 +179,8 @@ async fn the_last_words_of_an_instance_are_told() {
     let path = house.dir.path().join("not/there/log");
     for (id, path) in [(3, path.as_path()), (4, std::path::Path::new("/dev/termination-log"))] {
         let script = format!("echo mounted > {}; exit 4", path.display());
-        let spec = InstanceSpec {
-            termination_message: Some(TerminationMessagePath::Path(path.to_owned())),
-            ..shell(&script)
-        };
+        let spec =
+            InstanceSpec { termination_message: Some(TerminationMessagePath::Path(path.to_owned())), ..shell(&script) };
         let gone = house.start(id, spec).gone().await;
         assert!(gone.message.ends_with("it said: mounted"), "{}", gone.message);
         assert!(!path.exists());

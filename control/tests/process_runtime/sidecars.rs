@@ -96,8 +96,7 @@ async fn a_sidecar_that_fails_again_and_again_ends_the_instance_and_says_why() {
 async fn a_deaf_sidecar_ends_after_the_grace_period() {
     let house = TestRuntimeHost::new();
     let deaf = beside("trap '' TERM; echo pid=$$; while true; do sleep 1; done");
-    let mut guest =
-        house.start(1, InstanceSpec { termination_grace_period: Duration::from_millis(100), ..with(deaf) });
+    let mut guest = house.start(1, InstanceSpec { termination_grace_period: Duration::from_millis(100), ..with(deaf) });
     assert_eq!(guest.report().await, told(true, 0));
     guest.ready().await;
     let pid = pid(&house, 0).await;

@@ -6,12 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use sluicegate_control::runtime::volumes::{
-    InstanceMount, InstanceVolume, VolumeContent, VolumeFile, VolumeMedium,
-};
-use sluicegate_control::runtime::{
-    InstanceReport, InstanceSpec, ProbeCheck, ProbeSpec, Runtime, Sidecar, may_mount,
-};
+use sluicegate_control::runtime::volumes::{InstanceMount, InstanceVolume, VolumeContent, VolumeFile, VolumeMedium};
+use sluicegate_control::runtime::{InstanceReport, InstanceSpec, ProbeCheck, ProbeSpec, Runtime, Sidecar, may_mount};
 
 use super::{TestRuntimeHost, shell};
 
@@ -35,8 +31,7 @@ async fn words(house: &TestRuntimeHost, spec: InstanceSpec) -> Vec<String> {
 #[tokio::test]
 async fn files_stand_below_the_folder_that_a_variable_names() {
     let house = TestRuntimeHost::new();
-    let spec =
-        InstanceSpec { volumes: vec![settings("red")], ..shell("cat $SLUICEGATE_VOLUMES/settings/colour") };
+    let spec = InstanceSpec { volumes: vec![settings("red")], ..shell("cat $SLUICEGATE_VOLUMES/settings/colour") };
     assert_eq!(words(&house, spec).await, ["red"]);
 }
 
@@ -87,8 +82,7 @@ async fn a_folder_of_the_host_is_covered_for_the_instance_only() {
 #[tokio::test]
 async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() {
     let house = TestRuntimeHost::new();
-    let mut spec =
-        shell("cat /etc/sluicegate-one; echo; echo mine > /sluicegate-scratch/a; cat /sluicegate-scratch/a");
+    let mut spec = shell("cat /etc/sluicegate-one; echo; echo mine > /sluicegate-scratch/a; cat /sluicegate-scratch/a");
     spec.volumes = vec![
         settings("red"),
         InstanceVolume { name: "scratch".into(), content: VolumeContent::Empty(VolumeMedium::Disk) },
@@ -118,9 +112,8 @@ async fn an_empty_folder_is_for_any_user() {
     }
     for medium in [VolumeMedium::Disk, VolumeMedium::Memory { bytes_max: None }] {
         let house = TestRuntimeHost::new();
-        let mut spec = shell(
-            "id -u; echo a > /sluicegate-scratch/a && echo b > /sluicegate-deep/b && ls -R /sluicegate-scratch",
-        );
+        let mut spec =
+            shell("id -u; echo a > /sluicegate-scratch/a && echo b > /sluicegate-deep/b && ls -R /sluicegate-scratch");
         spec.credentials.user = Some(65_534);
         spec.volumes = empty(medium);
         let scratch = |path| InstanceMount { read_only: false, ..mount("scratch", path) };
@@ -162,8 +155,7 @@ async fn an_empty_folder_in_memory_has_a_size_and_goes_with_its_instance() {
 async fn a_running_program_sees_new_content_without_a_restart() {
     let house = TestRuntimeHost::new();
     let path = if may_mount() { "/sluicegate-live" } else { "$SLUICEGATE_VOLUMES/settings" };
-    let script =
-        format!("echo up; until grep -q blue {path}/colour; do sleep 0.02; done; echo saw blue; sleep 1000");
+    let script = format!("echo up; until grep -q blue {path}/colour; do sleep 0.02; done; echo saw blue; sleep 1000");
     let look = ["/bin/sh", "-c", &format!("grep -q . {path}/colour")].map(String::from).to_vec();
     let mut spec = InstanceSpec { volumes: vec![settings("red")], ..shell(&script) };
     spec.readiness = ProbeSpec::single(ProbeCheck::Exec { command: look });

@@ -39,12 +39,8 @@ impl SocketAddress {
     /// Points into `self`, which must outlive the use of it.
     pub(crate) fn pointer(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         match &self.raw {
-            RawSocketAddress::V4(v4) => {
-                ((&raw const *v4).cast(), size_of::<libc::sockaddr_in>() as libc::socklen_t)
-            }
-            RawSocketAddress::V6(v6) => {
-                ((&raw const *v6).cast(), size_of::<libc::sockaddr_in6>() as libc::socklen_t)
-            }
+            RawSocketAddress::V4(v4) => ((&raw const *v4).cast(), size_of::<libc::sockaddr_in>() as libc::socklen_t),
+            RawSocketAddress::V6(v6) => ((&raw const *v6).cast(), size_of::<libc::sockaddr_in6>() as libc::socklen_t),
         }
     }
 

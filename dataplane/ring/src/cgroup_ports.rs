@@ -24,8 +24,7 @@ pub struct CgroupPortPrograms<'a> {
 }
 
 /// Addresses of loopback that names lead to: 127.64.0.0/10. None of them is a process's own.
-pub const NAMES: std::ops::RangeInclusive<Ipv4Addr> =
-    Ipv4Addr::new(127, 64, 0, 0)..=Ipv4Addr::new(127, 127, 255, 255);
+pub const NAMES: std::ops::RangeInclusive<Ipv4Addr> = Ipv4Addr::new(127, 64, 0, 0)..=Ipv4Addr::new(127, 127, 255, 255);
 
 /// Far above the two that an appliance has, its API's and its admin listener's; a program with that many is under a tenth
 /// of the 4,096 instructions that every kernel takes.
@@ -62,9 +61,7 @@ impl CgroupPortPrograms<'_> {
             ProgramStep::Store(PORT, network(self.real)),
         ]);
         // A wildcard of IPv6 may be there for IPv4 as well, and cannot be narrowed without taking that away.
-        steps.extend(
-            four.then_some(ProgramStep::Store(IP4, u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets()))),
-        );
+        steps.extend(four.then_some(ProgramStep::Store(IP4, u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets()))));
         steps
     }
 
@@ -122,10 +119,7 @@ fn loopback4() -> Vec<ProgramStep> {
 
 /// Of an address of IPv4 at hand, whether it is one of [`NAMES`]; if not, its first byte stays at hand.
 fn named() -> [ProgramStep; 2] {
-    [
-        ProgramStep::Mask(bytes([0xff, 0xc0, 0, 0])),
-        ProgramStep::IfGoto(bytes([127, 64, 0, 0]), ContextField::Named),
-    ]
+    [ProgramStep::Mask(bytes([0xff, 0xc0, 0, 0])), ProgramStep::IfGoto(bytes([127, 64, 0, 0]), ContextField::Named)]
 }
 
 /// The same for `::1`, `::` and IPv4 inside IPv6.
@@ -139,10 +133,7 @@ fn loopback6() -> Vec<ProgramStep> {
         ProgramStep::IfGoto(0, ContextField::Local),
         ProgramStep::Load(IP6 + 8),
     ]);
-    steps.extend([
-        ProgramStep::IfGoto(mapped, ContextField::Mapped),
-        ProgramStep::UnlessGoto(0, ContextField::Allow),
-    ]);
+    steps.extend([ProgramStep::IfGoto(mapped, ContextField::Mapped), ProgramStep::UnlessGoto(0, ContextField::Allow)]);
     steps.extend([
         ProgramStep::Load(IP6 + 12),
         ProgramStep::IfGoto(one, ContextField::Local),
@@ -324,9 +315,7 @@ fn load(steps: &[ProgramStep], attach_type: u32) -> io::Result<OwnedFd> {
     };
     // SAFETY: the structure is laid out as the kernel's and lives through the call, with the program and the licence
     // that it points to; the kernel reads them and writes nothing, because no log is asked for.
-    let made = unsafe {
-        libc::syscall(libc::SYS_bpf, PROGRAM_LOAD, &raw const attributes, size_of::<BpfLoadAttr>())
-    };
+    let made = unsafe { libc::syscall(libc::SYS_bpf, PROGRAM_LOAD, &raw const attributes, size_of::<BpfLoadAttr>()) };
     let made = i32::try_from(checked(made)?).map_err(io::Error::other)?;
     // SAFETY: the kernel just made this descriptor for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
@@ -341,9 +330,8 @@ fn attach(group: BorrowedFd<'_>, program: &OwnedFd, attach_type: u32) -> io::Res
     };
     // SAFETY: the structure is laid out as the kernel's and lives through the call, which only reads it; both
     // descriptors are borrowed for as long.
-    let done = unsafe {
-        libc::syscall(libc::SYS_bpf, PROGRAM_ATTACH, &raw const attributes, size_of::<BpfAttachAttr>())
-    };
+    let done =
+        unsafe { libc::syscall(libc::SYS_bpf, PROGRAM_ATTACH, &raw const attributes, size_of::<BpfAttachAttr>()) };
     checked(done).map(drop)
 }
 
@@ -361,8 +349,7 @@ mod tests {
         loop {
             let [operation, packed, o0, o1, i0, i1, i2, i3] = program[at];
             let (to, from) = (usize::from(packed & 15), usize::from(packed >> 4));
-            let (offset, value) =
-                (i16::from_ne_bytes([o0, o1]) as usize, u32::from_ne_bytes([i0, i1, i2, i3]));
+            let (offset, value) = (i16::from_ne_bytes([o0, o1]) as usize, u32::from_ne_bytes([i0, i1, i2, i3]));
             at += 1;
             match operation {
                 0x61 => registers[to] = arguments[offset / 4],
@@ -489,9 +476,6 @@ mod tests {
         assert!(rule.attach(std::os::fd::AsFd::as_fd(&none)).is_err(), "no group");
         let more: Vec<u16> = (1..=65).collect();
         let rule = CgroupPortPrograms { closed: &more, ..rule };
-        assert_eq!(
-            rule.attach(std::os::fd::AsFd::as_fd(&none)).unwrap_err().kind(),
-            io::ErrorKind::InvalidInput
-        );
+        assert_eq!(rule.attach(std::os::fd::AsFd::as_fd(&none)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

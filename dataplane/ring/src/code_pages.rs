@@ -20,8 +20,7 @@ pub fn release_pages() -> io::Result<usize> {
         // SAFETY: the range is one mapping of our executable that may be run and not written (`code`). Nothing ever wrote
         // to it: addresses are filled in elsewhere, and its file cannot be opened for writing while it is executed.
         // So each page is the file's, and who looks at it next is given the same bytes again.
-        let outcome =
-            unsafe { libc::madvise(code.start as *mut libc::c_void, code.len(), libc::MADV_DONTNEED) };
+        let outcome = unsafe { libc::madvise(code.start as *mut libc::c_void, code.len(), libc::MADV_DONTNEED) };
         if outcome != 0 {
             return Err(io::Error::last_os_error());
         }

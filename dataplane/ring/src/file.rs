@@ -60,18 +60,11 @@ impl RingFile {
     }
 
     /// On failure, with what is not written yet and where it belongs.
-    async fn write(
-        &self,
-        mut rest: Chunk,
-        mut offset: u64,
-        durable: bool,
-    ) -> Result<(), (io::Error, Chunk, u64)> {
+    async fn write(&self, mut rest: Chunk, mut offset: u64, durable: bool) -> Result<(), (io::Error, Chunk, u64)> {
         while !rest.is_empty() {
             let write = WriteOp { file: Arc::clone(&self.file), chunk: rest, offset, durable };
             let (result, op) = self.core.start(Op::Write(write)).outcome().await;
-            let Op::Write(WriteOp { chunk, .. }) = op else {
-                unreachable!("the slab gives back what it got")
-            };
+            let Op::Write(WriteOp { chunk, .. }) = op else { unreachable!("the slab gives back what it got") };
             rest = chunk;
             match checked(result) {
                 Ok(0) => return Err((io::ErrorKind::WriteZero.into(), rest, offset)),

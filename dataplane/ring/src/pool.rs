@@ -87,9 +87,7 @@ impl BufferLease {
         // SAFETY: while a lease lives its buffer has a holder, so it was not given back and nobody writes
         // to it (contract of `lend`), the region
         // lives as long as the pool it holds, and it was zeroed at start, so every byte is a value.
-        unsafe {
-            std::slice::from_raw_parts(self.pool.buffer(self.id).as_ptr(), self.pool.buffer_bytes as usize)
-        }
+        unsafe { std::slice::from_raw_parts(self.pool.buffer(self.id).as_ptr(), self.pool.buffer_bytes as usize) }
     }
 }
 

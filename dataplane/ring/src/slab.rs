@@ -134,12 +134,7 @@ impl OpSlab {
     }
 
     /// The outcome of an operation that answers once, with what it owned.
-    pub(crate) fn poll_outcome(
-        &mut self,
-        key: OpKey,
-        executor: &Executor,
-        cx: &Context<'_>,
-    ) -> Poll<(i32, Op)> {
+    pub(crate) fn poll_outcome(&mut self, key: OpKey, executor: &Executor, cx: &Context<'_>) -> Poll<(i32, Op)> {
         let operation = self.operation_mut(key);
         let Some(outcome) = operation.outcome else {
             Waiter::remember(&mut operation.waiter, executor, cx.waker());
@@ -149,12 +144,7 @@ impl OpSlab {
     }
 
     /// The next thing a multishot operation brought. After `Ended` it is gone from the slab.
-    pub(crate) fn poll_next(
-        &mut self,
-        key: OpKey,
-        executor: &Executor,
-        cx: &Context<'_>,
-    ) -> Poll<MultishotPoll> {
+    pub(crate) fn poll_next(&mut self, key: OpKey, executor: &Executor, cx: &Context<'_>) -> Poll<MultishotPoll> {
         let operation = self.operation_mut(key);
         if let Some(arrived) = operation.arrived.pop() {
             return Poll::Ready(MultishotPoll::Arrived(arrived));
@@ -235,9 +225,7 @@ impl OpSlab {
             (Op::Accept(_), _) if result >= 0 => {
                 Some(QueuedCompletion::Socket(SharedSocket::new(SocketHandle(result), closing)))
             }
-            (Op::ReceiveOnce(_, room), _) if result > 0 => {
-                Some(QueuedCompletion::Chunk(room.take(result as usize)))
-            }
+            (Op::ReceiveOnce(_, room), _) if result > 0 => Some(QueuedCompletion::Chunk(room.take(result as usize))),
             (Op::Receive(_), Some(chunk)) if !chunk.is_empty() => Some(QueuedCompletion::Chunk(chunk)),
             _ => None,
         };
@@ -257,7 +245,8 @@ impl OpSlab {
             operation.cancelled |= effect.pause;
         } else {
             operation.outcome = Some(result);
-            let posted = matches!(&operation.op, Op::DetachedSend(_, chunk) if usize::try_from(result) == Ok(chunk.len()));
+            let posted =
+                matches!(&operation.op, Op::DetachedSend(_, chunk) if usize::try_from(result) == Ok(chunk.len()));
             let forgotten = operation.orphaned || posted;
             self.running -= 1;
             if forgotten {

@@ -58,13 +58,7 @@ enum SendState {
 
 impl RingStream {
     pub(crate) fn new(core: Rc<RingState>, socket: Rc<SharedSocket>) -> Self {
-        Self {
-            core,
-            socket,
-            receive: RefCell::default(),
-            sending: Cell::new(SendState::Idle),
-            posted: Cell::default(),
-        }
+        Self { core, socket, receive: RefCell::default(), sending: Cell::new(SendState::Idle), posted: Cell::default() }
     }
 
     pub async fn connect(ring: &Ring, address: SocketAddr) -> io::Result<Self> {

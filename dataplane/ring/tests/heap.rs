@@ -23,8 +23,7 @@ fn what_a_threads_cache_holds_is_given_back_with_it() {
         .collect();
     let (large, small): (Vec<_>, Vec<_>) = far.into_iter().unzip();
     drop((large, small));
-    let elsewhere =
-        |of_this: Option<CachedChunks>| std::thread::spawn(move || release_pages(of_this)).join().unwrap();
+    let elsewhere = |of_this: Option<CachedChunks>| std::thread::spawn(move || release_pages(of_this)).join().unwrap();
     elsewhere(None);
     let before = held();
     elsewhere(Some(cached()));

@@ -108,9 +108,7 @@ fn a_post_that_failed_is_told_by_the_next_send() {
         let (mut peer, _) = listener.accept().unwrap();
         peer.write_all(b"x").unwrap();
         drop(peer); // with bytes unread: a reset
-        while stream.ready() != IdleReadiness::Closed && stream.recv().await.is_ok_and(|got| !got.is_empty())
-        {
-        }
+        while stream.ready() != IdleReadiness::Closed && stream.recv().await.is_ok_and(|got| !got.is_empty()) {}
         if stream.send_detached(b"a".into()).is_ok() {
             assert_eq!(stream.ready(), IdleReadiness::Closed);
             assert!(stream.send(b"b").await.is_err());

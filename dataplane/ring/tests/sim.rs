@@ -54,9 +54,7 @@ fn a_lull_comes_when_nobody_runs_and_not_before() {
         assert_eq!(turns.get(), 50);
 
         // It needs no time to pass, and one follows the other.
-        ring.timeout(Duration::from_millis(1), async { (ring.idle().await, ring.idle().await) })
-            .await
-            .unwrap();
+        ring.timeout(Duration::from_millis(1), async { (ring.idle().await, ring.idle().await) }).await.unwrap();
 
         let (other, busy) = (ring.clone(), Rc::clone(&goes_on));
         ring.spawn(async move {
@@ -148,9 +146,7 @@ fn a_peers_end_is_told_before_its_bytes_are_read() {
 /// As the kernel does it: who waits as well, or gives up, takes it from nobody.
 #[test]
 fn a_peers_end_is_told_to_each_who_waits_for_it() {
-    for ring in
-        [Simulation::new(7, FaultProfile::calm()).ring(), Ring::kernel(RingOptions::default()).unwrap()]
-    {
+    for ring in [Simulation::new(7, FaultProfile::calm()).ring(), Ring::kernel(RingOptions::default()).unwrap()] {
         ring.block_on(async {
             let listener = RingListener::bind(&ring, anywhere()).unwrap();
             let peer = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
@@ -236,9 +232,7 @@ fn a_write_after_the_sync_was_asked_for_is_not_safe_and_one_before_is() {
             let later = Rc::clone(&out);
             // Asked for while the sync is under way; it may be done before the sync or after.
             let mut sync = std::pin::pin!(out.sync_data());
-            assert!(
-                std::future::poll_fn(|cx| std::task::Poll::Ready(sync.as_mut().poll(cx).is_pending())).await
-            );
+            assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(sync.as_mut().poll(cx).is_pending())).await);
             later.write_at(vec![3; PAGE], 0).await.unwrap();
             sync.await.unwrap();
             world.power_cut();

@@ -139,8 +139,7 @@ mod tests {
         serde_json::from_str::<serde_json::Value>(&text(json, &line)).unwrap();
         let long = vec![b'x'; 100_000];
         assert!(
-            text(json, &AccessLogEntry { path: &long, ..super::super::tests::line() }).len()
-                < PART_BYTES_MAX + 500
+            text(json, &AccessLogEntry { path: &long, ..super::super::tests::line() }).len() < PART_BYTES_MAX + 500
         );
     }
 }

@@ -76,14 +76,7 @@ impl RequestLogEntry {
         out.push(b'\n');
     }
 
-    fn field(
-        &self,
-        out: &mut Vec<u8>,
-        field: &LogField,
-        js: bool,
-        line: &AccessLogEntry<'_>,
-        headers: &mut usize,
-    ) {
+    fn field(&self, out: &mut Vec<u8>, field: &LogField, js: bool, line: &AccessLogEntry<'_>, headers: &mut usize) {
         let whose = self.aimed.as_ref().and_then(|backend| backend.load.labels.get());
         let key = self.aimed.as_ref().and_then(|backend| backend.key.split_once('/'));
         let pod = self.endpoint.as_ref().and_then(|endpoint| endpoint.start.as_ref());

@@ -155,8 +155,7 @@ fn header(call: &str) -> Option<LogField> {
     let name = call.strip_prefix(".Request.Header.Get")?.trim();
     let quoted = |mark: char| name.strip_prefix(mark)?.strip_suffix(mark);
     let name = quoted('"').or_else(|| quoted('`'))?;
-    let is_name =
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     is_name.then(|| LogField::Header(name.into()))
 }
 
@@ -189,8 +188,7 @@ mod tests {
         ] {
             assert_eq!(read(text), wanted, "{text}");
         }
-        let template =
-            LogTemplate::parse("{{.Request.Referer}}{{.Request.Host}}{{.Request.UserAgent}}").unwrap();
+        let template = LogTemplate::parse("{{.Request.Referer}}{{.Request.Host}}{{.Request.UserAgent}}").unwrap();
         assert_eq!(template.headers().collect::<Vec<_>>(), ["Referer", "User-Agent"]);
     }
 

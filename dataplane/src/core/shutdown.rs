@@ -180,8 +180,7 @@ impl CoreShutdown {
 
     /// Ends everything that has to do with events, and gives the logs away.
     fn hand_over_events(&self, events: Rc<dyn EventsService>) -> impl Future<Output = ()> + use<> {
-        let (ring, senders, stop) =
-            (self.proxy.ring.clone(), Rc::clone(&self.senders), Arc::clone(&self.stop));
+        let (ring, senders, stop) = (self.proxy.ring.clone(), Rc::clone(&self.senders), Arc::clone(&self.stop));
         async move {
             senders.close_acceptors();
             let empty = poll_fn(|cx| senders.poll_empty(cx));
@@ -192,9 +191,7 @@ impl CoreShutdown {
                 Rc::clone(&events).drain().await;
             };
             if by(&ring, Some(ring.now() + EVENTS_DRAIN_MAX), ended).await.is_err() {
-                tracing::warn!(
-                    "deliveries under way are left to the next process, which delivers them again"
-                );
+                tracing::warn!("deliveries under way are left to the next process, which delivers them again");
             }
             events.release().await;
             stop.events_handed();

@@ -201,12 +201,7 @@ impl Authenticator {
         }
     }
 
-    fn read(
-        &self,
-        papers: &Arc<dyn TokenVerifier>,
-        token: &str,
-        now_s: u64,
-    ) -> Result<Rc<VerifiedToken>, TokenError> {
+    fn read(&self, papers: &Arc<dyn TokenVerifier>, token: &str, now_s: u64) -> Result<Rc<VerifiedToken>, TokenError> {
         let mut known = self.cache.borrow_mut();
         if !known.verifier.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, papers)) {
             *known = CachedToken { verifier: Some(Arc::clone(papers)), by_token: HashMap::default() };
@@ -387,11 +382,7 @@ mod tests {
             ("%+1:a:b", "%+1:a:b"),
         ] {
             let pass = AccessToken::of_login(userinfo);
-            assert_eq!(
-                *pass.token().unwrap().value,
-                *format!("Basic {}", BASE64.encode(plain)),
-                "{userinfo}"
-            );
+            assert_eq!(*pass.token().unwrap().value, *format!("Basic {}", BASE64.encode(plain)), "{userinfo}");
             assert_eq!(pass, AccessToken::of_login(userinfo));
         }
         assert_ne!(AccessToken::of_login("u:p"), AccessToken::of_login("u:q"));
@@ -403,9 +394,7 @@ mod tests {
         let (plain, porter) = (Arc::new(PlainTokenVerifier::default()), Authenticator::default());
         let admission = admission(&plain);
         let ask = |value: &str, now| {
-            porter
-                .identify(&admission, &[("Authorization", value.as_bytes())], now)
-                .map(|b| b.subject.clone())
+            porter.identify(&admission, &[("Authorization", value.as_bytes())], now).map(|b| b.subject.clone())
         };
         let silent = AuthError::Silent { audience: "a".into() };
         let long = format!("Bearer {}", "x".repeat(TOKEN_BYTES_MAX + 1));
@@ -426,8 +415,7 @@ mod tests {
         }
         assert_eq!(plain.read.load(Relaxed), 5, "two good ones, one astray, two bad ones");
         assert_eq!(porter.identify(&admission, &[], 1).unwrap_err(), silent);
-        let twice: [(&str, &[u8]); 2] =
-            [("authorization", b"Bearer me@a@10"), ("Authorization", b"Bearer x")];
+        let twice: [(&str, &[u8]); 2] = [("authorization", b"Bearer me@a@10"), ("Authorization", b"Bearer x")];
         assert_eq!(porter.identify(&admission, &twice, 1).unwrap_err(), AuthError::Ambiguous);
     }
 

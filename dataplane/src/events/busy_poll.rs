@@ -27,8 +27,7 @@ pub(super) struct BusyPoll {
 impl BusyPoll {
     /// A flush begins now, and so many senders wait for it. Until when the core stays awake.
     pub(super) fn start(&mut self, now: Tick, waiting: usize) -> Tick {
-        self.is_active =
-            (1..=LONE_MAX).contains(&waiting) && self.took.iter().any(|took| *took <= QUICK_FLUSH_MAX);
+        self.is_active = (1..=LONE_MAX).contains(&waiting) && self.took.iter().any(|took| *took <= QUICK_FLUSH_MAX);
         self.is_prompt = now - self.ended <= NEXT_REQUEST_MAX;
         self.began = now;
         if self.is_active { now + QUICK_FLUSH_MAX } else { now }
@@ -74,13 +73,7 @@ mod tests {
             // Beside a slow disk a wake-up is nothing. A single slow flush is waited for no longer than a quick one, and not
             // held against the next.
             (
-                vec![
-                    (late, QUICK, 1),
-                    (late, flush * 9, 1),
-                    (late, flush * 9, 1),
-                    (late, QUICK, 1),
-                    (late, QUICK, 1),
-                ],
+                vec![(late, QUICK, 1), (late, flush * 9, 1), (late, flush * 9, 1), (late, QUICK, 1), (late, QUICK, 1)],
                 vec![(flush, none), (flush, none), (flush, none), (none, none), (flush, none)],
             ),
         ] {

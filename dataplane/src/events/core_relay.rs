@@ -33,12 +33,7 @@ pub struct CoreRelay {
 #[derive(Debug)]
 pub enum CoreMessage {
     /// A request for a stream that the core keeps.
-    Request {
-        path: Box<str>,
-        headers: Vec<(Box<str>, Box<[u8]>)>,
-        body: Bytes,
-        answer: oneshot::Sender<LocalResponse>,
-    },
+    Request { path: Box<str>, headers: Vec<(Box<str>, Box<[u8]>)>, body: Bytes, answer: oneshot::Sender<LocalResponse> },
     /// A record for the stream at this path, as [`super::record::addressed`] makes them.
     Copy { path: Box<str>, record: Vec<u8>, answer: oneshot::Sender<LocalResponse> },
     /// A request to somebody, as deliveries are made.
@@ -102,13 +97,7 @@ impl CoreSenders {
     }
 
     /// Hands the request over and waits for the answer.
-    pub async fn send(
-        &self,
-        stream: &str,
-        path: &str,
-        headers: &[(&str, &[u8])],
-        body: &[u8],
-    ) -> LocalResponse {
+    pub async fn send(&self, stream: &str, path: &str, headers: &[(&str, &[u8])], body: &[u8]) -> LocalResponse {
         let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let body = Bytes::copy_from_slice(body); // the receive buffers are this thread's own
         self.forward(stream, |answer| CoreMessage::Request { path: path.into(), headers, body, answer }).await
@@ -134,12 +123,7 @@ impl CoreSenders {
         let way = &self.senders[self.writer_of(&target.url)];
         let unsent = |why: &str| Err(PostError::Transport(why.into()));
         if way
-            .try_send(CoreMessage::DeadLetter(Box::new(ForwardedDeadLetter {
-                target,
-                request,
-                timeout,
-                answer,
-            })))
+            .try_send(CoreMessage::DeadLetter(Box::new(ForwardedDeadLetter { target, request, timeout, answer })))
             .is_err()
         {
             return unsent("the core that would send it has too much to do");

@@ -262,8 +262,8 @@ impl DeliveryLog {
         let record = page.take();
         self.is_awaited.set(false);
         let feed = self.writer.feed(STREAM);
-        let written = feed
-            .and_then(|feed| self.writer.put(&feed, &[&[&record]], AppendPriority::Onward, UNHURRIED_FLUSH));
+        let written =
+            feed.and_then(|feed| self.writer.put(&feed, &[&[&record]], AppendPriority::Onward, UNHURRIED_FLUSH));
         if let Err(why) = written {
             tracing::debug!(%why, "a page of the journal is lost");
         }

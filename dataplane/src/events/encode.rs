@@ -85,8 +85,7 @@ pub fn encode(record: &EventRecord, mode: ContentMode, extra: &[CloudEventAttrib
 /// Data that is itself said to be an event in an envelope would be taken for the event: the Content-Type tells the mode.
 fn can_be_binary(record: &EventRecord) -> bool {
     let media = record.attribute("datacontenttype");
-    carriage(media.map(str::as_bytes)) == ContentKind::Binary
-        && record.attributes().count() <= BINARY_ATTRIBUTES_MAX
+    carriage(media.map(str::as_bytes)) == ContentKind::Binary && record.attributes().count() <= BINARY_ATTRIBUTES_MAX
 }
 
 fn attributes<'e>(
@@ -237,9 +236,7 @@ mod tests {
         let out = encode(&record(&event), ContentMode::Structured, &[]);
         assert_eq!(structured::parse(&out.body).unwrap(), event);
         let text = std::str::from_utf8(&out.body).unwrap();
-        assert!(
-            text.contains(r#""n":-7,"b":true"#) && text.contains(r#""data":{ "x" : [ 1.50, "\u00e9" ] }"#)
-        );
+        assert!(text.contains(r#""n":-7,"b":true"#) && text.contains(r#""data":{ "x" : [ 1.50, "\u00e9" ] }"#));
     }
 
     #[test]
@@ -265,7 +262,8 @@ mod tests {
     /// AMB-50: a 0.3 event stays one, with its own way of saying base64.
     #[test]
     fn an_old_event_changes_mode_but_not_version() {
-        let envelope = br#"{"specversion":"0.3","id":"1","source":"/s","type":"t","datacontentencoding":"base64","data":"AP8="}"#;
+        let envelope =
+            br#"{"specversion":"0.3","id":"1","source":"/s","type":"t","datacontentencoding":"base64","data":"AP8="}"#;
         let event = structured::parse(envelope).unwrap();
         let out = encode(&record(&event), ContentMode::Binary, &[]);
         assert_eq!(out.body, &b"\x00\xff"[..]);
@@ -316,8 +314,7 @@ mod tests {
             &many,
             &long,
         ] {
-            let envelope =
-                format!(r#"{{{more}"specversion":"1.0","id":"1","source":"/s","type":"t","data":[]}}"#);
+            let envelope = format!(r#"{{{more}"specversion":"1.0","id":"1","source":"/s","type":"t","data":[]}}"#);
             let event = structured::parse(envelope.as_bytes()).unwrap();
             let out = encode(&record(&event), ContentMode::Binary, &[]);
             assert_eq!(out.header("content-type").unwrap(), b"application/cloudevents+json");

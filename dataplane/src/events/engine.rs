@@ -43,13 +43,7 @@ struct LogPipeline<P> {
 
 impl<P: EventSender + Clone> BrokerEngine<P> {
     /// Takes over `home` and the logs that `others` left, and starts their tasks.
-    pub fn open(
-        ring: &Ring,
-        home: WriteAheadLog,
-        others: Vec<WriteAheadLog>,
-        post: &P,
-        seed: u64,
-    ) -> Rc<Self> {
+    pub fn open(ring: &Ring, home: WriteAheadLog, others: Vec<WriteAheadLog>, post: &P, seed: u64) -> Rc<Self> {
         let home = LogWriter::new(ring, home);
         let mut keepers = vec![Rc::clone(&home)];
         keepers.extend(others.into_iter().map(|log| LogWriter::new(ring, log)));
@@ -171,8 +165,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         let answer = match judged {
             Err(refusal) => ingress::refused(&refusal),
             Ok(intake) => {
-                let beside =
-                    extension_headers::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
+                let beside = extension_headers::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
                 let (tally, events) = (&intake.stream.tally, intake.events.len() as u64);
                 if intake.is_latin1 {
                     tally.latin1.fetch_add(1, Relaxed);

@@ -56,12 +56,8 @@ impl EventTypeRegistry {
             }
             if found == 0 && place.compare_exchange(0, hash, Relaxed, Relaxed).is_ok() {
                 // Allocates: once for each type.
-                let seen = EventTypeKey {
-                    kind: kind.into(),
-                    source: source.into(),
-                    schema: schema.into(),
-                    by: by.into(),
-                };
+                let seen =
+                    EventTypeKey { kind: kind.into(), source: source.into(), schema: schema.into(), by: by.into() };
                 if self.news.push(seen).is_err() {
                     place.store(0, Relaxed); // told again when the next one comes
                 }
@@ -92,10 +88,7 @@ mod tests {
     use super::*;
 
     fn told(types: &EventTypeRegistry) -> Vec<String> {
-        types
-            .take()
-            .map(|seen| format!("{} {} {} {}", seen.kind, seen.source, seen.schema, seen.by))
-            .collect()
+        types.take().map(|seen| format!("{} {} {} {}", seen.kind, seen.source, seen.schema, seen.by)).collect()
     }
 
     #[test]

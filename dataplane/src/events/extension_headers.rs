@@ -27,10 +27,7 @@ pub fn select<'a>(
         } else {
             is_extension_header(name)
         };
-        if wanted
-            && name.len() <= 255
-            && value.len() <= VALUE_BYTES_MAX
-            && bytes + size <= EXTENSION_HEADERS_BYTES_MAX
+        if wanted && name.len() <= 255 && value.len() <= VALUE_BYTES_MAX && bytes + size <= EXTENSION_HEADERS_BYTES_MAX
         {
             bytes += size;
             kept.push(ExtensionHeader { name: in_lower_case(name), value: value.into() });
@@ -58,20 +55,13 @@ fn is_extension_header(name: &str) -> bool {
 
 /// Allocates only for senders of HTTP/1 that write capitals, and only for what goes along.
 fn in_lower_case(name: &str) -> Cow<'_, str> {
-    if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        name.to_ascii_lowercase().into()
-    } else {
-        name.into()
-    }
+    if name.bytes().any(|byte| byte.is_ascii_uppercase()) { name.to_ascii_lowercase().into() } else { name.into() }
 }
 
 /// The record's trace, if it has one.
 #[must_use]
 pub fn trace_of(record: &EventRecord) -> Option<Vec<u8>> {
-    record
-        .extension_headers()
-        .find(|companion| companion.name == "traceparent")
-        .map(|found| found.value.into_owned())
+    record.extension_headers().find(|companion| companion.name == "traceparent").map(|found| found.value.into_owned())
 }
 
 /// Puts them on a request; the trace gets a parent id of this attempt (DP-OBS-01, DP-RETRY-22).
@@ -112,8 +102,7 @@ mod tests {
             ("traceparent", TRACE),
             ("TraceState", b"a=b"),
         ];
-        let expected =
-            ["x-request-id", "retry-after", "knative-foo", "x-b3-traceid", "traceparent", "tracestate"];
+        let expected = ["x-request-id", "retry-after", "knative-foo", "x-b3-traceid", "traceparent", "tracestate"];
         assert_eq!(names(&headers), expected);
     }
 

@@ -85,9 +85,7 @@ pub enum IngressRejection {
     Malformed(#[from] MalformedEvent),
     #[error("this CloudEvents format is not read here: use binary mode or application/cloudevents+json")]
     Format,
-    #[error(
-        "a Content-Encoding is not undone here, and subscribers are not told of it: send the event as it is"
-    )]
+    #[error("a Content-Encoding is not undone here, and subscribers are not told of it: send the event as it is")]
     Encoded,
     #[error("the event has {bytes} bytes, this stream takes {max}")]
     TooLarge { bytes: usize, max: u32 },
@@ -141,12 +139,10 @@ pub fn read<'a>(
 /// The namespace from which one of our own streams sends this on, if it is so.
 #[must_use]
 pub fn is_internal<'a>(table: &RoutingTable, headers: &[(&'a str, &'a [u8])]) -> Option<&'a str> {
-    let value =
-        |name: &str| headers.iter().find(|field| field.0.eq_ignore_ascii_case(name)).map(|field| field.1);
+    let value = |name: &str| headers.iter().find(|field| field.0.eq_ignore_ascii_case(name)).map(|field| field.1);
     let key = value(INTERNAL_HEADER)?;
     let is_ours = !table.internal_key.is_empty() && key == table.internal_key.as_bytes();
-    is_ours
-        .then(|| value(NAMESPACE_HEADER).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default())
+    is_ours.then(|| value(NAMESPACE_HEADER).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default())
 }
 
 /// `carried`: the hops that the event had left where it comes from, if that is one of our streams.

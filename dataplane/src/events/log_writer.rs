@@ -21,8 +21,7 @@ use super::delivery::SubscriberProgress;
 use super::delivery_log::DeliveryLog;
 use super::feed::StreamFeed;
 use super::limits::{
-    CURSOR_INTERVAL, FULL_LOG_INTERVAL, GATHER_MAX, GATHERED_BYTES_MAX, RELEASE_RETRY_INTERVAL,
-    UNHURRIED_BYTES_MAX,
+    CURSOR_INTERVAL, FULL_LOG_INTERVAL, GATHER_MAX, GATHERED_BYTES_MAX, RELEASE_RETRY_INTERVAL, UNHURRIED_BYTES_MAX,
 };
 use super::preallocator::SegmentPreallocator;
 use super::readahead::ReadaheadPool;
@@ -180,11 +179,7 @@ impl LogWriter {
     }
 
     /// Takes records that become durable together. Wait for the range's end with [`LogWriter::durable`].
-    pub fn append(
-        &self,
-        feed: &Rc<StreamFeed>,
-        records: &[&[&[u8]]],
-    ) -> Result<Range<LogPosition>, AppendError> {
+    pub fn append(&self, feed: &Rc<StreamFeed>, records: &[&[&[u8]]]) -> Result<Range<LogPosition>, AppendError> {
         self.append_within(feed, records, AppendPriority::New, Duration::ZERO)
     }
 
@@ -442,8 +437,7 @@ impl LogWriter {
     }
 
     fn urgency(&self) -> FlushUrgency {
-        let bookmarks =
-            if self.dirty.borrow().is_empty() { FlushUrgency::Nothing } else { FlushUrgency::Whenever };
+        let bookmarks = if self.dirty.borrow().is_empty() { FlushUrgency::Nothing } else { FlushUrgency::Whenever };
         self.log.borrow().urgency().max(bookmarks)
     }
 
@@ -493,11 +487,7 @@ impl LogWriter {
     }
 
     /// The segment's file on this ring; kept until the log rolls over to another.
-    fn file<'c>(
-        &self,
-        cached: &'c mut Option<(Arc<fs::File>, RingFile)>,
-        wanted: &Arc<fs::File>,
-    ) -> &'c RingFile {
+    fn file<'c>(&self, cached: &'c mut Option<(Arc<fs::File>, RingFile)>, wanted: &Arc<fs::File>) -> &'c RingFile {
         let ours = cached.take().filter(|(kept, _)| Arc::ptr_eq(kept, wanted));
         let shared = || (Arc::clone(wanted), RingFile::shared(&self.ring, Arc::clone(wanted)));
         &cached.insert(ours.unwrap_or_else(shared)).1

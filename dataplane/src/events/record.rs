@@ -54,18 +54,15 @@ pub struct ExtensionHeader<'a> {
 /// What stands before the data in a record; the data itself is appended by the caller as it is.
 #[must_use]
 pub fn encode_head(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], hops_left: u8) -> Vec<u8> {
-    let attributes: usize =
-        event.attributes.iter().map(|a| ATTRIBUTE_FIXED_BYTES + a.name.len() + a.value.len()).sum();
-    let beside: usize =
-        companions.iter().map(|c| EXTENSION_HEADER_FIXED_BYTES + c.name.len() + c.value.len()).sum();
+    let attributes: usize = event.attributes.iter().map(|a| ATTRIBUTE_FIXED_BYTES + a.name.len() + a.value.len()).sum();
+    let beside: usize = companions.iter().map(|c| EXTENSION_HEADER_FIXED_BYTES + c.name.len() + c.value.len()).sum();
     let mut out = Vec::with_capacity(FIXED_BYTES + attributes + beside); // the record is built here
     let (mode, data) = (u8::from(event.mode == ContentMode::Structured), data_code(&event.data));
     out.extend([VERSION, mode, hops_left, data]);
     out.extend(short(event.attributes.len()).to_le_bytes());
     out.extend(short(companions.len()).to_le_bytes());
     for CloudEventAttribute { name, value, kind } in &event.attributes {
-        let length =
-            u32::try_from(value.len()).expect("a value came in a request, which is smaller than 4 GiB");
+        let length = u32::try_from(value.len()).expect("a value came in a request, which is smaller than 4 GiB");
         out.extend([kind_code(*kind), byte(name.len())]);
         out.extend(length.to_le_bytes());
         out.extend(name.as_bytes());
@@ -85,8 +82,7 @@ pub fn encode_head(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], h
 pub fn addressed(record: &EventRecord, subscriber: &str, original: EventPosition) -> Vec<u8> {
     let (core, position) = original;
     let to = ExtensionHeader { name: ADDRESSEE.into(), value: subscriber.as_bytes().into() };
-    let of =
-        ExtensionHeader { name: ORIGINAL.into(), value: format!("{core}:{position}").into_bytes().into() };
+    let of = ExtensionHeader { name: ORIGINAL.into(), value: format!("{core}:{position}").into_bytes().into() };
     let others = record.extension_headers().filter(|companion| !is_of_a_copy(&companion.name));
     let companions: Vec<_> = [to, of].into_iter().chain(others).collect();
     let mut bytes = encode_head(&record.event(), &companions, record.hops_left);
@@ -334,11 +330,7 @@ mod tests {
     use super::*;
 
     fn attribute() -> impl Strategy<Value = CloudEventAttribute<'static>> {
-        let kind = prop_oneof![
-            Just(AttributeKind::String),
-            Just(AttributeKind::Integer),
-            Just(AttributeKind::Boolean)
-        ];
+        let kind = prop_oneof![Just(AttributeKind::String), Just(AttributeKind::Integer), Just(AttributeKind::Boolean)];
         ("[a-z0-9]{1,20}", "\\PC{0,40}", kind).prop_map(|(name, value, kind)| CloudEventAttribute {
             name: name.into(),
             value: value.into(),
@@ -364,11 +356,7 @@ mod tests {
     fn an_addressed_copy_is_the_event_with_an_addressee() {
         let event = CloudEvent {
             mode: ContentMode::Structured,
-            attributes: vec![CloudEventAttribute {
-                name: "id".into(),
-                value: "1".into(),
-                kind: AttributeKind::String,
-            }],
+            attributes: vec![CloudEventAttribute { name: "id".into(), value: "1".into(), kind: AttributeKind::String }],
             data: EventData::Json("{ }"),
         };
         let beside = ExtensionHeader { name: "x-request-id".into(), value: b"7"[..].into() };
@@ -391,8 +379,7 @@ mod tests {
                 name: name.into(),
                 value: value.as_bytes().into(),
             };
-            let beside: Vec<_> =
-                [Some((ADDRESSEE, "one")), second].into_iter().flatten().map(companion).collect();
+            let beside: Vec<_> = [Some((ADDRESSEE, "one")), second].into_iter().flatten().map(companion).collect();
             let mut bytes = whole(&event, &beside, 0).to_vec();
             bytes[1] |= ADDRESSED;
             let copy = EventRecord::decode(bytes.into()).unwrap();
@@ -403,11 +390,8 @@ mod tests {
     /// X-BRK-05: filters see what subscribers are sent.
     #[test]
     fn a_record_that_arrived_at_a_broker_says_when() {
-        let own = CloudEventAttribute {
-            name: ARRIVAL_ATTRIBUTE.into(),
-            value: "mine".into(),
-            kind: AttributeKind::String,
-        };
+        let own =
+            CloudEventAttribute { name: ARRIVAL_ATTRIBUTE.into(), value: "mine".into(), kind: AttributeKind::String };
         let event = CloudEvent { mode: ContentMode::Binary, attributes: vec![own], data: EventData::None };
         let record = EventRecord::decode(whole(&event, &[], 0)).unwrap();
         assert_eq!(record.attribute(ARRIVAL_ATTRIBUTE), Some("mine"));

@@ -91,13 +91,8 @@ impl HttpSender {
             let address = address.map_err(|why| PostError::Unresolved { host: target.host.clone(), why })?;
             // At each delivery: what a kept connection was opened for is another path.
             let checked = self.proxy.targets.check_delivery(address, &target.path);
-            checked.map_err(|refused| {
-                PostError::Refused(self.proxy.targets.count(refused).to_string().into())
-            })?;
-            let to = UpstreamAddress {
-                unrestricted: true,
-                ..UpstreamAddress::outside(address, target.tls.as_deref())
-            };
+            checked.map_err(|refused| PostError::Refused(self.proxy.targets.count(refused).to_string().into()))?;
+            let to = UpstreamAddress { unrestricted: true, ..UpstreamAddress::outside(address, target.tls.as_deref()) };
             self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
         };
         if let Ok(buffer) = sent.head.try_into_mut() {
@@ -112,9 +107,7 @@ impl HttpSender {
             Err(ExchangeError::Untrusted { why, .. }) => {
                 Err(PostError::Untrusted { host: target.host.clone(), why: why.to_string().into() })
             }
-            Err(why @ ExchangeError::Unreachable { .. }) => {
-                Err(PostError::Unreachable(why.to_string().into()))
-            }
+            Err(why @ ExchangeError::Unreachable { .. }) => Err(PostError::Unreachable(why.to_string().into())),
             Err(other) => Err(PostError::Transport(other.to_string().into())),
         }
     }
@@ -141,11 +134,7 @@ impl HttpSender {
 
     /// A token that a receiver has not refused yet. One is asked for unless the refused one is new itself: then another
     /// would be refused as well.
-    async fn newer_token(
-        &self,
-        pass: &AccessToken,
-        refused: &Arc<PresentedToken>,
-    ) -> Option<Arc<PresentedToken>> {
+    async fn newer_token(&self, pass: &AccessToken, refused: &Arc<PresentedToken>) -> Option<Arc<PresentedToken>> {
         let newer = || pass.token().filter(|shown| !Arc::ptr_eq(shown, refused));
         if newer().is_none() {
             if refused.since.elapsed() < REFUSED_TOKEN_AGE_MIN {
@@ -165,9 +154,9 @@ impl HttpSender {
 
     /// Where somebody else's host is: as the table says, or else DNS.
     async fn address(&self, target: &DeliveryTarget) -> Result<SocketAddr, Box<str>> {
-        let named = self.proxy.with_table(|table| {
-            table.names.find(&target.host, target.port, |count| fastrand::usize(..count))
-        });
+        let named = self
+            .proxy
+            .with_table(|table| table.names.find(&target.host, target.port, |count| fastrand::usize(..count)));
         match named {
             Some(ResolvedAddress::At(address)) => Ok(address),
             Some(ResolvedAddress::Alias(host)) => self.resolver.resolve(&host, target.port).await,
@@ -195,22 +184,18 @@ impl HttpSender {
         let mut place = self.place(choice, &mut wish, target, timeout).await?;
         let due = ring.now() + timeout;
         loop {
-            let edited =
-                place.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
+            let edited = place.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
             let sent = edited.as_ref().unwrap_or(sent);
             let Endpoint { id, address, .. } = *place.endpoint;
             let unrestricted = place.endpoint.is_unrestricted();
             let trust = place.backend().tls.clone();
-            let to =
-                UpstreamAddress { address, key: PoolKey::Endpoint(id), tls: trust.as_deref(), unrestricted };
+            let to = UpstreamAddress { address, key: PoolKey::Endpoint(id), tls: trust.as_deref(), unrestricted };
             let began = ring.now();
             let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
-            let is_lost =
-                matches!(outcome, Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }));
+            let is_lost = matches!(outcome, Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }));
             if !is_lost {
                 let status = outcome.as_ref().map_or(0, |answer| answer.status);
-                let key =
-                    OutcomeKey { tag: place.selected.tag(&wish.route_request), ..OutcomeKey::of(status) };
+                let key = OutcomeKey { tag: place.selected.tag(&wish.route_request), ..OutcomeKey::of(status) };
                 place.backend().load.answers.note(&key, ring.now() - began);
                 return Ok(outcome);
             }
@@ -267,8 +252,7 @@ fn message(
 ) -> client::BufferedRequest {
     let head_bytes = FIRST_LINES_BYTES + request.fields.len() + token.map_or(0, str::len);
     let is_small = request.body.len() <= JOINED_BODY_BYTES_MAX;
-    let (behind, apart) =
-        if is_small { (&*request.body, Bytes::new()) } else { (&[][..], request.body.clone()) };
+    let (behind, apart) = if is_small { (&*request.body, Bytes::new()) } else { (&[][..], request.body.clone()) };
     out.reserve(head_bytes + behind.len());
     out.put_slice(b"POST ");
     out.put_slice(if target.path.is_empty() { b"/" } else { target.path.as_bytes() });

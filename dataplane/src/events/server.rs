@@ -78,9 +78,7 @@ impl OpenLog {
     fn log_recovery(self, core: usize, counters: &CoreCounters) -> WriteAheadLog {
         let Self { folder, log, recovery } = self;
         for LogGap { file, from, to } in &recovery.gaps {
-            let file = file
-                .as_ref()
-                .map_or_else(|| "a file that is missing".into(), |file| file.display().to_string());
+            let file = file.as_ref().map_or_else(|| "a file that is missing".into(), |file| file.display().to_string());
             tracing::error!(core, %file, %from, %to, "acknowledged events are gone: see the disk's log and wal verify");
         }
         for cut in &recovery.cut {
@@ -118,8 +116,7 @@ impl EventsServer {
         let home = home.log_recovery(core, &counters);
         let others = others.into_iter().map(|other| other.log_recovery(core, &counters)).collect();
         let resolver = Rc::new(DnsResolver::new(&proxy.ring, system));
-        let sender =
-            HttpSender { proxy: Rc::clone(proxy), resolver: Rc::clone(&resolver), signals: signals.clone() };
+        let sender = HttpSender { proxy: Rc::clone(proxy), resolver: Rc::clone(&resolver), signals: signals.clone() };
         let events = BrokerEngine::open(&proxy.ring, home, others, &sender, seed);
         events.start(core, &signals, &counters);
         let (ways, inbox) = relay.split();
@@ -174,8 +171,7 @@ impl EventsServer {
                 let table = service.table();
                 match parcel {
                     CoreMessage::Request { path, headers, body, answer } => {
-                        let headers: Vec<_> =
-                            headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+                        let headers: Vec<_> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
                         let said = service.events.answer(&table, "POST", &path, &headers, &body).await;
                         drop(answer.send(said));
                     }
@@ -195,27 +191,21 @@ impl EventsServer {
 impl core::EventsService for EventsServer {
     fn connection(self: Rc<Self>, stream: Transport, seat: ConnectionGuard) -> LocalBoxFuture<'static> {
         Box::pin(async move {
-            let (ring, limits, counters) =
-                (self.ring.clone(), Rc::clone(&self.limits), Arc::clone(&self.counters));
+            let (ring, limits, counters) = (self.ring.clone(), Rc::clone(&self.limits), Arc::clone(&self.counters));
             let by_tls = stream.is_tls();
             let bodies = self.bodies.clone();
             let mut connection = ClientConnection::new(&ring, stream, seat, &limits);
-            let handler =
-                async move |request: RequestView<'_>, body: Bytes| self.answer(by_tls, request, &body).await;
+            let handler = async move |request: RequestView<'_>, body: Bytes| self.answer(by_tls, request, &body).await;
             match connection.opening().await {
                 Ok(ClientProtocol::Http2) => {
                     let ClientConnection { stream, read_buffer: inflow, guard: seat, .. } = connection;
                     let (held, facts) = (inflow.unread, Rc::default());
-                    let opened =
-                        DetectedHttp2 { ring, limits: *limits, counters, stream, held, guard: seat, facts };
+                    let opened = DetectedHttp2 { ring, limits: *limits, counters, stream, held, guard: seat, facts };
                     buffered::serve_buffered(opened, &bodies, with_methods, Rc::new(handler)).await;
                 }
-                Ok(ClientProtocol::Http1) => {
-                    serve_buffered(connection, &bodies, with_methods, &handler).await
-                }
+                Ok(ClientProtocol::Http1) => serve_buffered(connection, &bodies, with_methods, &handler).await,
                 Err(RequestReadError::Stalled) => {
-                    let answer =
-                        with_methods(LocalResponse::text(408, "request timeout: the head did not come"));
+                    let answer = with_methods(LocalResponse::text(408, "request timeout: the head did not come"));
                     if connection.answer(&answer, true).await.is_ok() {
                         connection.linger().await;
                     }

@@ -131,13 +131,8 @@ mod tests {
     #[test]
     fn activity_is_read_back_as_it_was_said() {
         for (nth, phase) in Phase::ALL.into_iter().enumerate() {
-            let activity = CoreActivity {
-                phase,
-                log: nth,
-                stream: 0xfff0,
-                subscriber: 0,
-                position: LogPosition::new(1 << 40),
-            };
+            let activity =
+                CoreActivity { phase, log: nth, stream: 0xfff0, subscriber: 0, position: LogPosition::new(1 << 40) };
             assert_eq!(CoreActivity::decode(activity.encode()), Some(activity));
         }
         assert_eq!(CoreActivity::decode(CurrentWork::default()), None);

@@ -48,14 +48,7 @@ pub async fn serve_buffered<H>(
 {
     let (ring, limits) = (opened.ring.clone(), opened.limits);
     let (bodies, facts) = (bodies.clone(), Rc::clone(&opened.facts));
-    let room = Rc::new(BufferedConnection {
-        ring,
-        limits,
-        bodies,
-        facts,
-        refuse: refusal,
-        held_bytes: Cell::new(0),
-    });
+    let room = Rc::new(BufferedConnection { ring, limits, bodies, facts, refuse: refusal, held_bytes: Cell::new(0) });
     server::serve(opened, false, |request, respond| {
         let (guest, handler) =
             (BufferedStream { connection: Rc::clone(&room), held_bytes: Cell::new(0) }, Rc::clone(&handler));

@@ -174,8 +174,8 @@ impl Http2Client {
         self.lines.borrow_mut().retain(|_, line| {
             let links = &mut *line.links.borrow_mut();
             links.retain(|link| {
-                let idle = link.shared.streams.get() == 0
-                    && now - link.shared.idle_since.get() >= self.limits.pool_idle_max;
+                let idle =
+                    link.shared.streams.get() == 0 && now - link.shared.idle_since.get() >= self.limits.pool_idle_max;
                 !link.shared.closed.get() && !idle
             });
             !links.is_empty() || line.dial.borrow().is_some()

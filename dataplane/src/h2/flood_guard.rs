@@ -165,8 +165,7 @@ impl FloodGuard {
             let burst = ALLOWED[kind as usize].1.burst;
             (burst - self.left[kind as usize]) * 1000 / burst
         };
-        let known_to_h2 =
-            [FloodKind::Resets, FloodKind::EmptyData, FloodKind::Continuations, FloodKind::SmallData];
+        let known_to_h2 = [FloodKind::Resets, FloodKind::EmptyData, FloodKind::Continuations, FloodKind::SmallData];
         let most = known_to_h2.into_iter().max_by_key(|kind| spent(*kind));
         most.filter(|kind| spent(*kind) > 0).unwrap_or(FloodKind::MadeResets)
     }
@@ -349,16 +348,9 @@ mod tests {
 
     #[test]
     fn a_length_that_its_kind_never_has_is_a_breach() {
-        for (kind, flags, bytes) in [
-            (0x2, 0, 4),
-            (0x3, 0, 3),
-            (0x4, 0, 5),
-            (0x4, ACK, 6),
-            (0x6, 0, 7),
-            (0x6, ACK, 9),
-            (0x7, 0, 7),
-            (0x8, 0, 3),
-        ] {
+        for (kind, flags, bytes) in
+            [(0x2, 0, 4), (0x3, 0, 3), (0x4, 0, 5), (0x4, ACK, 6), (0x6, 0, 7), (0x6, ACK, 9), (0x7, 0, 7), (0x8, 0, 3)]
+        {
             let mut meter = FloodGuard::new(0, Tick::default());
             let good = frame(0x1, 0, 30);
             let read = meter.read(&[&good[..], &frame(kind, flags, bytes)].concat(), Tick::default());

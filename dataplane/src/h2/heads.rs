@@ -9,8 +9,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::{Method, Request, Response, Uri};
 
 use crate::http::codec::{
-    FieldName, MalformedHttp, Parsed, RequestHead, RequestView, ResponseView, content_length, has_token,
-    parse_request,
+    FieldName, MalformedHttp, Parsed, RequestHead, RequestView, ResponseView, content_length, has_token, parse_request,
 };
 use crate::http::headers::{ClientScheme, ResponseContext, put_status};
 
@@ -35,10 +34,7 @@ pub fn from_client(parts: &http::request::Parts, ends: bool) -> Result<Translate
 
 /// Reads the head of an extended CONNECT for a WebSocket (RFC 8441 5) as the handshake of RFC 6455; `key` is the
 /// nonce that an instance wants to answer.
-pub fn websocket_from_client(
-    parts: &http::request::Parts,
-    key: [u8; 16],
-) -> Result<TranslatedRequest, MalformedHttp> {
+pub fn websocket_from_client(parts: &http::request::Parts, key: [u8; 16]) -> Result<TranslatedRequest, MalformedHttp> {
     let key = base64::engine::general_purpose::STANDARD.encode(key);
     let handshake = format!("connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: {key}\r\n");
     if parts.headers.contains_key("sec-websocket-key") {
@@ -146,11 +142,7 @@ fn parsed(bytes: Bytes) -> Result<TranslatedRequest, MalformedHttp> {
 
 /// A head as an instance gets it, written by [`crate::http::headers::put_request`], for an instance that
 /// speaks HTTP/2.
-pub fn for_instance(
-    written: &[u8],
-    wants_trailers: bool,
-    scheme: ClientScheme,
-) -> Result<Request<()>, MalformedHttp> {
+pub fn for_instance(written: &[u8], wants_trailers: bool, scheme: ClientScheme) -> Result<Request<()>, MalformedHttp> {
     let mut head = RequestHead::rewritten();
     match parse_request(written, &mut head) {
         Parsed::Head { .. } => {}
@@ -159,8 +151,7 @@ pub fn for_instance(
     }
     let view = head.view(written);
     let mut request = Request::new(());
-    *request.method_mut() =
-        Method::from_bytes(view.method().as_bytes()).map_err(|_| MalformedHttp::RequestLine)?;
+    *request.method_mut() = Method::from_bytes(view.method().as_bytes()).map_err(|_| MalformedHttp::RequestLine)?;
     *request.uri_mut() = uri(view, scheme)?;
     *request.version_mut() = http::Version::HTTP_2;
     for field in &head.fields {
@@ -170,10 +161,8 @@ pub fn for_instance(
         ) {
             continue;
         }
-        let name =
-            HeaderName::from_bytes(field.name.in_bytes(written)).map_err(|_| MalformedHttp::FieldName)?;
-        let value =
-            HeaderValue::from_bytes(field.value.in_bytes(written)).map_err(|_| MalformedHttp::FieldValue)?;
+        let name = HeaderName::from_bytes(field.name.in_bytes(written)).map_err(|_| MalformedHttp::FieldName)?;
+        let value = HeaderValue::from_bytes(field.value.in_bytes(written)).map_err(|_| MalformedHttp::FieldValue)?;
         request.headers_mut().append(name, value);
     }
     if wants_trailers {
@@ -194,22 +183,17 @@ fn uri(view: RequestView<'_>, scheme: ClientScheme) -> Result<Uri, MalformedHttp
 /// An HTTP/1 instance's answer, without what belongs to its connection.
 pub fn from_instance(view: ResponseView<'_>) -> Result<Response<()>, MalformedHttp> {
     let mut answer = Response::new(());
-    *answer.status_mut() =
-        http::StatusCode::from_u16(view.head.status).map_err(|_| MalformedHttp::StatusLine)?;
+    *answer.status_mut() = http::StatusCode::from_u16(view.head.status).map_err(|_| MalformedHttp::StatusLine)?;
     for field in &view.head.fields {
         let name = field.name.in_bytes(view.bytes);
         match field.kind {
-            FieldName::Connection
-            | FieldName::Upgrade
-            | FieldName::HopByHop
-            | FieldName::TransferEncoding => continue,
+            FieldName::Connection | FieldName::Upgrade | FieldName::HopByHop | FieldName::TransferEncoding => continue,
             FieldName::ContentLength if has_no_length(view.head.status) => continue,
             FieldName::Other if view.head.nominates && is_nominated(view, name) => continue,
             _ => {}
         }
         let name = HeaderName::from_bytes(name).map_err(|_| MalformedHttp::FieldName)?;
-        let value = HeaderValue::from_bytes(field.value.in_bytes(view.bytes))
-            .map_err(|_| MalformedHttp::FieldValue)?;
+        let value = HeaderValue::from_bytes(field.value.in_bytes(view.bytes)).map_err(|_| MalformedHttp::FieldValue)?;
         answer.headers_mut().append(name, value);
     }
     Ok(answer)
@@ -220,8 +204,7 @@ fn has_no_length(status: u16) -> bool {
 }
 
 fn is_nominated(view: ResponseView<'_>, name: &[u8]) -> bool {
-    std::str::from_utf8(name)
-        .is_ok_and(|name| view.values(FieldName::Connection).any(|value| has_token(value, name)))
+    std::str::from_utf8(name).is_ok_and(|name| view.values(FieldName::Connection).any(|value| has_token(value, name)))
 }
 
 /// An HTTP/2 instance's answer, without what should not be in it. As strict as with one of HTTP/1, but that a length
@@ -235,10 +218,7 @@ pub fn from_h2_instance(parts: http::response::Parts) -> Result<Response<()>, Ma
             return Err(MalformedHttp::FieldValue);
         }
         match FieldName::of(name.as_str().as_bytes()) {
-            FieldName::Connection
-            | FieldName::Upgrade
-            | FieldName::HopByHop
-            | FieldName::TransferEncoding => continue,
+            FieldName::Connection | FieldName::Upgrade | FieldName::HopByHop | FieldName::TransferEncoding => continue,
             FieldName::Lookalike => return Err(MalformedHttp::FieldName),
             FieldName::ContentLength => {
                 let said = content_length(value.as_bytes()).ok_or(MalformedHttp::LengthInvalid)?;
@@ -303,10 +283,7 @@ mod tests {
         let parts = request(post().header("cookie", "a=1").header("x", "y").header("cookie", "b=2"));
         let translated = from_client(&parts, false).unwrap();
         let view = translated.head.view(&translated.bytes);
-        assert_eq!(
-            (view.method(), view.path(), view.authority()),
-            ("POST", "/a//b?x=%2F", "app.example:8080")
-        );
+        assert_eq!((view.method(), view.path(), view.authority()), ("POST", "/a//b?x=%2F", "app.example:8080"));
         assert_eq!(translated.head.framing, BodyFraming::Chunked);
         assert_eq!(view.field("cookie"), Some(b"a=1; b=2".as_slice()));
 
@@ -324,10 +301,7 @@ mod tests {
             (Request::post("/x").header("host", "a/b"), MalformedHttp::HostInvalid),
             (Request::post("http://user@app/"), MalformedHttp::HostInvalid),
             (post().header("transfer-encoding", "chunked"), MalformedHttp::CodingInvalid),
-            (
-                post().header("content-length", "1").header("content-length", "1"),
-                MalformedHttp::LengthRepeated,
-            ),
+            (post().header("content-length", "1").header("content-length", "1"), MalformedHttp::LengthRepeated),
             (post().header("content-length", "+1"), MalformedHttp::LengthInvalid),
             (post().header("x", " a"), MalformedHttp::FieldValue),
             (post().header("x", "a\t"), MalformedHttp::FieldValue),
@@ -359,10 +333,7 @@ mod tests {
     fn an_instance_gets_the_same_request_in_http2() {
         let written = b"POST /a?b HTTP/1.1\r\nHost: app:1\r\nX-Y: z\r\nTransfer-Encoding: chunked\r\n\r\n";
         let request = for_instance(written, true, ClientScheme::Http).unwrap();
-        assert_eq!(
-            (request.method(), request.uri().to_string().as_str()),
-            (&Method::POST, "http://app:1/a?b")
-        );
+        assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, "http://app:1/a?b"));
         assert_eq!(request.headers().len(), 2);
         assert_eq!(request.headers()["te"], "trailers");
         assert_eq!(request.headers()["x-y"], "z");

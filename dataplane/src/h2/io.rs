@@ -121,19 +121,13 @@ impl Http2Io {
         let due = self.stall_max.map(|wait| ring.now() + wait);
         self.facts.sending.set(true);
         self.sending = Some(Box::pin(async move {
-            by(&ring, due, stream.send(bytes.into()))
-                .await
-                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            by(&ring, due, stream.send(bytes.into())).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         }));
     }
 }
 
 impl AsyncRead for Http2Io {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.facts.breach.get().is_some() {
             return Poll::Pending; // the owner ends the connection

@@ -74,9 +74,7 @@ pub async fn serve<F>(
     let meter = FloodGuard::new(PREFACE.len(), ring.now());
     let io = Http2Io::new(&ring, stream, held, limits.stall_max).patient().metered(meter, &facts);
     let due = ring.now() + limits.head_max;
-    if let Ok(Ok(connection)) =
-        by(&ring, Some(due), builder(tunnels, &limits).handshake::<_, Bytes>(io)).await
-    {
+    if let Ok(Ok(connection)) = by(&ring, Some(due), builder(tunnels, &limits).handshake::<_, Bytes>(io)).await {
         let idle_since = Cell::new(ring.now());
         let host = StreamHost { ring, limits, counters, peer, guard: seat, open: Cell::new(0), idle_since };
         Rc::new(host).attend(connection, &facts, exchange).await;
@@ -112,8 +110,7 @@ impl StreamHost {
     {
         let (mut leaving, mut stuck) = (false, Stuck::default());
         loop {
-            let event =
-                by(&self.ring, Some(self.next_look(leaving)), self.event(&mut connection, facts, leaving));
+            let event = by(&self.ring, Some(self.next_look(leaving)), self.event(&mut connection, facts, leaving));
             match event.await.unwrap_or(ConnectionEvent::Quiet) {
                 ConnectionEvent::Stream(both) => {
                     let (request, respond) = *both;

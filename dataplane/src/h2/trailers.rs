@@ -12,9 +12,7 @@ pub fn from_lines(lines: &[u8]) -> Option<HeaderMap> {
     for line in trailer_fields(lines) {
         let Some(colon) = memchr::memchr(b':', line) else { continue };
         let value = line[colon + 1..].trim_ascii();
-        if let (Ok(name), Ok(value)) =
-            (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(value))
-        {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(value)) {
             fields.append(name, value);
         }
     }
@@ -24,8 +22,7 @@ pub fn from_lines(lines: &[u8]) -> Option<HeaderMap> {
 /// What of a peer's trailers may be passed on: see [`trailer_fields`].
 #[must_use]
 pub fn forwardable(mut fields: HeaderMap) -> Option<HeaderMap> {
-    let kept =
-        |name: &HeaderName| FieldName::of(name.as_str().as_bytes()) == FieldName::Other && name != "trailer";
+    let kept = |name: &HeaderName| FieldName::of(name.as_str().as_bytes()) == FieldName::Other && name != "trailer";
     if !fields.keys().all(kept) {
         let gone: Vec<_> = fields.keys().filter(|name| !kept(name)).cloned().collect();
         for name in gone {

@@ -91,10 +91,7 @@ mod tests {
     #[test]
     fn room_is_given_back_and_a_refusal_takes_none() {
         let bodies = BodyBudget::new(10, 15);
-        assert_eq!(
-            (bodies.judge(10), bodies.judge(11)),
-            (Ok(()), Err(BodyLimitExceeded::TooLarge { bytes_max: 10 }))
-        );
+        assert_eq!((bodies.judge(10), bodies.judge(11)), (Ok(()), Err(BodyLimitExceeded::TooLarge { bytes_max: 10 })));
         let (mut one, mut other) = (bodies.enter(), bodies.enter());
         assert_eq!(one.grow(10), Ok(()));
         assert_eq!(one.grow(1), Err(BodyLimitExceeded::TooLarge { bytes_max: 10 }));
@@ -107,10 +104,9 @@ mod tests {
 
     #[test]
     fn a_refusal_says_whether_it_is_worth_another_try() {
-        for (why, status, again) in [
-            (BodyLimitExceeded::TooLarge { bytes_max: 1 }, 413, None),
-            (BodyLimitExceeded::Full, 503, Some(&b"1"[..])),
-        ] {
+        for (why, status, again) in
+            [(BodyLimitExceeded::TooLarge { bytes_max: 1 }, 413, None), (BodyLimitExceeded::Full, 503, Some(&b"1"[..]))]
+        {
             let answer = why.answer();
             assert_eq!((answer.status, answer.header("retry-after")), (status, again));
         }

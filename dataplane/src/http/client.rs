@@ -106,11 +106,7 @@ impl UpstreamClient {
     /// A new connection, handshake and all, within `connect_max` and before `due`. `InvalidData`: the instance is
     /// not to be trusted. The target policy is asked here, with the address that is connected to; kept connections were
     /// opened so.
-    pub async fn open(
-        &self,
-        to: UpstreamAddress<'_>,
-        due: Option<Tick>,
-    ) -> io::Result<Box<UpstreamConnection>> {
+    pub async fn open(&self, to: UpstreamAddress<'_>, due: Option<Tick>) -> io::Result<Box<UpstreamConnection>> {
         let UpstreamAddress { address: to, tls: trust, unrestricted, .. } = to;
         if !unrestricted {
             self.targets.admit_connect(to)?;

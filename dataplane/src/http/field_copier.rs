@@ -41,8 +41,8 @@ impl<'a> FieldCopier<'a> {
     fn plain_line(&self, field: &HeaderField) -> Option<Range<usize>> {
         let (name, value) = (field.name.start as usize..field.name.end as usize, field.value);
         let value = value.start as usize..value.end as usize;
-        let plain = self.head.get(name.end..value.start)? == b": "
-            && self.head.get(value.end..value.end + 2)? == b"\r\n";
+        let plain =
+            self.head.get(name.end..value.start)? == b": " && self.head.get(value.end..value.end + 2)? == b"\r\n";
         plain.then_some(name.start..value.end + 2)
     }
 }

@@ -59,14 +59,7 @@ impl ClientAddress {
     #[must_use]
     pub fn new(address: SocketAddr, scheme: ClientScheme) -> Self {
         let ip = address.ip().to_canonical();
-        Self {
-            address,
-            is_internal: false,
-            domain: None,
-            scheme,
-            plain: ip.to_string().into(),
-            node: node(ip).into(),
-        }
+        Self { address, is_internal: false, domain: None, scheme, plain: ip.to_string().into(), node: node(ip).into() }
     }
 
     /// The same, come by the private listener or not.
@@ -119,10 +112,7 @@ pub fn put_request(
     out.reserve(request.bytes.len() + 512); // what we add is shorter, except for odd Forwarded chains
     let host = edits.and_then(HeaderEdits::host).map_or(request.authority_bytes(), str::as_bytes);
     let space: &[u8] = if request.root().is_empty() { b" " } else { b" /" };
-    put_all(
-        out,
-        &[request.method_bytes(), space, request.path_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\n"],
-    );
+    put_all(out, &[request.method_bytes(), space, request.path_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\n"]);
 
     let trace = TracePropagation::of(request);
     let has = put_fields(out, request, edits, trace);
@@ -182,10 +172,7 @@ fn put_fields(
             FieldName::TraceParent | FieldName::TraceState if trace == TracePropagation::Fresh => continue,
             FieldName::Other | FieldName::Date | FieldName::MaxForwards | FieldName::TraceState
                 if head.nominates
-                    && is_nominated(
-                        field.name.in_bytes(request.bytes),
-                        request.values(FieldName::Connection),
-                    ) =>
+                    && is_nominated(field.name.in_bytes(request.bytes), request.values(FieldName::Connection)) =>
             {
                 continue;
             }
@@ -253,12 +240,7 @@ fn put_list<'a>(out: &mut BytesMut, values: impl Iterator<Item = &'a [u8]>) {
 }
 
 /// `Forwarded` out of the `X-Forwarded-*` that came: host and proto stand with the first hop.
-fn put_forwarded_from_older(
-    out: &mut BytesMut,
-    request: RequestView<'_>,
-    peer: &ClientAddress,
-    has: &PresentFields,
-) {
+fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAddress, has: &PresentFields) {
     let authority = request.authority_bytes();
     // A list has the first hop's first, on however many lines it came.
     let first = |name: FieldName| request.values(name).flat_map(tokens).next();
@@ -397,8 +379,7 @@ pub struct ResponseContext {
 
 impl ResponseContext {
     /// An interim answer.
-    pub const INTERIM: Self =
-        Self { chunked: false, close: false, keep_alive: false, websocket: false, date: None };
+    pub const INTERIM: Self = Self { chunked: false, close: false, keep_alive: false, websocket: false, date: None };
 }
 
 /// What makes a request, or its answer, the beginning of a WebSocket.
@@ -431,17 +412,11 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
             FieldName::Date => has_date = true,
             // RFC 9110 7.8: which protocols the instance wants instead.
             FieldName::Upgrade if head.status == UPGRADE_REQUIRED => upgrades = true,
-            FieldName::Connection
-            | FieldName::Upgrade
-            | FieldName::HopByHop
-            | FieldName::TransferEncoding => continue,
+            FieldName::Connection | FieldName::Upgrade | FieldName::HopByHop | FieldName::TransferEncoding => continue,
             FieldName::ContentLength if no_length || client.chunked => continue,
             FieldName::Other
                 if head.nominates
-                    && is_nominated(
-                        field.name.in_bytes(response.bytes),
-                        response.values(FieldName::Connection),
-                    ) =>
+                    && is_nominated(field.name.in_bytes(response.bytes), response.values(FieldName::Connection)) =>
             {
                 continue;
             }

@@ -55,9 +55,7 @@ fn hop_by_hop_fields_and_those_that_connection_names_stay_here() {
          Upgrade: foo\r\nProxy-Connection: x\r\nProxy-Authorization: x\r\nSluicegate-Spoof: 1\r\nX-Yours: 2\r\n",
         "10.0.0.9:5",
     );
-    for gone in
-        ["connection", "x-mine", "keep-alive", "te", "upgrade", "proxy-connection", "proxy-authorization"]
-    {
+    for gone in ["connection", "x-mine", "keep-alive", "te", "upgrade", "proxy-connection", "proxy-authorization"] {
         assert!(values(&head, gone).is_empty(), "{gone} in {head}");
     }
     assert!(values(&head, "sluicegate-spoof").is_empty());
@@ -136,15 +134,11 @@ fn forwarded_is_built_from_the_older_headers() {
 /// one line or on several; of a hop with a port the address is taken.
 #[test]
 fn what_the_first_hop_was_asked_for_stands_with_it() {
-    let head = |proto: &str, host: &str| {
-        sent(&format!("X-Forwarded-For: 1.1.1.1, 2.2.2.2\r\n{proto}{host}"), "10.0.0.9:5")
-    };
-    let (one, two) =
-        ("X-Forwarded-Proto: HTTPS, http\r\n", "X-Forwarded-Proto: https\r\nX-Forwarded-Proto: http\r\n");
+    let head =
+        |proto: &str, host: &str| sent(&format!("X-Forwarded-For: 1.1.1.1, 2.2.2.2\r\n{proto}{host}"), "10.0.0.9:5");
+    let (one, two) = ("X-Forwarded-Proto: HTTPS, http\r\n", "X-Forwarded-Proto: https\r\nX-Forwarded-Proto: http\r\n");
     for proto in [one, two] {
-        for host in
-            ["X-Forwarded-Host: outer, inner\r\n", "X-Forwarded-Host: outer\r\nX-Forwarded-Host: inner\r\n"]
-        {
+        for host in ["X-Forwarded-Host: outer, inner\r\n", "X-Forwarded-Host: outer\r\nX-Forwarded-Host: inner\r\n"] {
             let head = head(proto, host);
             let wanted = "for=1.1.1.1;host=\"outer\";proto=https, for=2.2.2.2, for=10.0.0.9";
             assert_eq!(values(&head, "forwarded"), [wanted], "{proto}{host}");
@@ -269,10 +263,7 @@ fn an_answer_without_a_date_gets_one_behind_its_fields() {
     ] {
         let text = format!("HTTP/1.1 304 Same\r\n{fields}\r\n");
         let mut head = ResponseHead::default();
-        assert_eq!(
-            parse_response(text.as_bytes(), Method::Get, &mut head),
-            Parsed::Head { bytes: text.len() }
-        );
+        assert_eq!(parse_response(text.as_bytes(), Method::Get, &mut head), Parsed::Head { bytes: text.len() });
         let mut out = BytesMut::new();
         let client = ResponseContext { date: Some(date), ..ResponseContext::INTERIM };
         put_response(&mut out, head.view(text.as_bytes()), client);
@@ -284,8 +275,7 @@ fn an_answer_without_a_date_gets_one_behind_its_fields() {
 #[test]
 fn response_426_keeps_its_upgrade() {
     for (status, kept) in [(426, true), (200, false), (101, false)] {
-        let text =
-            format!("HTTP/1.1 {status} So\r\nUpgrade: TLS/1.3\r\nConnection: Upgrade\r\nX-A: b\r\n\r\n");
+        let text = format!("HTTP/1.1 {status} So\r\nUpgrade: TLS/1.3\r\nConnection: Upgrade\r\nX-A: b\r\n\r\n");
         let mut head = ResponseHead::default();
         let parsed = parse_response(text.as_bytes(), Method::Get, &mut head);
         assert_eq!(parsed, Parsed::Head { bytes: text.len() });

@@ -34,8 +34,7 @@ pub struct HeadLimits {
 
 impl HeadLimits {
     /// Of a head that was within its limits before something was added to it.
-    pub const REWRITTEN: Self =
-        Self { fields_max: FIELDS_CEILING + 64, bytes_max: HEAD_BYTES_CEILING + 64 * 1024 };
+    pub const REWRITTEN: Self = Self { fields_max: FIELDS_CEILING + 64, bytes_max: HEAD_BYTES_CEILING + 64 * 1024 };
 }
 
 impl Default for HeadLimits {

@@ -40,10 +40,7 @@ impl LocalResponse {
     /// The first field of that name (any case).
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers
-            .iter()
-            .find(|(found, _)| found.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.as_ref())
+        self.headers.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_ref())
     }
 
     /// Writes it whole; an answer to HEAD keeps the length and leaves out the body. `connection` is what the client is told of
@@ -98,9 +95,6 @@ mod tests {
         assert!(out.ends_with(b"Content-Length: 3\r\n\r\n"));
         out.clear();
         LocalResponse::empty(202).put(&mut out, false, None, date);
-        assert_eq!(
-            out,
-            "HTTP/1.1 202 Accepted\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 0\r\n\r\n"
-        );
+        assert_eq!(out, "HTTP/1.1 202 Accepted\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 0\r\n\r\n");
     }
 }

@@ -105,9 +105,7 @@ mod tests {
         let mut out = BytesMut::from(&b"head"[..]);
         let mut body = BodyDecoder::new(BodyFraming::Length(COPY_BYTES_MAX as u64 + 3));
         let mut inflow = holding(vec![b'x'; COPY_BYTES_MAX]);
-        let Ok(RelayStep::Send(large)) = step(&mut inflow, &mut body, false, &mut out) else {
-            panic!("copied")
-        };
+        let Ok(RelayStep::Send(large)) = step(&mut inflow, &mut body, false, &mut out) else { panic!("copied") };
         assert_eq!((large.len(), out.as_ref()), (COPY_BYTES_MAX, b"head".as_slice()));
         assert!(matches!(step(&mut inflow, &mut body, false, &mut out), Ok(RelayStep::NeedBytes)));
 

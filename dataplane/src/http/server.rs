@@ -15,8 +15,7 @@ use ring::{Chunk, Ring, Tick};
 use super::body_budget::{BodyBudget, BodyLimitExceeded, BodyReservation};
 use super::buffers::{HeadReadError, ReadBuffer, WriteBuffer, by};
 use super::codec::{
-    BodyDecoder, BodyEvent, BodyFraming, HttpVersion, MalformedHttp, Method, RequestHead, RequestView,
-    parse_request,
+    BodyDecoder, BodyEvent, BodyFraming, HttpVersion, MalformedHttp, Method, RequestHead, RequestView, parse_request,
 };
 use super::connection_tracker::ConnectionGuard;
 use super::date;
@@ -59,12 +58,7 @@ pub enum RequestReadError {
 
 impl ClientConnection {
     #[must_use]
-    pub fn new(
-        ring: &Ring,
-        stream: impl Into<Transport>,
-        seat: ConnectionGuard,
-        limits: &Rc<HttpLimits>,
-    ) -> Self {
+    pub fn new(ring: &Ring, stream: impl Into<Transport>, seat: ConnectionGuard, limits: &Rc<HttpLimits>) -> Self {
         Self {
             ring: ring.clone(),
             stream: stream.into(),
@@ -186,10 +180,7 @@ impl ClientConnection {
     }
 
     /// Reads a whole body, as far as there is room for it, which it holds as long as what comes with it.
-    pub async fn whole_body(
-        &mut self,
-        bodies: &BodyBudget,
-    ) -> Result<(Bytes, BodyReservation), BodyReadError> {
+    pub async fn whole_body(&mut self, bodies: &BodyBudget) -> Result<(Bytes, BodyReservation), BodyReadError> {
         let framing = self.head.framing;
         if let BodyFraming::Length(length) = framing {
             bodies.judge(length).map_err(BodyReadError::LimitExceeded)?;

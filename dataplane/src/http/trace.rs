@@ -44,8 +44,7 @@ fn read(value: &[u8]) -> Option<TraceContext> {
 /// Where the value of `traceparent` begins.
 fn value_at(head: &[u8]) -> Option<usize> {
     const NAME: &[u8] = b"traceparent:";
-    let begins =
-        |line: usize| head.get(line..line + NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME));
+    let begins = |line: usize| head.get(line..line + NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME));
     let line = memchr::memchr_iter(b'\n', head).map(|end| end + 1).find(|line| begins(*line))?;
     let value = line + NAME.len();
     Some(value + head[value..].iter().take_while(|byte| **byte == b' ').count())

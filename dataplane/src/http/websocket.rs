@@ -33,8 +33,7 @@ impl FrameTracker {
         let mut at = 0;
         while at < bytes.len() {
             if self.left > 0 {
-                let taken =
-                    usize::try_from(self.left).map_or(bytes.len() - at, |left| left.min(bytes.len() - at));
+                let taken = usize::try_from(self.left).map_or(bytes.len() - at, |left| left.min(bytes.len() - at));
                 self.left -= taken as u64;
                 at += taken;
             } else {

@@ -84,12 +84,7 @@ impl StreamActivity {
     }
 
     /// `send` hands bytes to a peer, unless it takes none for too long, or not `until` then.
-    pub(super) fn send<'a, F: Future>(
-        &'a self,
-        ring: &'a Ring,
-        until: Option<Tick>,
-        send: F,
-    ) -> UnlessIdle<'a, F> {
+    pub(super) fn send<'a, F: Future>(&'a self, ring: &'a Ring, until: Option<Tick>, send: F) -> UnlessIdle<'a, F> {
         self.unless_idle(ring, (ActivityTarget::Room, until), send)
     }
 

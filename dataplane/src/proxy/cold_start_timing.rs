@@ -34,9 +34,8 @@ impl ColdStartTiming {
 
     /// The phases in their order, as far as they are known. Those of the instance lie within `queue`.
     fn phases(&self, answered: Tick) -> impl Iterator<Item = (ColdStartPhase, Duration)> {
-        let start = self
-            .start
-            .map(|start| [(ColdStartPhase::Spawn, start.spawn), (ColdStartPhase::Listen, start.listen)]);
+        let start =
+            self.start.map(|start| [(ColdStartPhase::Spawn, start.spawn), (ColdStartPhase::Listen, start.listen)]);
         let first = [(ColdStartPhase::Queue, self.queue)].into_iter();
         first.chain(start.into_iter().flatten()).chain([(ColdStartPhase::FirstByte, answered - self.placed)])
     }
@@ -79,8 +78,7 @@ mod tests {
         let placed = Tick::from_nanos(1_000_000_000);
         let answered = placed + Duration::from_micros(1_005);
         let queue = Duration::from_micros(250_040);
-        let start =
-            StartupDuration { spawn: Duration::from_millis(3), listen: Duration::from_micros(200_500) };
+        let start = StartupDuration { spawn: Duration::from_millis(3), listen: Duration::from_micros(200_500) };
         let known = ColdStartTiming { queue, start: Some(start), placed };
         assert_eq!(
             known.text(answered),
@@ -88,10 +86,7 @@ mod tests {
         );
         let mut head = BytesMut::from("HTTP/1.1 200 OK\r\nA: b\r\n\r\n");
         ColdStartTiming { start: None, ..known }.put(&mut head, answered);
-        assert_eq!(
-            head,
-            "HTTP/1.1 200 OK\r\nA: b\r\nserver-timing: queue;dur=250.040, first-byte;dur=1.005\r\n\r\n"
-        );
+        assert_eq!(head, "HTTP/1.1 200 OK\r\nA: b\r\nserver-timing: queue;dur=250.040, first-byte;dur=1.005\r\n\r\n");
         let counts = ColdStartDurations::default();
         known.note(&counts, answered);
         assert_eq!(ColdStartPhase::ALL.map(|phase| counts.of(phase).count()), [1, 1, 1, 1]);

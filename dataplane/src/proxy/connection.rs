@@ -45,11 +45,7 @@ enum NextRequest {
 }
 
 /// Serves one connection until its client goes, or the core stops.
-pub fn serve(
-    proxy: Rc<Proxy>,
-    stream: impl Into<Transport>,
-    seat: ConnectionGuard,
-) -> impl Future<Output = ()> {
+pub fn serve(proxy: Rc<Proxy>, stream: impl Into<Transport>, seat: ConnectionGuard) -> impl Future<Output = ()> {
     serve_from(proxy, stream.into(), seat, (false, None))
 }
 
@@ -143,22 +139,16 @@ impl ProxyConnection {
                     next
                 }
                 Err(RequestReadError::ClientGone) => NextRequest::Close,
-                Err(RequestReadError::Stalled) => {
-                    self.refuse_unread(&LocalReply::HeadStalled, before.1).await
-                }
+                Err(RequestReadError::Stalled) => self.refuse_unread(&LocalReply::HeadStalled, before.1).await,
                 Err(RequestReadError::Malformed(why)) => {
                     self.refuse_unread(&LocalReply::Malformed(why), before.1).await
                 }
             };
-            let carried =
-                (self.client.read_buffer.bytes - before.0, self.client.write_buffer.bytes - before.1);
+            let carried = (self.client.read_buffer.bytes - before.0, self.client.write_buffer.bytes - before.1);
             self.proxy.counters.carried(carried.0, carried.1);
             self.open.stats.carried(self.client.read_buffer.bytes, self.client.write_buffer.bytes);
-            let state = if matches!(next, NextRequest::Request) {
-                ConnectionState::Idle
-            } else {
-                ConnectionState::Closing
-            };
+            let state =
+                if matches!(next, NextRequest::Request) { ConnectionState::Idle } else { ConnectionState::Closing };
             self.open.stats.start(state, self.proxy.ring.now());
             if !matches!(next, NextRequest::Request) {
                 return next;

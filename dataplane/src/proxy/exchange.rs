@@ -112,8 +112,7 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
     let proxy = Rc::clone(&connection.proxy);
     let started = proxy.ring.now();
     let view = connection.client.head.view(&head);
-    let choice = match proxy.route_noted(&RouteRequest::client(view, &connection.peer), &mut connection.note)
-    {
+    let choice = match proxy.route_noted(&RouteRequest::client(view, &connection.peer), &mut connection.note) {
         Ok(choice) => choice,
         Err(refusal) => return ExchangeOutcome::Refused(refusal),
     };
@@ -124,9 +123,7 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
     }
     let (place, mut upstream) = match reached {
         Ok((place, UpstreamLink::Http1(upstream))) => (place, upstream),
-        Ok(_) if connection.client.head.wants_websocket => {
-            return ExchangeOutcome::Refused(LocalReply::Upgrade);
-        }
+        Ok(_) if connection.client.head.wants_websocket => return ExchangeOutcome::Refused(LocalReply::Upgrade),
         // Boxed, as is a tunnel: an idle connection need not have room for them.
         Ok((place, other)) => {
             return Box::pin(streams::exchange(connection, head, place, other, started)).await;
@@ -164,8 +161,7 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
             }
             AttemptOutcome::Stale | AttemptOutcome::Unread => {
                 sends += 1;
-                let (is_there, may) =
-                    (matches!(ended, AttemptOutcome::Stale), repeatable && sends < SENDS_MAX);
+                let (is_there, may) = (matches!(ended, AttemptOutcome::Stale), repeatable && sends < SENDS_MAX);
                 match Box::pin(request.replayable(connection, is_there, may)).await {
                     Ok(fresh) => upstream = fresh,
                     Err(ending) => return ending,
@@ -214,12 +210,7 @@ impl AdmittedRequest {
     ) -> Self {
         let activity = StreamActivity::new(IdleTimeouts::of(&proxy.limits, &place.backend().timeouts));
         Self {
-            mirror_buffer: MirrorBuffer::start(
-                proxy,
-                place.selected.affinity.mirror.as_ref(),
-                &wire,
-                head_bytes,
-            ),
+            mirror_buffer: MirrorBuffer::start(proxy, place.selected.affinity.mirror.as_ref(), &wire, head_bytes),
             progress: ExchangeProgress::new(&body, wire.len() > head_bytes, activity),
             deadlines: ResponseDeadlines::new(started, &place.backend().timeouts),
             timing: None,
@@ -361,8 +352,7 @@ fn write_request(
     note.written(proxy, outgoing);
     let head_bytes = outgoing.len();
     while !body.is_done() && !client.read_buffer.unread.is_empty() {
-        let step =
-            relay::step(&mut client.read_buffer, body, chunked, outgoing).map_err(LocalReply::Malformed)?;
+        let step = relay::step(&mut client.read_buffer, body, chunked, outgoing).map_err(LocalReply::Malformed)?;
         match step {
             // At most one received chunk is held: it may as well be copied.
             RelayStep::Send(piece) => {

@@ -158,11 +158,7 @@ impl LocalReply {
             Self::UnknownHost(_) | Self::UnknownPath(_) => 404,
             Self::Probed { .. } | Self::HealthOk => 200,
             Self::ProbeWithoutHash => 400,
-            Self::NoTraffic(_)
-            | Self::NoInstance(_)
-            | Self::QueueFull
-            | Self::Patience(_)
-            | Self::Draining => 503,
+            Self::NoTraffic(_) | Self::NoInstance(_) | Self::QueueFull | Self::Patience(_) | Self::Draining => 503,
             Self::Unreachable(_)
             | Self::TargetRefused(_)
             | Self::Untrusted(..)
@@ -177,10 +173,7 @@ impl LocalReply {
     /// Whether the connection's next bytes can still be trusted to be a request.
     #[must_use]
     pub fn ends_connection(&self) -> bool {
-        matches!(
-            self,
-            Self::Malformed(_) | Self::HeadStalled | Self::BodyStalled | Self::Connect | Self::Draining
-        )
+        matches!(self, Self::Malformed(_) | Self::HeadStalled | Self::BodyStalled | Self::Connect | Self::Draining)
     }
 
     #[must_use]
@@ -227,10 +220,7 @@ impl fmt::Display for LocalReply {
             Self::Patience(backend) => write!(f, "no instance of {backend} became ready in time"),
             Self::Unreachable(backend) => write!(f, "no instance of {backend} accepts connections"),
             Self::TargetRefused(backend) => {
-                write!(
-                    f,
-                    "the target policy refuses the address of {backend}; the log of the appliance names it"
-                )
+                write!(f, "the target policy refuses the address of {backend}; the log of the appliance names it")
             }
             Self::Untrusted(backend, why) => write!(f, "no instance of {backend} is to be trusted: {why}"),
             Self::InstanceFailed(backend) => {

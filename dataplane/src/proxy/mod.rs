@@ -115,11 +115,7 @@ impl Proxy {
         let number = parts.tables.add_waker(parts.ring.remote());
         Rc::new(Self {
             client: UpstreamClient::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),
-            h2_client: crate::h2::client::Http2Client::new(
-                &parts.ring,
-                &parts.limits,
-                Arc::clone(&parts.targets),
-            ),
+            h2_client: crate::h2::client::Http2Client::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),
             targets: parts.targets,
             ring: parts.ring,
             limits: Rc::new(parts.limits),
@@ -155,11 +151,7 @@ impl Proxy {
     }
 
     /// The same, and the note knows where it is to go and by which tag, even if it does not get there.
-    fn route_noted(
-        &self,
-        ask: &RouteRequest<'_>,
-        note: &mut RequestRecord,
-    ) -> Result<SelectedEndpoint, LocalReply> {
+    fn route_noted(&self, ask: &RouteRequest<'_>, note: &mut RequestRecord) -> Result<SelectedEndpoint, LocalReply> {
         let choice = self.choose(ask)?;
         note.aim(&choice.backend, choice.tag(ask));
         set_out(ask, choice)
@@ -191,8 +183,7 @@ impl Proxy {
                 Some(key) => pick::split_of(splits, key),
                 None => pick::split(splits, rng),
             };
-            let choice =
-                split.map(|split| SelectedEndpoint { affinity: bond, ..SelectedEndpoint::from(split) });
+            let choice = split.map(|split| SelectedEndpoint { affinity: bond, ..SelectedEndpoint::from(split) });
             choice.ok_or_else(|| LocalReply::NoTraffic(name(ask.host)))
         })
     }
@@ -224,8 +215,7 @@ impl Proxy {
             return;
         }
         let line = backend.load.queue();
-        let is_ours =
-            self.pending_queue.borrow().front(&backend.key).is_some_and(|front| line.may_proceed(front));
+        let is_ours = self.pending_queue.borrow().front(&backend.key).is_some_and(|front| line.may_proceed(front));
         if !is_ours {
             if let Some(first) = line.first() {
                 first.call();

@@ -18,8 +18,7 @@ use crate::load::{BackendLoad, InFlightRequest};
 use crate::request_histograms::RouteTag;
 use crate::signal::Signal;
 use crate::table::{
-    Backend, BackendShare, Endpoint, HeaderEdits, NoEndpointPolicy, RouteRequest, SessionAffinity,
-    StartupDuration,
+    Backend, BackendShare, Endpoint, HeaderEdits, NoEndpointPolicy, RouteRequest, SessionAffinity, StartupDuration,
 };
 
 /// Between two attempts to say `Demand` while the queue to control is full. Control drains thousands of
@@ -40,11 +39,7 @@ pub struct SelectedEndpoint {
 
 impl From<&BackendShare> for SelectedEndpoint {
     fn from(split: &BackendShare) -> Self {
-        Self {
-            backend: Arc::clone(&split.backend),
-            edits: split.edits.clone(),
-            affinity: SessionAffinity::default(),
-        }
+        Self { backend: Arc::clone(&split.backend), edits: split.edits.clone(), affinity: SessionAffinity::default() }
     }
 }
 
@@ -146,8 +141,7 @@ impl Proxy {
                 NoEndpointPolicy::Refuse => return Err(LocalReply::Unreachable(backend.key.clone())),
             };
             // The route's limits count from the request's head, so they go on in the waiting room.
-            let ends =
-                ResponseDeadlines::new(started, &backend.timeouts).first_byte.filter(|ends| *ends < due);
+            let ends = ResponseDeadlines::new(started, &backend.timeouts).first_byte.filter(|ends| *ends < due);
             match self.wait(&choice, wish, ends.unwrap_or(due)).await {
                 Ok(WaitOutcome::Acquired(place)) => return Ok(waited(place)),
                 Ok(WaitOutcome::Elsewhere(other)) => choice = other,
@@ -220,9 +214,7 @@ impl Proxy {
             }
             let backend = &choice.backend;
             let retry = self.retry_in(&guest, backend, wish).map(|wait| self.ring.now() + wait);
-            if by(&self.ring, earlier(Some(due), retry), guest.wait_turn()).await.is_err()
-                && self.ring.now() >= due
-            {
+            if by(&self.ring, earlier(Some(due), retry), guest.wait_turn()).await.is_err() && self.ring.now() >= due {
                 let key = backend.key.clone();
                 let refused = !wish.tried.is_empty();
                 return Err(if refused { LocalReply::Unreachable(key) } else { LocalReply::Patience(key) });
@@ -266,19 +258,14 @@ impl Proxy {
     }
 
     /// Asks for an instance if that has still to be done; how long until something is worth another try.
-    fn retry_in(
-        &self,
-        guest: &PendingGuard,
-        backend: &Backend,
-        wish: &AcquireRequest<'_>,
-    ) -> Option<Duration> {
+    fn retry_in(&self, guest: &PendingGuard, backend: &Backend, wish: &AcquireRequest<'_>) -> Option<Duration> {
         if !guest.is_first() {
             return None;
         }
         let asked = {
             let mut room = self.pending_queue.borrow_mut();
-            let asked = room.is_demand_sent(&backend.key)
-                || self.signals.send(Signal::Demand { backend: backend.key.clone() });
+            let asked =
+                room.is_demand_sent(&backend.key) || self.signals.send(Signal::Demand { backend: backend.key.clone() });
             room.set_demand_sent(&backend.key, asked);
             asked
         };
@@ -330,9 +317,7 @@ impl PendingGuard {
     /// Resolves when a place may be free.
     fn wait_turn(&self) -> impl Future<Output = ()> {
         poll_fn(|cx| match &self.ticket {
-            Some(ticket) if !self.proxy.pending_queue.borrow_mut().take_call(ticket, cx.waker()) => {
-                Poll::Pending
-            }
+            Some(ticket) if !self.proxy.pending_queue.borrow_mut().take_call(ticket, cx.waker()) => Poll::Pending,
             _ => Poll::Ready(()),
         })
     }
@@ -405,8 +390,7 @@ mod tests {
 
     /// Takes a place, notes who has it, and keeps it for a while.
     async fn visit(core: Rc<Proxy>, name: u32, served: Rc<RefCell<Vec<u32>>>) {
-        let mut wish =
-            AcquireRequest { route_request: RouteRequest::ours("app", "/"), bytes: 1, tried: Vec::new() };
+        let mut wish = AcquireRequest { route_request: RouteRequest::ours("app", "/"), bytes: 1, tried: Vec::new() };
         let choice = core.route(&wish.route_request).unwrap();
         let place = core.acquire(choice, &mut wish).await.unwrap();
         served.borrow_mut().push(name);

@@ -53,9 +53,7 @@ pub fn instance_of(backend: &Backend, tried: &[u64], key: u64) -> Option<(Arc<En
         let next = backend
             .endpoints
             .iter()
-            .filter(|endpoint| {
-                !tried.contains(&endpoint.id) && below.is_none_or(|below| rank(endpoint) < below)
-            })
+            .filter(|endpoint| !tried.contains(&endpoint.id) && below.is_none_or(|below| rank(endpoint) < below))
             .max_by_key(|endpoint| rank(endpoint))?;
         if let Some(place) = next.load.try_enter(backend.concurrency_max) {
             return Some((Arc::clone(next), place));
@@ -177,22 +175,15 @@ mod tests {
     #[test]
     fn a_known_client_keeps_its_share_and_a_shift_moves_only_its_part() {
         let splits = |first, second| {
-            [
-                BackendShare::new(first, backend_of("old", 1, 0)),
-                BackendShare::new(second, backend_of("new", 1, 0)),
-            ]
+            [BackendShare::new(first, backend_of("old", 1, 0)), BackendShare::new(second, backend_of("new", 1, 0))]
         };
         let mut rng = Rng::with_seed(7);
         let keys: Vec<u64> = (0..10_000).map(|_| rng.u64(..)).collect();
         let of = |first, second| {
             let splits = splits(first, second);
-            keys.iter()
-                .map(|key| split_of(&splits, *key).unwrap().backend.key.to_string())
-                .collect::<Vec<_>>()
+            keys.iter().map(|key| split_of(&splits, *key).unwrap().backend.key.to_string()).collect::<Vec<_>>()
         };
-        assert!(
-            of(100, 0).iter().all(|share| share == "old") && of(0, 100).iter().all(|share| share == "new")
-        );
+        assert!(of(100, 0).iter().all(|share| share == "old") && of(0, 100).iter().all(|share| share == "new"));
         let (ten, half) = (of(90, 10), of(50, 50));
         assert_eq!(ten, of(90, 10));
         let count = ten.iter().filter(|share| *share == "new").count();

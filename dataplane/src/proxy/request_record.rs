@@ -162,15 +162,13 @@ impl RequestRecord {
     fn count(&mut self, status: u16, whole: Duration) {
         let (Some(backend), Some(placed)) = (&self.backend, self.placed) else { return };
         let answers = &backend.load.answers;
-        let mut key =
-            OutcomeKey { status, stretch: RequestPhase::Straight, tag: std::mem::take(&mut self.tag) };
+        let mut key = OutcomeKey { status, stretch: RequestPhase::Straight, tag: std::mem::take(&mut self.tag) };
         if self.timing.is_none() {
             return answers.note(&key, whole);
         }
-        for (stretch, took) in [
-            (RequestPhase::Whole, whole),
-            (RequestPhase::Upstream, whole.saturating_sub(placed - self.started)),
-        ] {
+        for (stretch, took) in
+            [(RequestPhase::Whole, whole), (RequestPhase::Upstream, whole.saturating_sub(placed - self.started))]
+        {
             key.stretch = stretch;
             answers.note(&key, took);
         }

@@ -108,9 +108,7 @@ impl RequestStream<'_> {
                 self.more().await?;
             }
             let step = relay::step(self.read_buffer, self.body, self.chunked, &mut self.out.buffer);
-            if let RelayStep::Send(piece) =
-                step.map_err(|why| RequestAbort::With(LocalReply::Malformed(why)))?
-            {
+            if let RelayStep::Send(piece) = step.map_err(|why| RequestAbort::With(LocalReply::Malformed(why)))? {
                 self.flush().await?;
                 self.record(&piece);
                 self.put(piece).await?;

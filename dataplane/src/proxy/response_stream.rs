@@ -65,18 +65,14 @@ impl ResponseStream<'_> {
         let sent_before = self.out.bytes;
         let modern = self.request.version == HttpVersion::Http11;
         let chunked = modern && matches!(self.head.framing, BodyFraming::Chunked | BodyFraming::UntilClose);
-        let unbounded =
-            !chunked && matches!(self.head.framing, BodyFraming::Chunked | BodyFraming::UntilClose);
-        let close = unbounded
-            || !self.request.keep_alive
-            || self.guard.is_draining()
-            || !self.progress.is_request_read();
+        let unbounded = !chunked && matches!(self.head.framing, BodyFraming::Chunked | BodyFraming::UntilClose);
+        let close =
+            unbounded || !self.request.keep_alive || self.guard.is_draining() || !self.progress.is_request_read();
         if unbounded && self.client.set_reset_on_close(true).is_err() {
             return AttemptOutcome::Cut; // the client is gone
         }
         let date = Some(date::at(self.ring.now()));
-        let client =
-            ResponseContext { chunked, close, keep_alive: !modern && !close, websocket: false, date };
+        let client = ResponseContext { chunked, close, keep_alive: !modern && !close, websocket: false, date };
         put_response(&mut self.out.buffer, self.head.view(&head), client);
         self.put_cookie();
         self.add_server_timing();
@@ -223,10 +219,7 @@ impl ResponseStream<'_> {
 
     /// A client that is to stay where it is gets its cookie, into the head that was written last.
     fn put_cookie(&mut self) {
-        put_cookie(
-            &mut self.out.buffer,
-            self.permit.as_ref().and_then(|place| place.selected.affinity.cookie),
-        );
+        put_cookie(&mut self.out.buffer, self.permit.as_ref().and_then(|place| place.selected.affinity.cookie));
     }
 
     async fn flush(&mut self) -> io::Result<()> {

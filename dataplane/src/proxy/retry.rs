@@ -37,8 +37,7 @@ impl Proxy {
         again: &ReplayableRequest<'_>,
     ) -> Result<(Permit, UpstreamLink), LocalReply> {
         if again.is_there
-            && let Ok(link) =
-                self.fresh_link(place.backend(), &place.endpoint, again.protocol, again.due).await
+            && let Ok(link) = self.fresh_link(place.backend(), &place.endpoint, again.protocol, again.due).await
         {
             return Ok((place, link));
         }
@@ -54,8 +53,7 @@ impl Proxy {
         let backend = Arc::clone(refused.backend());
         let unreachable = || LocalReply::Unreachable(backend.key.clone());
         let mut head = RequestHead::rewritten();
-        let (Some(peer), Parsed::Head { bytes }) = (again.peer, parse_request(again.written, &mut head))
-        else {
+        let (Some(peer), Parsed::Head { bytes }) = (again.peer, parse_request(again.written, &mut head)) else {
             return Err(unreachable());
         };
         let written = RouteRequest::client(head.view(&again.written[..bytes]), peer);

@@ -16,11 +16,8 @@ pub(super) fn session_affinity(
     let (Some(manners), Some(request)) = (&route.traffic_policy, ask.request) else {
         return SessionAffinity::default();
     };
-    let bond = manners
-        .sticky
-        .as_ref()
-        .map(|sticky| sticky.bind(request, !ask.plain, || rng.u64(..)))
-        .unwrap_or_default();
+    let bond =
+        manners.sticky.as_ref().map(|sticky| sticky.bind(request, !ask.plain, || rng.u64(..))).unwrap_or_default();
     let mut drawn = |mirror: &MirrorPolicy| {
         route.divides_by(splits) && !request.head.wants_websocket && rng.u8(..100) < mirror.percent
     };

@@ -42,13 +42,7 @@ pub(super) async fn tunnel(
 ) {
     let key = connection.proxy.rng.borrow_mut().u32(..).to_be_bytes();
     let ClientConnection {
-        ring,
-        stream: client,
-        read_buffer: inflow,
-        write_buffer: outflow,
-        guard: seat,
-        limits,
-        ..
+        ring, stream: client, read_buffer: inflow, write_buffer: outflow, guard: seat, limits, ..
     } = &mut connection.client;
     let course = TunnelContext { ring, limits, guard: seat, key, deadlines: due };
     outflow.bytes += between(&course, client, inflow, upstream).await;

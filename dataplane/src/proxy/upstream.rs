@@ -84,12 +84,7 @@ impl TlsFailures {
 
 impl Proxy {
     /// A way to the instance of `place`: one that is open, or a new one. `upgrades`: for a WebSocket.
-    pub(super) async fn link(
-        &self,
-        place: &Permit,
-        upgrades: bool,
-        due: Option<Tick>,
-    ) -> io::Result<UpstreamLink> {
+    pub(super) async fn link(&self, place: &Permit, upgrades: bool, due: Option<Tick>) -> io::Result<UpstreamLink> {
         let endpoint = &place.endpoint;
         let protocol = endpoint.protocol(place.backend().protocol, upgrades);
         let kept = match protocol {

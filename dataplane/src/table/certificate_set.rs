@@ -34,8 +34,7 @@ mod tests {
 
     fn identity(name: &str) -> TlsIdentity {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-        TlsIdentity::from_pem(made.cert.pem().as_bytes(), made.signing_key.serialize_pem().as_bytes())
-            .unwrap()
+        TlsIdentity::from_pem(made.cert.pem().as_bytes(), made.signing_key.serialize_pem().as_bytes()).unwrap()
     }
 
     fn certificates(named: &[(&str, &TlsIdentity)]) -> Arc<CertificateStore> {

@@ -177,8 +177,7 @@ impl Route {
     #[must_use]
     pub fn redirect(&self, splits: &[BackendShare]) -> Option<u16> {
         let port = self.https_redirect?;
-        let is_exempt =
-            |branch: &RouteMatch| branch.by_any_scheme && std::ptr::eq(branch.splits.as_slice(), splits);
+        let is_exempt = |branch: &RouteMatch| branch.by_any_scheme && std::ptr::eq(branch.splits.as_slice(), splits);
         (!self.branches.iter().any(is_exempt)).then_some(port)
     }
 
@@ -309,13 +308,7 @@ mod tests {
 
     fn branch(path: &str, headers: &[(&str, &str)]) -> RouteMatch {
         let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        RouteMatch {
-            path: path.into(),
-            headers,
-            splits: Vec::new(),
-            by_any_scheme: false,
-            cluster_local_only: false,
-        }
+        RouteMatch { path: path.into(), headers, splits: Vec::new(), by_any_scheme: false, cluster_local_only: false }
     }
 
     /// The branch, by its place after sorting, that takes a request.
@@ -352,8 +345,7 @@ mod tests {
     /// X-KI-05: all headers listed, names in any case, values to the byte; more of them come first.
     #[test]
     fn headers_decide_between_equal_paths() {
-        let branches =
-            vec![branch("", &[]), branch("", &[("tag", "x")]), branch("", &[("Tag", "x"), ("Other", "y")])];
+        let branches = vec![branch("", &[]), branch("", &[("tag", "x")]), branch("", &[("Tag", "x"), ("Other", "y")])];
         let route = Route::new(branches, Vec::new());
         for (fields, of) in [
             ("", 0),
@@ -371,18 +363,13 @@ mod tests {
     /// X-KI-03: the public falls to what is for it, and to nobody where there is no such thing.
     #[test]
     fn a_branch_for_callers_inside_takes_nobody_else() {
-        let inside = |path: &str, headers: &[(&str, &str)]| RouteMatch {
-            cluster_local_only: true,
-            ..branch(path, headers)
-        };
+        let inside =
+            |path: &str, headers: &[(&str, &str)]| RouteMatch { cluster_local_only: true, ..branch(path, headers) };
         let backend = Route::to_addresses("a", &[]).splits;
         let route = Route::new(vec![inside("/a", &[]), branch("/a", &[]), inside("/b", &[])], backend);
-        for (path, is_inside, of) in [
-            ("/a", true, Some(true)),
-            ("/a", false, Some(false)),
-            ("/b", true, Some(true)),
-            ("/b", false, None),
-        ] {
+        for (path, is_inside, of) in
+            [("/a", true, Some(true)), ("/a", false, Some(false)), ("/b", true, Some(true)), ("/b", false, None)]
+        {
             let ask = RouteRequest { cluster_local: is_inside, ..RouteRequest::ours("a", path) };
             let found = route.branches.iter().find(|branch| branch.matches(&ask));
             assert_eq!(found.map(|branch| branch.cluster_local_only), of, "{path}, inside: {is_inside}");
@@ -433,8 +420,7 @@ mod tests {
             let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
             let mut head = RequestHead::default();
             assert!(matches!(parse_request(text.as_bytes(), &mut head), Parsed::Head { .. }), "{text}");
-            let peer =
-                ClientAddress::new(([127, 0, 0, 1], 1).into(), crate::http::headers::ClientScheme::Http);
+            let peer = ClientAddress::new(([127, 0, 0, 1], 1).into(), crate::http::headers::ClientScheme::Http);
             assert_eq!(edits.tag(&RouteRequest::client(head.view(text.as_bytes()), &peer)), tag, "{fields}");
         }
     }

@@ -56,12 +56,7 @@ pub struct AffinityCookie {
 impl SessionKey {
     /// The request's key; `chance` becomes a new client's cookie. `secure`: the request came by TLS.
     #[must_use]
-    pub fn bind(
-        &self,
-        request: RequestView<'_>,
-        secure: bool,
-        chance: impl FnOnce() -> u64,
-    ) -> SessionAffinity {
+    pub fn bind(&self, request: RequestView<'_>, secure: bool, chance: impl FnOnce() -> u64) -> SessionAffinity {
         let found = match self {
             Self::Header(name) => request.field(name),
             Self::Cookie(name) => cookie(request, name),
@@ -179,9 +174,7 @@ mod tests {
 
     #[test]
     fn headers_of_the_proxys_own_name_nobody() {
-        for (name, fits) in
-            [("X-User", true), ("Host", false), ("Connection", false), ("a b", false), ("", false)]
-        {
+        for (name, fits) in [("X-User", true), ("Host", false), ("Connection", false), ("a b", false), ("", false)] {
             assert_eq!(names_clients(name), fits, "{name}");
         }
     }

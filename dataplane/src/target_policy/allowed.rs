@@ -41,13 +41,11 @@ impl FromStr for AllowedTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad =
-            || format!("{text:?} is not CIDR[:PORT], like 169.254.10.0/24, 10.0.0.1:80 or [fe80::/10]:80");
+        let bad = || format!("{text:?} is not CIDR[:PORT], like 169.254.10.0/24, 10.0.0.1:80 or [fe80::/10]:80");
         let (cidr, port) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (cidr, behind) = rest.split_once(']').ok_or_else(bad)?;
-                let port =
-                    (!behind.is_empty()).then(|| behind.strip_prefix(':').ok_or_else(bad)).transpose()?;
+                let port = (!behind.is_empty()).then(|| behind.strip_prefix(':').ok_or_else(bad)).transpose()?;
                 (cidr, port)
             }
             None => match text.split_once(':') {
@@ -109,9 +107,7 @@ mod tests {
             entry.parse::<AllowedTarget>().unwrap().covers(ip, ip, 80)
         };
         assert!(covers("169.254.0.0/16", "169.254.169.254") && covers("0.0.0.0/0", "1.2.3.4"));
-        assert!(
-            covers("::/0", "fe80::1") && covers("fe80::/10", "febf::1") && covers("10.0.0.1:80", "10.0.0.1")
-        );
+        assert!(covers("::/0", "fe80::1") && covers("fe80::/10", "febf::1") && covers("10.0.0.1:80", "10.0.0.1"));
         assert!(!covers("169.254.0.0/16", "169.255.0.1") && !covers("0.0.0.0/0", "::1"));
         assert!(!covers("10.0.0.1:81", "10.0.0.1") && !covers("fe80::/10", "fec0::1"));
     }

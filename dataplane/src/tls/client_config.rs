@@ -11,9 +11,7 @@ use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, version,
-};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, version};
 
 use super::TlsStream;
 
@@ -105,12 +103,11 @@ impl TlsClientConfig {
         let mut roots = RootCertStore::empty();
         CertificateAuthorities::read(authorities, &mut roots)?;
         let mut made = CertificateAuthorities::new(roots.clone(), speaks_http2)?;
-        let chain =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider()));
+        let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider()));
         let chain = chain.build().map_err(TrustError::Authorities)?;
-        let each = names.iter().map(|name| {
-            ServerName::try_from((*name).to_owned()).map_err(|_| TrustError::Name((*name).to_owned()))
-        });
+        let each = names
+            .iter()
+            .map(|name| ServerName::try_from((*name).to_owned()).map_err(|_| TrustError::Name((*name).to_owned())));
         let verifier = AnyNameVerifier { chain, names: each.collect::<Result<_, _>>()? };
         let mut config = (*made.config).clone();
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
@@ -233,10 +230,7 @@ mod tests {
         assert!(matches!(TlsClientConfig::new(pem.as_bytes(), "a b", false), Err(TrustError::Name(_))));
         assert!(matches!(TlsClientConfig::new(b"no pem", "a", false), Err(TrustError::NoAuthorities)));
         assert!(TlsClientConfig::of_any(pem.as_bytes(), &["kn-routing", "kn-user-ns"], true).is_ok());
-        assert!(matches!(
-            TlsClientConfig::of_any(pem.as_bytes(), &["a", "a b"], true),
-            Err(TrustError::Name(_))
-        ));
+        assert!(matches!(TlsClientConfig::of_any(pem.as_bytes(), &["a", "a b"], true), Err(TrustError::Name(_))));
         assert!(matches!(TlsClientConfig::of_any(pem.as_bytes(), &[], true), Err(TrustError::Name(_))));
         let half = &pem.as_bytes()[..pem.len() / 2];
         assert!(TlsClientConfig::new(half, "a", false).is_err());

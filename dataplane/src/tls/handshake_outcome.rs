@@ -35,11 +35,9 @@ mod tests {
 
     #[test]
     fn every_outcome_has_its_own_name() {
-        for (outcome, name) in [
-            (HandshakeOutcome::Full, "full"),
-            (HandshakeOutcome::Plain, "plain"),
-            (HandshakeOutcome::Gone, "gone"),
-        ] {
+        for (outcome, name) in
+            [(HandshakeOutcome::Full, "full"), (HandshakeOutcome::Plain, "plain"), (HandshakeOutcome::Gone, "gone")]
+        {
             assert_eq!(HandshakeOutcome::NAMES[outcome.index()], name);
         }
     }

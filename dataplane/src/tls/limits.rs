@@ -19,11 +19,7 @@ pub struct TlsLimits {
 
 impl Default for TlsLimits {
     fn default() -> Self {
-        Self {
-            handshake_max: Duration::from_secs(10),
-            handshakes_max: 512,
-            answer_min: Duration::from_secs(1),
-        }
+        Self { handshake_max: Duration::from_secs(10), handshakes_max: 512, answer_min: Duration::from_secs(1) }
     }
 }
 

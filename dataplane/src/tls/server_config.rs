@@ -40,18 +40,12 @@ impl TlsServerConfig {
     }
 
     pub fn from(tables: &Arc<TablePublisher>, oldest: TlsVersionMin) -> Result<Self, rustls::Error> {
-        Self::by(
-            Arc::new(TableCertificateResolver { tables: Arc::clone(tables), cluster_local: false }),
-            oldest,
-        )
+        Self::by(Arc::new(TableCertificateResolver { tables: Arc::clone(tables), cluster_local: false }), oldest)
     }
 
     /// For callers inside, who are shown what is for them before what is for everybody.
     pub fn cluster_local(tables: &Arc<TablePublisher>, oldest: TlsVersionMin) -> Result<Self, rustls::Error> {
-        Self::by(
-            Arc::new(TableCertificateResolver { tables: Arc::clone(tables), cluster_local: true }),
-            oldest,
-        )
+        Self::by(Arc::new(TableCertificateResolver { tables: Arc::clone(tables), cluster_local: true }), oldest)
     }
 
     /// What the table has is shown by name alone, and else `own`.
@@ -60,10 +54,7 @@ impl TlsServerConfig {
         own: &DefaultCertificate,
         oldest: TlsVersionMin,
     ) -> Result<Self, rustls::Error> {
-        Self::by(
-            Arc::new(DefaultingCertificateResolver { tables: Arc::clone(tables), own: own.clone() }),
-            oldest,
-        )
+        Self::by(Arc::new(DefaultingCertificateResolver { tables: Arc::clone(tables), own: own.clone() }), oldest)
     }
 
     fn by(certificates: Arc<dyn ResolvesServerCert>, oldest: TlsVersionMin) -> Result<Self, rustls::Error> {

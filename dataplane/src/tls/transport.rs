@@ -25,11 +25,7 @@ pub enum Transport {
 
 impl Transport {
     /// A new connection to an instance; with `trust` by TLS.
-    pub(crate) async fn connect(
-        ring: &Ring,
-        to: SocketAddr,
-        trust: Option<&TlsClientConfig>,
-    ) -> io::Result<Self> {
+    pub(crate) async fn connect(ring: &Ring, to: SocketAddr, trust: Option<&TlsClientConfig>) -> io::Result<Self> {
         let stream = RingStream::connect(ring, to).await?;
         match trust {
             None => Ok(stream.into()),

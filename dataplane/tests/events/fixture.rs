@@ -14,8 +14,8 @@ use sluicegate_dataplane::events::core_relay::CoreRelay;
 use sluicegate_dataplane::events::server::{EventsConfig, OpenLog, make};
 use sluicegate_dataplane::signal::SignalQueue;
 use sluicegate_dataplane::table::{
-    BackoffPolicy, DeliveryPolicy, DeliveryTarget, EventFilter, EventStream as Broker, HoldReason,
-    InitialOffset, ReplyTarget, RoutingTable, Subscriber,
+    BackoffPolicy, DeliveryPolicy, DeliveryTarget, EventFilter, EventStream as Broker, HoldReason, InitialOffset,
+    ReplyTarget, RoutingTable, Subscriber,
 };
 use sluicegate_dataplane::table_publisher::TablePublisher;
 
@@ -46,11 +46,8 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
     script: impl FnOnce(EventsFixture) -> F + 'static,
 ) {
     let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
-    let (tables, signals, stop) = (
-        TablePublisher::new(RoutingTable::default()),
-        SignalQueue::new(|| {}),
-        Arc::new(StopSignal::default()),
-    );
+    let (tables, signals, stop) =
+        (TablePublisher::new(RoutingTable::default()), SignalQueue::new(|| {}), Arc::new(StopSignal::default()));
     let options = wal::LogOptions { segment_bytes: 1 << 20, ..wal::LogOptions::default() };
     let events = EventsConfig {
         core: 0,
@@ -97,11 +94,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
 }
 
 impl EventsFixture {
-    pub(crate) fn publish(
-        &self,
-        subscribers: Vec<Subscriber>,
-        change: impl FnOnce(&mut RoutingTable),
-    ) -> Arc<Broker> {
+    pub(crate) fn publish(&self, subscribers: Vec<Subscriber>, change: impl FnOnce(&mut RoutingTable)) -> Arc<Broker> {
         let broker = Arc::new(Broker {
             name: "broker/ns/b/1".into(),
             event_bytes_max: 1 << 20,
@@ -125,8 +118,7 @@ impl EventsFixture {
     /// Sends a request and returns the whole answer's head.
     pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> String {
         let mut peer = EventPeer::new(RingStream::connect(&self.ring, self.events).await.unwrap());
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
         peer.stream.send([head.as_bytes(), body].concat()).await.unwrap();
         peer.message().await.unwrap().head
     }

@@ -45,8 +45,7 @@ fn an_event_goes_through_in_both_modes() {
         let answer = house.send("POST", PATH, &headers, &body).await;
         assert!(answer.starts_with("HTTP/1.1 202 ") && answer.contains("Content-Length: 0"), "{answer}");
 
-        let envelope =
-            r#"{"specversion":"1.0","id":"2","source":"/s","type":"t","n":5,"data":{ "a" : 1.0 }}"#;
+        let envelope = r#"{"specversion":"1.0","id":"2","source":"/s","type":"t","n":5,"data":{ "a" : 1.0 }}"#;
         let headers = "Content-Type: application/cloudevents+json; charset=utf-8\r\n";
         let answer = house.send("POST", PATH, headers, envelope.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
@@ -197,8 +196,8 @@ fn a_dead_instance_is_reported_and_another_one_asked() {
         let dead = listener.local_addr().unwrap();
         listener.close().await.unwrap();
         let backend = backend(&[dead, sink.address], &Arc::default());
-        let broker = house
-            .publish(vec![trigger("t", "app.ns.localhost", 80)], |table| route(table, Arc::clone(&backend)));
+        let broker =
+            house.publish(vec![trigger("t", "app.ns.localhost", 80)], |table| route(table, Arc::clone(&backend)));
         for n in 0..20 {
             house.send("POST", PATH, &event(&n.to_string()), b"x").await;
         }
@@ -249,13 +248,9 @@ fn a_stopped_core_leaves_no_duplicates_and_loses_nothing() {
         house.until(|| slow.count() == 50).await;
     });
     live(folder.path(), async |house: EventsFixture| {
-        let (up, down) =
-            (Sink::new(&house.ring, |_| ACCEPTED.into()), Sink::new(&house.ring, |_| ACCEPTED.into()));
+        let (up, down) = (Sink::new(&house.ring, |_| ACCEPTED.into()), Sink::new(&house.ring, |_| ACCEPTED.into()));
         let broker = house.publish(
-            vec![
-                trigger("up", "127.0.0.1", up.address.port()),
-                trigger("down", "127.0.0.1", down.address.port()),
-            ],
+            vec![trigger("up", "127.0.0.1", up.address.port()), trigger("down", "127.0.0.1", down.address.port())],
             |_| {},
         );
         house.until(|| broker.subscribers[1].tally.delivered.load(Relaxed) == 50).await;

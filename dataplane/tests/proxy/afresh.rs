@@ -15,13 +15,9 @@ use sluicegate_dataplane::access_log::{self, AccessLogConfig, AccessLogFormat};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::http::limits::SENDS_MAX;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::{
-    Backend, BackendShare, HeaderEdits, NoEndpointPolicy, Route, RoutingTable,
-};
+use sluicegate_dataplane::table::{Backend, BackendShare, HeaderEdits, NoEndpointPolicy, Route, RoutingTable};
 
-use crate::fixture::{
-    ProxyFixture, backend, in_house, instance, listener, ok, on_every_machine, read_through,
-};
+use crate::fixture::{ProxyFixture, backend, in_house, instance, listener, ok, on_every_machine, read_through};
 use crate::streams::{connect, whole};
 
 /// An instance that answers once, and is gone, with its listener, when it has the next request.
@@ -120,8 +116,7 @@ fn publish_as(house: &ProxyFixture, inner: Option<&str>, backend: Backend) {
 #[test]
 fn whose_only_instance_is_gone_waits_for_the_next() {
     on_every_machine(&CoreLimits::default(), async |house| {
-        for (by_http2, inner) in [(false, None), (true, None), (false, Some("inner")), (true, Some("inner"))]
-        {
+        for (by_http2, inner) in [(false, None), (true, None), (false, Some("inner")), (true, Some("inner"))] {
             let load: Arc<BackendLoad> = Arc::default();
             publish_as(&house, inner, of(&load, &[mortal(&house.ring)]));
             assert_eq!(ask(&house, by_http2).await, b"mortal");

@@ -81,10 +81,7 @@ fn what_cannot_be_served_is_answered_clearly() {
             ("GET / HTTP/1.1\r\nHost: other\r\n\r\n", "404"),
             ("GET / HTTP/1.1\r\n\r\n", "400"),
             ("GET / HTTP/1.1\nHost: app\n\n", "400"),
-            (
-                "POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-                "400",
-            ),
+            ("POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "400"),
             ("POST / HTTP/1.1\r\nHost: app\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "400"),
             ("CONNECT app:80 HTTP/1.1\r\nHost: app:80\r\n\r\n", "405"),
             ("GET / HTTP/1.1\r\nHost: app\r\nExpect: a-pony\r\n\r\n", "417"),
@@ -296,9 +293,7 @@ fn every_answer_says_when_it_was_given() {
     everywhere(async |house| {
         let address = instance(&house.ring, |seen| {
             let text = match seen.head.split(' ').nth(1).unwrap() {
-                "/own" => {
-                    "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 0\r\n\r\n"
-                }
+                "/own" => "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 0\r\n\r\n",
                 "/early" => "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
                 _ => "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
             };
@@ -306,9 +301,7 @@ fn every_answer_says_when_it_was_given() {
         });
         house.publish("app", backend(&[address], 0, None));
         let mut client = house.client().await;
-        for (host, path, is_instances) in
-            [("app", "/own", true), ("app", "/none", false), ("nobody", "/", false)]
-        {
+        for (host, path, is_instances) in [("app", "/own", true), ("app", "/none", false), ("nobody", "/", false)] {
             let head = client.get(host, path).await.head;
             let dates: Vec<_> = head.lines().filter_map(|line| line.strip_prefix("Date: ")).collect();
             assert_eq!(dates.len(), 1, "{head}");
@@ -326,10 +319,9 @@ fn the_connection_ends_when_the_client_wants_it_to() {
     everywhere(async |house| {
         let address = instance(&house.ring, |_| ok("fine"));
         house.publish("app", backend(&[address], 0, None));
-        for request in [
-            "GET / HTTP/1.0\r\nHost: app\r\n\r\n",
-            "GET / HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n",
-        ] {
+        for request in
+            ["GET / HTTP/1.0\r\nHost: app\r\n\r\n", "GET / HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n"]
+        {
             let mut client = house.client().await;
             client.send(request).await;
             let all = client.rest().await;

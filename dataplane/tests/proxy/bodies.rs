@@ -39,10 +39,7 @@ fn chunks_and_trailers_pass_both_ways() {
             client.send("0\r\nX-Up: 1\r\n\r\n").await;
             let seen = client.message().await.unwrap();
             assert!(seen.head.contains("\r\nTransfer-Encoding: chunked\r\n"));
-            assert_eq!(
-                (text(&seen.body), seen.head.ends_with("\r\n\r\nX-Sum: 7\r\n")),
-                ("abcdefg".into(), true)
-            );
+            assert_eq!((text(&seen.body), seen.head.ends_with("\r\n\r\nX-Sum: 7\r\n")), ("abcdefg".into(), true));
         }
     });
 }
@@ -59,9 +56,7 @@ fn a_large_body_streams_through_unchanged() {
         let body: Vec<u8> = (0..3_000_000_u32).map(|n| (n * 7 + n / 251) as u8).collect();
         let mut client = house.client().await;
         for _ in 0..2 {
-            client
-                .send(format!("PUT / HTTP/1.1\r\nHost: app\r\nContent-Length: {}\r\n\r\n", body.len()))
-                .await;
+            client.send(format!("PUT / HTTP/1.1\r\nHost: app\r\nContent-Length: {}\r\n\r\n", body.len())).await;
             client.send(body.clone()).await;
             assert!(client.message().await.unwrap().body == body);
         }
@@ -75,11 +70,7 @@ fn a_large_body_streams_through_unchanged() {
 fn a_body_that_ends_with_its_connection_becomes_chunked_or_ends_ours() {
     everywhere(async |house| {
         let address = instance(&house.ring, |_| {
-            vec![
-                Reply::Send(b"HTTP/1.1 200 OK\r\n\r\nabc".to_vec()),
-                Reply::Send(b"def".to_vec()),
-                Reply::Close,
-            ]
+            vec![Reply::Send(b"HTTP/1.1 200 OK\r\n\r\nabc".to_vec()), Reply::Send(b"def".to_vec()), Reply::Close]
         });
         house.publish("app", backend(&[address], 0, None));
         let mut client = house.client().await;

@@ -92,8 +92,7 @@ fn response_until_close_that_is_cut_ends_in_a_reset() {
     everywhere(async |house| {
         for (path, whole) in [("/whole", true), ("/short", false), ("/late", false)] {
             let address = instance(&house.ring, move |_| {
-                let head =
-                    Reply::Send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n".to_vec());
+                let head = Reply::Send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n".to_vec());
                 match path {
                     "/whole" => vec![head, Reply::Send(b"0\r\n\r\n".to_vec())],
                     "/short" => vec![head, Reply::Wait(Duration::from_millis(20)), Reply::Close],

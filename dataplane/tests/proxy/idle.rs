@@ -172,9 +172,7 @@ fn stream_without_bytes_either_way_is_cut_after_its_timeout() {
 /// An upload with pauses, before there is any response: 408 after the timeout of all, or as long as its route says.
 #[test]
 fn upload_may_pause_as_long_as_its_route_says() {
-    for (own, whole_upload) in
-        [(None, false), (Some(Duration::from_secs(500)), true), (Some(Duration::ZERO), true)]
-    {
+    for (own, whole_upload) in [(None, false), (Some(Duration::from_secs(500)), true), (Some(Duration::ZERO), true)] {
         simulated(move |house| async move {
             let address = crate::fixture::instance(&house.ring, |_| crate::fixture::ok("fine"));
             publish(
@@ -248,8 +246,7 @@ fn stalled_stream_never_ends_its_connection() {
         simulated(move |house| async move {
             publish(&house, protocol, large(&house.ring, protocol), RequestTimeouts::NONE);
             let sender = connect(&house).await;
-            let stalled: Vec<_> =
-                (0..3).map(|_| sender.clone().send_request(post("/"), true).unwrap().0).collect();
+            let stalled: Vec<_> = (0..3).map(|_| sender.clone().send_request(post("/"), true).unwrap().0).collect();
             let mut bodies = Vec::new();
             for response in stalled {
                 bodies.push(response.await.unwrap().into_body());

@@ -17,8 +17,7 @@ use sluicegate_dataplane::table::{Backend, BackendShare, Route, RoutingTable};
 use sluicegate_dataplane::table_publisher::TablePublisher;
 
 use crate::fixture::{
-    ProxyFixture, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine, raw_instance,
-    read_through,
+    ProxyFixture, Reply, backend, in_every_storm, in_house, instance, ok, on_every_machine, raw_instance, read_through,
 };
 
 /// A request in flight is finished, an idle connection closed, a newcomer refused.
@@ -173,8 +172,7 @@ fn in_a_storm_every_place_and_seat_comes_back() {
 }
 
 async fn storm(house: ProxyFixture, world: Rc<Simulation>, weather: FaultProfile) {
-    let instances: Vec<_> =
-        (0..2).map(|_| instance(&house.ring, |seen| ok(&"x".repeat(seen.body.len())))).collect();
+    let instances: Vec<_> = (0..2).map(|_| instance(&house.ring, |seen| ok(&"x".repeat(seen.body.len())))).collect();
     let load = Arc::new(BackendLoad::default());
     let app = backend(&instances, 1, Some(Duration::from_secs(1)));
     house.publish("app", Backend { load: Arc::clone(&load), ..app });
@@ -366,8 +364,7 @@ fn noise_from_both_sides_is_survived() {
         limits.http.head_max = Duration::from_secs(1);
         in_house(&Simulation::new(seed, FaultProfile::calm()).ring(), &limits, move |house| async move {
             let rng = std::cell::RefCell::new(fastrand::Rng::with_seed(seed));
-            let address =
-                instance(&house.ring, move |_| vec![Reply::Send(noise(&mut rng.borrow_mut())), Reply::Close]);
+            let address = instance(&house.ring, move |_| vec![Reply::Send(noise(&mut rng.borrow_mut())), Reply::Close]);
             let good = instance(&house.ring, |_| ok("fine"));
             let load = Arc::new(BackendLoad::default());
             let app = backend(&[address], 3, Some(Duration::from_secs(1)));

@@ -48,9 +48,7 @@ pub(crate) fn serving<F: Future<Output = ()> + 'static>(
 
 /// On the kernel's driver and on a simulated machine without wind: so many bytes would take their time in seven at a time.
 fn in_calm<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
-    for ring in
-        [Ring::kernel(RingOptions::default()).unwrap(), Simulation::new(1, FaultProfile::calm()).ring()]
-    {
+    for ring in [Ring::kernel(RingOptions::default()).unwrap(), Simulation::new(1, FaultProfile::calm()).ring()] {
         in_house(&ring, &CoreLimits::default(), script);
     }
 }

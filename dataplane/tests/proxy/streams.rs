@@ -210,9 +210,7 @@ fn a_stopping_core_finishes_its_streams() {
 fn dawdling(ring: &Ring, protocol: Protocol, kind: &'static str) -> SocketAddr {
     let pause = Duration::from_millis(300);
     if protocol == Protocol::Http1 {
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
-        );
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n");
         return instance(ring, move |_| {
             let rest = b"1\r\nb\r\n0\r\n\r\n".to_vec();
             vec![Reply::Send(head.clone().into_bytes()), Reply::Wait(pause), Reply::Send(rest)]
@@ -441,8 +439,7 @@ fn after_an_answer_that_did_not_come_the_next_request_takes_another_connection()
             })
         });
         let mut app = backend(&[address], 0, None);
-        app.timeouts =
-            RequestTimeouts { response_start: Duration::from_millis(200), ..RequestTimeouts::NONE };
+        app.timeouts = RequestTimeouts { response_start: Duration::from_millis(200), ..RequestTimeouts::NONE };
         house.publish("app", Backend { protocol: Protocol::H2c, ..app });
         let sender = connect(&house).await.unwrap();
         for status in [504, 200, 200] {

@@ -153,9 +153,7 @@ fn a_route_for_https_only_redirects_and_only_where_tls_is_served() {
             let splits = house.tables.load().hosts["app"].splits[0].backend.clone();
             let splits = vec![BackendShare::new(1, splits)];
             let mut table = RoutingTable { certificates, ..RoutingTable::default() };
-            table
-                .hosts
-                .insert("app", Arc::new(Route { splits, https_redirect: Some(port), ..Route::default() }));
+            table.hosts.insert("app", Arc::new(Route { splits, https_redirect: Some(port), ..Route::default() }));
             house.tables.publish(table);
         };
         let mut plain = house.client().await;
@@ -163,11 +161,7 @@ fn a_route_for_https_only_redirects_and_only_where_tls_is_served() {
             redirecting(port, Arc::clone(&house.tables.load().certificates));
             let seen = plain.get("App:8080", "/a%20b?c=d").await;
             assert!(seen.head.starts_with("HTTP/1.1 301 "), "{}", seen.head);
-            assert!(
-                seen.head.contains(&format!("\r\nLocation: https://{there}/a%20b?c=d\r\n")),
-                "{}",
-                seen.head
-            );
+            assert!(seen.head.contains(&format!("\r\nLocation: https://{there}/a%20b?c=d\r\n")), "{}", seen.head);
         }
         let mut client = TlsClient::connect(&house, &config).await.unwrap();
         assert!(client.post(b"body", false).await.unwrap() == b"body");
@@ -255,11 +249,7 @@ fn what_breaks_in_a_storm_is_never_mistaken_for_whole() {
     });
     let most = storms.get() * 8 * 4;
     let replayed = storms.get() == 1;
-    assert!(
-        replayed || (1..most).contains(&whole.get()),
-        "{} of {most}: no storm, or nothing else",
-        whole.get()
-    );
+    assert!(replayed || (1..most).contains(&whole.get()), "{} of {most}: no storm, or nothing else", whole.get());
 }
 
 /// The clock of a simulated machine: no waiting.

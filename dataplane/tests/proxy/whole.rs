@@ -56,8 +56,7 @@ fn post(path: &str, body: &[u8]) -> BufferedRequest {
 }
 
 fn on_both<F: Future<Output = ()>>(script: impl Fn(Ring) -> F) {
-    let rings =
-        [Ring::kernel(RingOptions::default()).unwrap(), Simulation::new(7, FaultProfile::calm()).ring()];
+    let rings = [Ring::kernel(RingOptions::default()).unwrap(), Simulation::new(7, FaultProfile::calm()).ring()];
     for ring in rings {
         ring.block_on(script(ring.clone()));
         assert_eq!(ring.panicked(), 0);
@@ -133,9 +132,8 @@ fn all_bodies_together_have_a_limit_too() {
         let head = format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY_BYTES_MAX}\r\n\r\n");
         slow.send([head.as_bytes(), &[b'x'; BODY_BYTES_MAX - 1]].concat()).await.unwrap();
         ring.sleep(Duration::from_millis(50)).await;
-        let ask = async |bytes: usize| {
-            client.exchange(address, &post("/", &vec![b'x'; bytes]), 2000, None).await.unwrap()
-        };
+        let ask =
+            async |bytes: usize| client.exchange(address, &post("/", &vec![b'x'; bytes]), 2000, None).await.unwrap();
         let refused = ask(500).await;
         assert_eq!((refused.status, refused.header("retry-after")), (503, Some(&b"1"[..])));
         assert_eq!(ask(100).await.status, 200, "what fits goes by");
@@ -245,10 +243,7 @@ fn interim_answers_are_skipped_and_101_is_reported() {
     on_both(async |ring| {
         let client = UpstreamClient::new(&ring, &limits(), Arc::default());
         for (text, status) in [
-            (
-                &b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 202 Accepted\r\n\r\n"[..],
-                202,
-            ),
+            (&b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 202 Accepted\r\n\r\n"[..], 202),
             (&b"HTTP/1.1 101 Switching Protocols\r\n\r\n"[..], 101),
         ] {
             let address = raw_instance(&ring, move |stream| {

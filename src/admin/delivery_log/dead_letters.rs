@@ -89,20 +89,13 @@ struct DeadLetterPage {
 
 impl DeadLetterPage {
     fn new(letters_max: usize, from: Option<DeadLetterKey>) -> Self {
-        Self {
-            limit: letters_max,
-            from,
-            dead_letters: DeadLetters::new(),
-            beyond: None,
-            names: BTreeSet::new(),
-        }
+        Self { limit: letters_max, from, dead_letters: DeadLetters::new(), beyond: None, names: BTreeSet::new() }
     }
 
     /// Notes come in the order of time, so that the last end of an event counts: one that was dead-lettered may have
     /// been sent again after a crash.
     fn add(&mut self, wish: &DeadLetterQuery<'_>, place: EventPosition, note: &DeliveryLogEntry<'_>) {
-        let Some(end) = end(note).filter(|_| wish.subscriber.is_none_or(|name| name == note.subscriber))
-        else {
+        let Some(end) = end(note).filter(|_| wish.subscriber.is_none_or(|name| name == note.subscriber)) else {
             return;
         };
         match end {
@@ -171,11 +164,7 @@ impl DeadLetterPage {
     }
 
     /// How the newest copies of letters ended, as far as they have.
-    fn ends_of(
-        &self,
-        copies: &RedriveCopies,
-        logs: &[PathBuf],
-    ) -> Result<HashMap<DeadLetterKey, DeadLetterState>> {
+    fn ends_of(&self, copies: &RedriveCopies, logs: &[PathBuf]) -> Result<HashMap<DeadLetterKey, DeadLetterState>> {
         let newest: HashSet<DeadLetterKey> =
             self.dead_letters.iter().filter_map(|(due, how)| copies.newest_of(due, *how)).collect();
         let mut ends = HashMap::new();

@@ -58,8 +58,7 @@ pub(super) fn rows(
     notes: &[ShownEntry],
     left: &[DeletedSubscriber],
 ) -> Vec<Value> {
-    let is_gone =
-        |name: &str| stream.is_none_or(|stream| stream.subscribers.iter().all(|one| *one.name != *name));
+    let is_gone = |name: &str| stream.is_none_or(|stream| stream.subscribers.iter().all(|one| *one.name != *name));
     let mut rows = BTreeMap::<&str, DeletedRow<'_>>::new();
     for (name, line, end) in notes.iter().filter(|(name, ..)| is_gone(name)) {
         let row = rows.entry(name).or_default();
@@ -86,12 +85,8 @@ mod tests {
     /// Who is gone had what it has an end of, and not the rest of what came for it before it was deleted.
     #[test]
     fn a_deleted_subscriber_is_told_of() {
-        let event = |core, at_ms, addressee| EventArrival {
-            position: (core, 50),
-            stream: "broker/ns/b/1",
-            at_ms,
-            addressee,
-        };
+        let event =
+            |core, at_ms, addressee| EventArrival { position: (core, 50), stream: "broker/ns/b/1", at_ms, addressee };
         let one = |name: &str| {
             let (stream, line) = ("broker/ns/b/1".to_owned(), json!("left"));
             DeletedSubscriber { core: 0, stream, subscriber: name.into(), at_ms: 1000, end: None, line }
@@ -113,11 +108,7 @@ mod tests {
         assert_eq!(rows(None, &event(0, 1001, None), &notes, &left), without, "it came later");
         assert_eq!(rows(None, &event(1, 1000, None), &notes, &left), without, "another core's");
         let ended = |end| DeletedSubscriber { end: Some(end), ..one("never") };
-        assert_eq!(
-            rows(None, &event(0, 1000, None), &[], &[ended(50)]),
-            [] as [Value; 0],
-            "it came after the end"
-        );
+        assert_eq!(rows(None, &event(0, 1000, None), &[], &[ended(50)]), [] as [Value; 0], "it came after the end");
         assert_eq!(rows(None, &event(0, 1000, None), &[], &[ended(51)]), [never()]);
         let replay = event(0, 1000, Some("never"));
         assert_eq!(rows(None, &replay, &[], &left), [never()], "a replay for one of them");

@@ -35,7 +35,8 @@ const ATTEMPTS_MAX: u32 = 100;
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Why a second redrive is refused.
-const IN_PROGRESS: &str = "the dead letters of this one are being sent again already: wait for the end of that, or end it and begin anew\n";
+const IN_PROGRESS: &str =
+    "the dead letters of this one are being sent again already: wait for the end of that, or end it and begin anew\n";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -97,10 +98,7 @@ impl ReplayStart {
 }
 
 /// Answers with a line of JSON now and then, and one at the end. Who hangs up ends it.
-pub(crate) async fn replay(
-    State(admin): State<Arc<AdminServer>>,
-    Query(order): Query<ReplayRequest>,
-) -> Response {
+pub(crate) async fn replay(State(admin): State<Arc<AdminServer>>, Query(order): Query<ReplayRequest>) -> Response {
     if admin.health.orphaned.load(Relaxed) {
         return ORPHANED.into_response();
     }
@@ -195,12 +193,7 @@ impl EventCopier<'_> {
         Ok(())
     }
 
-    fn copy(
-        &self,
-        place: EventPosition,
-        payload: &[u8],
-        is_wanted: impl Fn(&EventRecord) -> bool,
-    ) -> io::Result<()> {
+    fn copy(&self, place: EventPosition, payload: &[u8], is_wanted: impl Fn(&EventRecord) -> bool) -> io::Result<()> {
         let record = EventRecord::decode(Bytes::copy_from_slice(payload)).ok().filter(is_wanted);
         let Some(record) = record else { return Ok(()) };
         let sent = self.copies.blocking_send(addressed(&record, &self.reader.name, place));
@@ -278,12 +271,9 @@ mod tests {
         assert_eq!(ReplayStart::read("77", 1).unwrap(), ReplayStart::Position((0, 77)));
         assert_eq!(ReplayStart::read("earliest", 2).unwrap(), ReplayStart::Time(0));
         assert_eq!(ReplayStart::read("1970-01-01T00:00:01Z", 2).unwrap(), ReplayStart::Time(1000));
-        for (text, logs, why) in [
-            ("77", 2, "0:77"),
-            ("2:77", 2, "0 to 1"),
-            ("1:x", 2, "CORE:POSITION"),
-            ("soon", 1, "dead-letters"),
-        ] {
+        for (text, logs, why) in
+            [("77", 2, "0:77"), ("2:77", 2, "0 to 1"), ("1:x", 2, "CORE:POSITION"), ("soon", 1, "dead-letters")]
+        {
             let refused = format!("{:#}", ReplayStart::read(text, logs).unwrap_err());
             assert!(refused.contains(why), "{text}: {refused}");
         }

@@ -41,15 +41,11 @@ pub(super) fn streams(out: &mut DescriptorEncoder<'_>, table: &RoutingTable, det
     type Count = fn(&StreamCounters) -> &AtomicU64;
     let counts: [(&str, &str, Count); 7] = [
         ("stream_accepted", "Events acknowledged and taken in again", |t| &t.accepted),
-        ("stream_accepted_unflushed", "Of those: acknowledged before they were durable", |t| {
-            &t.accepted_unflushed
-        }),
+        ("stream_accepted_unflushed", "Of those: acknowledged before they were durable", |t| &t.accepted_unflushed),
         ("stream_refused", "Events refused", |t| &t.refused),
         ("stream_over_quota", "Of those: because a quota was used up", |t| &t.over_quota),
         ("stream_unauthorized", "Of the refused: because of who sent it", |t| &t.unauthorized),
-        ("stream_latin1", "Events and replies whose headers were no UTF-8, and read as Latin-1", |t| {
-            &t.latin1
-        }),
+        ("stream_latin1", "Events and replies whose headers were no UTF-8, and read as Latin-1", |t| &t.latin1),
         ("stream_abandoned", "Events that deleted subscribers had still to get", |t| &t.abandoned),
     ];
     for (name, help, pick) in counts {
@@ -101,14 +97,9 @@ struct Rest {
 impl<'a> SubscriberRow<'a> {
     fn of(stream: &'a str, one: &'a Arc<Subscriber>) -> Self {
         let tally = &one.tally;
-        let [retries, replies_dropped, untrusted, stalled, over_budget] = [
-            &tally.retries,
-            &tally.replies_dropped,
-            &tally.untrusted,
-            &tally.stalled,
-            &tally.filter_over_budget,
-        ]
-        .map(|count| count.load(Relaxed));
+        let [retries, replies_dropped, untrusted, stalled, over_budget] =
+            [&tally.retries, &tally.replies_dropped, &tally.untrusted, &tally.stalled, &tally.filter_over_budget]
+                .map(|count| count.load(Relaxed));
         let rest = Rest { retries, replies_dropped, untrusted, stalled, over_budget };
         Self { stream, subscriber: &one.label, ends: tally.ends(), rest }
     }
@@ -181,11 +172,9 @@ impl<'a> Rows<'a> {
             ("subscriber_stalled", "Events set aside at the start because a core had stopped at them", |r| {
                 r.rest.stalled
             }),
-            (
-                "subscriber_filter_over_budget",
-                "Events at which the filter used up its steps: withheld",
-                |r| r.rest.over_budget,
-            ),
+            ("subscriber_filter_over_budget", "Events at which the filter used up its steps: withheld", |r| {
+                r.rest.over_budget
+            }),
         ];
         for (name, help, pick) in counts {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -237,12 +226,11 @@ mod tests {
     #[test]
     fn many_subscribers_are_summed_and_none_is_lost() {
         let all = SUBSCRIBERS_SHOWN_MAX + 500;
-        let make =
-            |detail| Rows::new((0..all).map(|nth| row(nth, u64::from(nth == all - 1))).collect(), detail);
+        let make = |detail| Rows::new((0..all).map(|nth| row(nth, u64::from(nth == all - 1))).collect(), detail);
         let sum = |rows: &Rows<'_>| {
-            rows.rows.iter().fold((0, 0), |(offered, dropped), row| {
-                (offered + row.ends.offered, dropped + row.ends.dropped_by[0])
-            })
+            rows.rows
+                .iter()
+                .fold((0, 0), |(offered, dropped), row| (offered + row.ends.offered, dropped + row.ends.dropped_by[0]))
         };
         let bounded = make(Detail::Bounded);
         assert_eq!(bounded.rows.len(), SUBSCRIBERS_SHOWN_MAX + 2, "the one with trouble, and the others");

@@ -72,8 +72,7 @@ impl<'a> StreamOwner<'a> {
     fn labels_to(self, subscriber: &Subscriber) -> MetricLabels<'a> {
         let kind = if self.is_broker { "trigger" } else { "subscription" };
         let (namespace, name) = subscriber.label.split_once('/').unwrap_or_default();
-        let mut labels =
-            self.labels("knative.dev/pkg/broker/filter", "knative.dev/eventing/pkg/channel/fanout");
+        let mut labels = self.labels("knative.dev/pkg/broker/filter", "knative.dev/eventing/pkg/channel/fanout");
         labels.extend([
             ("messaging_destination_name", Cow::Owned(format!("{kind}:{name}.{namespace}"))),
             ("messaging_operation_name", "send".into()),
@@ -106,16 +105,8 @@ impl Collector for EventingMetrics {
         }
         for (name, help, sums) in [
             ("kn_eventing_dispatch_duration_seconds", "Events sent on, each attempt by itself", dispatched),
-            (
-                "kn_eventing_process_duration_seconds",
-                "From a stored event to the request made of it",
-                processed,
-            ),
-            (
-                "http_client_request_duration_seconds",
-                "Attempts to send the event of a source",
-                sent(&self.pings),
-            ),
+            ("kn_eventing_process_duration_seconds", "From a stored event to the request made of it", processed),
+            ("http_client_request_duration_seconds", "Attempts to send the event of a source", sent(&self.pings)),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
             for (labels, sum) in sums.bounded(SERIES_MAX) {

@@ -13,8 +13,8 @@ pub(super) const OTHERS: &str = "(others)";
 
 /// Upper bounds of Knative's own histograms (X-OBS-01), in microseconds. All of them are among [`DURATIONS_US`].
 pub(super) const KNATIVE_US: [u64; 14] = [
-    5_000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000, 1_000_000, 2_500_000,
-    5_000_000, 7_500_000, 10_000_000,
+    5_000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000, 1_000_000, 2_500_000, 5_000_000,
+    7_500_000, 10_000_000,
 ];
 
 /// Names with values.
@@ -56,11 +56,9 @@ impl HistogramSum {
 
     fn by(&self, bounds: &[u64]) -> Vec<(f64, u64)> {
         let mut counts = DURATIONS_US.iter().chain([&u64::MAX]).zip(self.buckets).peekable();
-        let mut up_to = |bound| {
-            std::iter::from_fn(|| counts.next_if(|(us, _)| **us <= bound)).map(|(_, count)| count).sum()
-        };
-        let mut buckets: Vec<(f64, u64)> =
-            bounds.iter().map(|bound| (*bound as f64 / 1e6, up_to(*bound))).collect();
+        let mut up_to =
+            |bound| std::iter::from_fn(|| counts.next_if(|(us, _)| **us <= bound)).map(|(_, count)| count).sum();
+        let mut buckets: Vec<(f64, u64)> = bounds.iter().map(|bound| (*bound as f64 / 1e6, up_to(*bound))).collect();
         buckets.push((f64::INFINITY, up_to(u64::MAX)));
         buckets
     }

@@ -78,9 +78,7 @@ fn bounded<'a>(
     if answers.len() <= most {
         return answers;
     }
-    answers.sort_by(|one, other| {
-        other.1.durations.count().cmp(&one.1.durations.count()).then(one.0.cmp(other.0))
-    });
+    answers.sort_by(|one, other| other.1.durations.count().cmp(&one.1.durations.count()).then(one.0.cmp(other.0)));
     let mut others = ResponseMetrics::default();
     answers.drain(most..).for_each(|(_, one)| others.merge(&one));
     answers.push((OTHERS, others));
@@ -104,9 +102,7 @@ mod tests {
         };
         let all = [("a", answered(1)), ("b", answered(5)), ("c", answered(0)), ("d", answered(2))];
         let named = || all.iter().map(|(key, answers)| (*key, answers));
-        let keys = |all: &[(&str, ResponseMetrics)]| {
-            all.iter().map(|(key, _)| (*key).to_owned()).collect::<Vec<_>>()
-        };
+        let keys = |all: &[(&str, ResponseMetrics)]| all.iter().map(|(key, _)| (*key).to_owned()).collect::<Vec<_>>();
 
         assert_eq!(keys(&bounded(named(), 3)), ["a", "b", "d"]);
         let two = bounded(named(), 1);

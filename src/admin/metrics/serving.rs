@@ -60,16 +60,8 @@ impl ServingMetrics {
             }
         }
         for (name, help, sums) in [
-            (
-                "kn_serving_invocation_duration_seconds",
-                "Requests to instances, without what they waited",
-                inside,
-            ),
-            (
-                "http_server_request_duration_seconds",
-                "Requests to revisions, from head to answer's end",
-                whole,
-            ),
+            ("kn_serving_invocation_duration_seconds", "Requests to instances, without what they waited", inside),
+            ("http_server_request_duration_seconds", "Requests to revisions, from head to answer's end", whole),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
             for (labels, sum) in sums.bounded(SERIES_MAX) {
@@ -129,9 +121,7 @@ type RevisionKey<T> = fn(&T) -> f64;
 
 const GAUGES: [(&str, &str, RevisionKey<RevisionMetrics>); 11] = [
     ("kn_revision_pods_count", "Ready instances", |one| one.pod_counts.ready.into()),
-    ("kn_revision_pods_not_ready_count", "Instances that take no requests", |one| {
-        one.pod_counts.not_ready.into()
-    }),
+    ("kn_revision_pods_not_ready_count", "Instances that take no requests", |one| one.pod_counts.not_ready.into()),
     ("kn_revision_pods_pending_count", "Instances that start", |one| one.pod_counts.pending.into()),
     ("kn_revision_pods_terminating_count", "Instances that end", |one| one.pod_counts.terminating.into()),
     ("kn_revision_pods_desired", "Instances that the scaler wants", |one| one.figures.signals.desired.into()),
@@ -146,9 +136,7 @@ const GAUGES: [(&str, &str, RevisionKey<RevisionMetrics>); 11] = [
     ("kn_revision_request_queued", "Requests that wait for an instance", |one| {
         one.figures.load.waiting.load(Relaxed).into()
     }),
-    ("kn_revision_request_active", "Requests inside instances", |one| {
-        one.figures.load.in_flight.load(Relaxed).into()
-    }),
+    ("kn_revision_request_active", "Requests inside instances", |one| one.figures.load.in_flight.load(Relaxed).into()),
 ];
 
 /// Of those only that are scaled by this.

@@ -36,22 +36,12 @@ impl DemoAppliance {
         let me = std::env::current_exe().context("where is this program?")?;
         let folder = tempfile::tempdir().context("no temporary folder")?;
         let log = folder.path().join("appliance.log");
-        let image = |name: &str, program: &str| {
-            format!("ghcr.io/sluicegate/{name}='{}' example {program}", me.display())
-        };
+        let image =
+            |name: &str, program: &str| format!("ghcr.io/sluicegate/{name}='{}' example {program}", me.display());
         let mut child = Command::new(&me)
             .arg("run")
             .args(["--data", &folder.path().join("data").to_string_lossy()])
-            .args([
-                "--http",
-                &free(8080),
-                "--events",
-                &free(8081),
-                "--api",
-                &free(8001),
-                "--admin",
-                &free(9090),
-            ])
+            .args(["--http", &free(8080), "--events", &free(8081), "--api", &free(8001), "--admin", &free(9090)])
             .args(["--image", &image("example-hello", "hello")])
             .args(["--image", &image("example-sink", "sink")])
             .args(["--image", &image("example-failing", "sink --status 500")])
@@ -85,11 +75,7 @@ impl DemoAppliance {
     /// Waits for the end.
     pub(super) fn finish(mut self) -> Result<()> {
         let status = self.child.wait()?;
-        anyhow::ensure!(
-            status.success() || self.was_stopped(),
-            "the appliance ended: {status}\n{}",
-            self.log_tail()
-        );
+        anyhow::ensure!(status.success() || self.was_stopped(), "the appliance ended: {status}\n{}", self.log_tail());
         Ok(())
     }
 

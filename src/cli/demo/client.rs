@@ -34,8 +34,7 @@ impl DemoClient {
     pub(super) fn post_event(&self, broker: &str, event: &cloudevents::Event) -> Result<u16> {
         let url = format!("http://{}/brokers/default/{broker}", self.ready.events);
         let body = serde_json::to_vec(event)?;
-        let answer =
-            self.agent.post(&url).header("Content-Type", "application/cloudevents+json").send(&body[..])?;
+        let answer = self.agent.post(&url).header("Content-Type", "application/cloudevents+json").send(&body[..])?;
         Ok(answer.status().as_u16())
     }
 
@@ -45,11 +44,8 @@ impl DemoClient {
             let object = Value::deserialize(document)?;
             let collection = self.collection(&object)?;
             let body = object.to_string();
-            let created = self
-                .agent
-                .post(&collection)
-                .header("Content-Type", "application/json")
-                .send(body.as_bytes())?;
+            let created =
+                self.agent.post(&collection).header("Content-Type", "application/json").send(body.as_bytes())?;
             let answer = if created.status() == 409 {
                 let name = object["metadata"]["name"].as_str().unwrap_or_default();
                 self.agent
@@ -76,8 +72,7 @@ impl DemoClient {
 
     /// An object of namespace `default`.
     pub(super) fn object(&self, group_version: &str, plural: &str, name: &str) -> Result<Value> {
-        let url =
-            format!("http://{}/apis/{group_version}/namespaces/default/{plural}/{name}", self.ready.api);
+        let url = format!("http://{}/apis/{group_version}/namespaces/default/{plural}/{name}", self.ready.api);
         Ok(self.agent.get(&url).call()?.body_mut().read_json()?)
     }
 

@@ -124,8 +124,7 @@ fn settle(client: &DemoClient) -> Result<Vec<DemoSubscriber>> {
                 dropped: count("dropped")?,
                 retries: count("retries")?,
             };
-            let ended =
-                subscriber.delivered + subscriber.filtered + subscriber.dead_lettered + subscriber.dropped;
+            let ended = subscriber.delivered + subscriber.filtered + subscriber.dead_lettered + subscriber.dropped;
             Ok((ended >= EVENTS as u64).then_some(subscriber))
         })?;
         settled.push(subscriber);
@@ -165,11 +164,7 @@ impl fmt::Display for DemoReport {
             share(self.green)
         )?;
         writeln!(f, "warm        {:.2} ms p50", ms(self.warm))?;
-        writeln!(
-            f,
-            "cold start  {:.1} ms from request to answer, process start included",
-            ms(self.cold_start)
-        )?;
+        writeln!(f, "cold start  {:.1} ms from request to answer, process start included", ms(self.cold_start))?;
         writeln!(
             f,
             "events      {} accepted; durable acknowledgement p50 {:.2} ms, p99 {:.2} ms",

@@ -10,10 +10,8 @@ use super::text;
 use crate::cli::api_access::{ApiAccessArgs, ApiClient};
 
 /// Where the object may be: what it is called, and its path without the namespace and the name.
-const KINDS: [(&str, &str, &str); 2] = [
-    ("Trigger", "eventing.knative.dev/v1", "triggers"),
-    ("Subscription", "messaging.knative.dev/v1", "subscriptions"),
-];
+const KINDS: [(&str, &str, &str); 2] =
+    [("Trigger", "eventing.knative.dev/v1", "triggers"), ("Subscription", "messaging.knative.dev/v1", "subscriptions")];
 /// How long the changed object may take to be Ready; usually some milliseconds.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks.

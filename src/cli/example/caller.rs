@@ -9,11 +9,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One line for each URL in `$CALLS`: the URL, the status and what was said, or why nothing was.
 pub(super) fn answer() -> ExampleResponse {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_global(Some(PATIENCE))
-        .http_status_as_error(false)
-        .build()
-        .into();
+    let agent: ureq::Agent =
+        ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build().into();
     let calls = std::env::var("CALLS").unwrap_or_default();
     let said = |url: &str| match agent.get(url).call() {
         Ok(mut answer) => {

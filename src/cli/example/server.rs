@@ -29,9 +29,7 @@ pub(super) struct ExampleResponse {
 }
 
 /// Serves `answer` on $PORT until the process is ended.
-pub(super) fn serve(
-    answer: impl Fn(&ExampleRequest) -> ExampleResponse + Send + Sync + 'static,
-) -> io::Result<()> {
+pub(super) fn serve(answer: impl Fn(&ExampleRequest) -> ExampleResponse + Send + Sync + 'static) -> io::Result<()> {
     let port = match std::env::var("PORT") {
         Ok(text) => text.parse().map_err(|_| io::Error::other(format!("PORT={text:?} is not a port")))?,
         Err(_) => 8080,
@@ -115,8 +113,7 @@ fn read_chunks(input: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut body = Vec::new();
     loop {
         let size = line(input)?;
-        let size = usize::from_str_radix(size.split(';').next().unwrap_or("").trim(), 16)
-            .map_err(io::Error::other)?;
+        let size = usize::from_str_radix(size.split(';').next().unwrap_or("").trim(), 16).map_err(io::Error::other)?;
         if size == 0 {
             while !line(input)?.is_empty() {}
             return Ok(body);

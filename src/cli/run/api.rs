@@ -68,13 +68,10 @@ impl ApiTlsFiles {
             None => StaticTokens::default(),
         };
         if config.api_tls && config.kubeconfig.is_none() {
-            listener::check(&tls_files(config, config.api, Arc::default()))
-                .map_err(|why| without_tls(&why))?;
+            listener::check(&tls_files(config, config.api, Arc::default())).map_err(|why| without_tls(&why))?;
         }
         let audit = match &config.api_audit_log {
-            Some(path) => {
-                Some(AuditLog::open(path).with_context(|| format!("api-audit-log: {}", path.display()))?)
-            }
+            Some(path) => Some(AuditLog::open(path).with_context(|| format!("api-audit-log: {}", path.display()))?),
             None => None,
         };
         Ok(Self { tokens, audit })
@@ -164,21 +161,12 @@ impl ApiListeners {
                 let door = ApiTlsListener::new(listener, papers).map_err(|why| without_tls(&why))?;
                 hosts.extend(door.names());
                 let made = maker.map(|maker| std::fs::read_to_string(maker.ca_path())).transpose()?;
-                (
-                    ApiListener::Tls(Box::new(door)),
-                    made.map_or(ClusterAuthority::Known, ClusterAuthority::Made),
-                )
+                (ApiListener::Tls(Box::new(door)), made.map_or(ClusterAuthority::Known, ClusterAuthority::Made))
             } else {
-                (
-                    ApiListener::Plain { listener, is_trusted: !config.api_authenticate },
-                    ClusterAuthority::Plain,
-                )
+                (ApiListener::Plain { listener, is_trusted: !config.api_authenticate }, ClusterAuthority::Plain)
             };
             let (hosts, rejections) = (OwnHosts::new(at.ip(), hosts), Arc::clone(reports.rejections));
-            all.push((
-                entrance,
-                CrossOriginProtection::new(GuardedListener::Api, config.api_tls, hosts, rejections),
-            ));
+            all.push((entrance, CrossOriginProtection::new(GuardedListener::Api, config.api_tls, hosts, rejections)));
             write_kubeconfig(config, at, &authority);
             if let ClusterAuthority::Made(pem) = authority {
                 made_by = pem;
@@ -252,9 +240,7 @@ pub(super) fn names(bound: IpAddr) -> Vec<String> {
 fn write_kubeconfig(config: &RunConfig, at: SocketAddr, authority: &ClusterAuthority) {
     let near = match at.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], at.port())),
-        IpAddr::V6(ip) if ip.is_unspecified() => {
-            SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), at.port())
-        }
+        IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), at.port()),
         _ => at,
     };
     let path = kubeconfig::place(&config.data);
@@ -271,10 +257,8 @@ fn write_kubeconfig(config: &RunConfig, at: SocketAddr, authority: &ClusterAutho
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     use std::io::Write as _;
     let fresh = path.with_extension("new");
-    let written =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh);
-    let renamed = written
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .and_then(|()| std::fs::rename(&fresh, path));
+    let written = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh);
+    let renamed =
+        written.and_then(|mut file| file.write_all(text.as_bytes())).and_then(|()| std::fs::rename(&fresh, path));
     renamed.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }

@@ -34,12 +34,7 @@ pub(super) fn arrive(config: &RunConfig, mut api_socket: Option<PreparedSocket>)
             let sockets = BoundSockets::inherit(inherited, &mut api_socket)?;
             predecessor.wait_for_folder()?;
             let folder = data_folder::take_patiently(&config.data)?;
-            return Ok(Arrival {
-                folder,
-                logs: OpeningLogs::start(config)?,
-                sockets,
-                predecessor: Some(predecessor),
-            });
+            return Ok(Arrival { folder, logs: OpeningLogs::start(config)?, sockets, predecessor: Some(predecessor) });
         }
         match start(config, &mut api_socket) {
             Err(why) if config.hot_restart && attempt < ATTEMPTS_MAX && is_in_use(&why) => pause(),

@@ -23,8 +23,7 @@ pub(super) fn load(rules: &[CertificateRule], expiries: &Expiries) -> Result<Cer
     let mut chains = Vec::new();
     for rule in rules {
         let named = || format!("tls-cert: {}", rule.host);
-        let (chain, key) =
-            (read(&rule.certificate).with_context(named)?, read(&rule.key).with_context(named)?);
+        let (chain, key) = (read(&rule.certificate).with_context(named)?, read(&rule.key).with_context(named)?);
         let identity = TlsIdentity::from_pem(&chain, &key).with_context(|| {
             format!("tls-cert: {}: {} and {}", rule.host, rule.certificate.display(), rule.key.display())
         })?;

@@ -179,8 +179,7 @@ mod tests {
         let run = async |is_watch: bool, is_cut: bool| {
             let attempt = Attempt { pace: pace.clone(), key: "k".to_owned(), is_watch };
             let pieces = stream::iter([Ok("a"), if is_cut { Err("cut") } else { Ok("b") }]);
-            let body =
-                axum::body::Body::from_stream(pieces.map(|piece| piece.map_err(std::io::Error::other)));
+            let body = axum::body::Body::from_stream(pieces.map(|piece| piece.map_err(std::io::Error::other)));
             let body = crate::cli::api_access::streamed(body).await.unwrap();
             let mut followed = attempt.follow(body).into_data_stream();
             followed.next().await.unwrap().unwrap();

@@ -115,12 +115,7 @@ pub(super) fn reins() -> (ControlHandle, ControlReceivers) {
     let (say_hand_over, hand_over) = watch::channel(false);
     let (lend_admin, admin_port) = watch::channel(AdminPort::Served);
     let (handed, hear_handed) = mpsc::channel();
-    let reins = ControlHandle {
-        stop: say_stop,
-        hand_over: say_hand_over,
-        handed: hear_handed,
-        admin_port: lend_admin,
-    };
+    let reins = ControlHandle { stop: say_stop, hand_over: say_hand_over, handed: hear_handed, admin_port: lend_admin };
     (reins, ControlReceivers { stop, hand_over, handed, admin_port })
 }
 
@@ -150,9 +145,8 @@ async fn live(
 ) -> Result<()> {
     let (house, protection) = (furnish(&parts).await, protection(&parts));
     let reports = Reports { rejections: &parts.health.rejections, expiries: &parts.health.expiries };
-    let opened = house.and_then(|house| {
-        Ok((house, ApiListeners::open(parts.api, parts.api_socket, &parts.config, &reports)?))
-    });
+    let opened =
+        house.and_then(|house| Ok((house, ApiListeners::open(parts.api, parts.api_socket, &parts.config, &reports)?)));
     let (house, entrances) = match opened {
         Ok(opened) => opened,
         Err(why) => {
@@ -260,11 +254,7 @@ impl ControlState {
     /// Keeps what every namespace has, in an API of our own.
     fn keep(&self, authority: &str) {
         if let Some(store) = &self.store {
-            task::spawn_local(api::run_namespace_defaults(
-                Arc::clone(store),
-                authority.into(),
-                self.signer.clone(),
-            ));
+            task::spawn_local(api::run_namespace_defaults(Arc::clone(store), authority.into(), self.signer.clone()));
         }
     }
 
@@ -303,8 +293,7 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
             task::spawn_local(store::run_compaction(Arc::clone(&store)));
             task::spawn_local(give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
-            let client =
-                api::client_with_signer(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
+            let client = api::client_with_signer(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
             let surroundings = entrance::surroundings(parts, Arc::clone(&signer));
             (
                 Some(Arc::clone(&store)),
@@ -432,11 +421,7 @@ async fn serve(listener: TcpListener, router: Router, until: impl Future<Output 
 /// Answers at the admin port, but for the time in which a successor does, or is about to.
 async fn serve_admin(
     listener: TcpListener,
-    (admin, scaler, protection): (
-        oneshot::Receiver<Arc<AdminServer>>,
-        AutoscalerMetrics,
-        CrossOriginProtection,
-    ),
+    (admin, scaler, protection): (oneshot::Receiver<Arc<AdminServer>>, AutoscalerMetrics, CrossOriginProtection),
     publisher: Arc<Publisher>,
     mut port: watch::Receiver<AdminPort>,
 ) {

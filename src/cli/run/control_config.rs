@@ -29,11 +29,7 @@ pub(super) fn control_config(
         listeners: ListenerAddresses {
             public: Some(sockets.http[0].local_addr()?),
             cluster_local: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
-            cluster_local_https: sockets
-                .private_https
-                .first()
-                .map(std::net::TcpListener::local_addr)
-                .transpose()?,
+            cluster_local_https: sockets.private_https.first().map(std::net::TcpListener::local_addr).transpose()?,
             https: sockets.https.first().map(std::net::TcpListener::local_addr).transpose()?,
         },
         events_url_base: format!("http://{events}"),

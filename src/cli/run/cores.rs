@@ -98,9 +98,7 @@ impl RunningCores {
                 cluster_local: inside,
                 events: Some(events),
                 events_tls,
-                make_events: Some(dataplane::events::server::make(events_config(
-                    index, shared, open, &counted, relay,
-                ))),
+                make_events: Some(dataplane::events::server::make(events_config(index, shared, open, &counted, relay))),
                 tables: Arc::clone(&shared.tables),
                 signals: shared.signals.clone(),
                 stop: Arc::clone(&shared.stop),

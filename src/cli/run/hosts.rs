@@ -12,8 +12,7 @@ const KUBERNETES: [&str; 4] =
 /// Of a listener that is bound to `bound`. The host's own name and those of a cluster are for listeners beyond loopback: no other
 /// is met by them, and an attacker's name server may answer for them.
 pub(super) fn own(config: &RunConfig, bound: IpAddr) -> Vec<String> {
-    let mut own: Vec<String> =
-        config.allowed_hosts.iter().map(|AllowedHostRule(host)| host.clone()).collect();
+    let mut own: Vec<String> = config.allowed_hosts.iter().map(|AllowedHostRule(host)| host.clone()).collect();
     if !bound.is_loopback() {
         own.extend(api::names(bound));
         own.extend(KUBERNETES.map(str::to_owned));

@@ -51,21 +51,20 @@ impl CoreListeners {
         let (inside, domains) = self.cluster_local;
         let mut inside = inside.into_iter();
         let mut events_tls = by_tls(self.events_https, &senders);
-        let places =
-            self.http.into_iter().zip(self.events).zip(logs).map(|((http, events), logs)| PerCoreConfig {
+        let places = self.http.into_iter().zip(self.events).zip(logs).map(|((http, events), logs)| PerCoreConfig {
+            http,
+            https: https.next(),
+            private: private.next(),
+            private_https: private_https.next(),
+            cluster_local: inside.next().map(|(http, listener)| ClusterLocalListeners {
                 http,
-                https: https.next(),
-                private: private.next(),
-                private_https: private_https.next(),
-                cluster_local: inside.next().map(|(http, listener)| ClusterLocalListeners {
-                    http,
-                    https: HttpsListener { listener, server_config: callers_inside.clone() },
-                    domains: Arc::clone(&domains),
-                }),
-                events,
-                events_tls: events_tls.next(),
-                logs,
-            });
+                https: HttpsListener { listener, server_config: callers_inside.clone() },
+                domains: Arc::clone(&domains),
+            }),
+            events,
+            events_tls: events_tls.next(),
+            logs,
+        });
         Ok(places.collect())
     }
 }

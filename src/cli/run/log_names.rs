@@ -49,9 +49,8 @@ impl LogNames {
                 continue;
             }
             let (file, text) = (self.file.clone(), serde_json::to_vec(&names));
-            let outcome = task::spawn_blocking(move || {
-                text.map_err(io::Error::from).and_then(|text| replace(&file, &text))
-            });
+            let outcome =
+                task::spawn_blocking(move || text.map_err(io::Error::from).and_then(|text| replace(&file, &text)));
             match outcome.await {
                 Ok(Ok(())) => written = names,
                 Ok(Err(why)) => {

@@ -45,12 +45,8 @@ impl OtlpExporter {
     /// Sends what comes into `queue` to `url`.
     fn start(url: &str, queue: SpanQueue, tally: Arc<SpanCounters>) -> Result<Self> {
         let (stop, stopped) = sync_channel(1);
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(REQUEST_MAX))
-            .http_status_as_error(true)
-            .build();
-        let work =
-            OtlpWorker { agent: config.into(), url: url.to_owned(), queue, tally, stopped, told: false };
+        let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_MAX)).http_status_as_error(true).build();
+        let work = OtlpWorker { agent: config.into(), url: url.to_owned(), queue, tally, stopped, told: false };
         let thread = std::thread::Builder::new().name("otlp".to_owned()).spawn(|| work.run());
         Ok(Self { stop, thread: thread.context("no thread for spans")? })
     }
@@ -134,10 +130,8 @@ const fn is_retryable(why: &ureq::Error) -> bool {
 /// `ExportTraceServiceRequest` in JSON: ids in hex, 64-bit numbers as strings.
 fn document(batch: &[TraceSpan]) -> Value {
     let spans: Vec<Value> = batch.iter().map(span).collect();
-    let resource = [
-        text("service.name", "sluicegate".to_owned()),
-        text("service.version", env!("CARGO_PKG_VERSION").to_owned()),
-    ];
+    let resource =
+        [text("service.name", "sluicegate".to_owned()), text("service.version", env!("CARGO_PKG_VERSION").to_owned())];
     json!({ "resourceSpans": [{
         "resource": { "attributes": resource },
         "scopeSpans": [{ "scope": { "name": "sluicegate.proxy" }, "spans": spans }],

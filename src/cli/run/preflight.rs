@@ -40,8 +40,7 @@ pub(super) struct Preflight {
 pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> {
     dataplane::core::check_kernel()?;
     let certificates = certificates::load(&config.certificates, expiries)?;
-    let trust =
-        config.routes.iter().map(|rule| certificates::client_tls(rule, expiries)).collect::<Result<_>>()?;
+    let trust = config.routes.iter().map(|rule| certificates::client_tls(rule, expiries)).collect::<Result<_>>()?;
     let given = api::ApiTlsFiles::read(config)?;
     if let Some(file) = &config.kubeconfig {
         api_access::check(file)?;

@@ -69,9 +69,7 @@ impl StaticRoute {
 pub(super) fn addresses(target: &RouteTarget) -> std::io::Result<Vec<SocketAddr>> {
     match target {
         RouteTarget::Address(address) => Ok(vec![*address]),
-        RouteTarget::Name(name, port) => {
-            Ok((name.as_str(), *port).to_socket_addrs()?.take(ADDRESSES_MAX).collect())
-        }
+        RouteTarget::Name(name, port) => Ok((name.as_str(), *port).to_socket_addrs()?.take(ADDRESSES_MAX).collect()),
     }
 }
 
@@ -81,8 +79,7 @@ pub(super) fn publish(
     trust: Vec<Option<Arc<TlsClientConfig>>>,
     publisher: &Arc<Publisher>,
 ) -> Result<()> {
-    let mut routes: Vec<_> =
-        rules.iter().zip(trust).map(|(rule, trust)| StaticRoute::new(rule, trust)).collect();
+    let mut routes: Vec<_> = rules.iter().zip(trust).map(|(rule, trust)| StaticRoute::new(rule, trust)).collect();
     for route in &mut routes {
         route.resolve();
         route.publish(publisher);

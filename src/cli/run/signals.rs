@@ -21,8 +21,7 @@ pub(super) fn listen(say: mpsc::Sender<MainEvent>, arrived: Arc<AtomicBool>) -> 
     for signal in [SIGXFSZ, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::default()).context("no signal handler")?;
     }
-    let mut signals =
-        signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("no signal handler")?;
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM]).context("no signal handler")?;
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {

@@ -104,10 +104,9 @@ impl BoundSockets {
 
     /// Descriptors of all of them. As long as they are open the kernel takes connections in, whoever accepts.
     pub(super) fn keep(&self) -> Result<SocketDescriptors> {
-        let named =
-            |name: ListenerName, listeners: &[TcpListener]| -> Result<Vec<(ListenerName, TcpListener)>> {
-                listeners.iter().map(|listener| Ok((name, listener.try_clone()?))).collect()
-            };
+        let named = |name: ListenerName, listeners: &[TcpListener]| -> Result<Vec<(ListenerName, TcpListener)>> {
+            listeners.iter().map(|listener| Ok((name, listener.try_clone()?))).collect()
+        };
         let mut all = named(ListenerName::Http, &self.http)?;
         all.extend(named(ListenerName::Https, &self.https)?);
         all.extend(named(ListenerName::Private, &self.private)?);

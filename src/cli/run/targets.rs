@@ -39,9 +39,7 @@ pub(super) fn policy(
     }
     if let Some(InstanceGateway { server, host_ports: (http, https) }) = gateway {
         let any = |port: u16| SocketAddr::from(([0, 0, 0, 0], port));
-        listeners.extend(
-            [*http, *https].map(|port| OwnListener { role: ListenerRole::Ingress, address: any(port) }),
-        );
+        listeners.extend([*http, *https].map(|port| OwnListener { role: ListenerRole::Ingress, address: any(port) }));
         listeners.push(OwnListener { role: ListenerRole::Dns, address: (*server, dns::PORT).into() });
     }
     let allowed = config.allowed_targets.iter().map(|AllowedTargetRule(allowed)| *allowed).collect();

@@ -46,10 +46,7 @@ pub(super) fn start(
             }
         }
     };
-    std::thread::Builder::new()
-        .name("watchdog".to_owned())
-        .spawn(watch)
-        .context("no thread for the watchdog")?;
+    std::thread::Builder::new().name("watchdog".to_owned()).spawn(watch).context("no thread for the watchdog")?;
     Ok(())
 }
 
@@ -106,9 +103,7 @@ impl Change {
         let activity = CoreActivity::decode(one.counters.heartbeat.work());
         let on = On::of(activity, [table, &one.table]);
         let silent_s = silent.as_secs_f64();
-        health
-            .stalls
-            .set(core, Some(format!("core {core} has not turned for {silent_s:.1} s: {}", on.told(one))));
+        health.stalls.set(core, Some(format!("core {core} has not turned for {silent_s:.1} s: {}", on.told(one))));
         if std::mem::replace(&mut one.is_stalled, true) {
             return;
         }
@@ -146,13 +141,11 @@ struct On {
 impl On {
     /// Addresses are only compared: what they named may be gone.
     fn of(activity: Option<CoreActivity>, tables: [&RoutingTable; 2]) -> Self {
-        let is_worked_on = |stream: &&Arc<EventStream>| {
-            activity.is_some_and(|activity| Arc::as_ptr(stream).addr() == activity.stream)
-        };
+        let is_worked_on =
+            |stream: &&Arc<EventStream>| activity.is_some_and(|activity| Arc::as_ptr(stream).addr() == activity.stream);
         let stream = tables.into_iter().find_map(|table| table.streams.values().find(is_worked_on).cloned());
-        let is_asked = |one: &&Arc<Subscriber>| {
-            activity.is_some_and(|activity| Arc::as_ptr(one).addr() == activity.subscriber)
-        };
+        let is_asked =
+            |one: &&Arc<Subscriber>| activity.is_some_and(|activity| Arc::as_ptr(one).addr() == activity.subscriber);
         let subscriber = stream.as_ref().and_then(|stream| stream.subscribers.iter().find(is_asked).cloned());
         Self { activity, stream, subscriber }
     }

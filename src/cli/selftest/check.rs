@@ -95,9 +95,7 @@ fn take(
             last = Some(label);
         }
         Some(label) => violations.push(Violation::new(0, format!("{label:?} after {last:?}: out of order"))),
-        None => {
-            violations.push(Violation::new(0, format!("a record that was never appended, after {last:?}")))
-        }
+        None => violations.push(Violation::new(0, format!("a record that was never appended, after {last:?}"))),
     });
     violations
 }
@@ -115,8 +113,7 @@ fn compare(
         let (all, there) = (batch_records(seed, batch), found.get(&batch).copied().unwrap_or(0));
         if there != all {
             let is_promised = batch < acknowledged;
-            let what =
-                if is_promised { "acknowledged" } else { "not acknowledged, but later ones are there" };
+            let what = if is_promised { "acknowledged" } else { "not acknowledged, but later ones are there" };
             let lost = if is_promised { u64::from(all - there.min(all)) } else { 0 };
             violations.push(Violation::new(lost, format!("batch {batch}: {there} of {all} records; {what}")));
         }

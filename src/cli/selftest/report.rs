@@ -83,9 +83,7 @@ impl SelftestReport {
 
     pub(super) fn progress(&self) -> String {
         let Self { kills, torn, flips, records, lost, .. } = self;
-        format!(
-            "{kills} kills, {torn} torn copies, {flips} flipped; {records} records acknowledged, {lost} lost"
-        )
+        format!("{kills} kills, {torn} torn copies, {flips} flipped; {records} records acknowledged, {lost} lost")
     }
 
     pub(super) fn table(&self, seed: u64, folder: &Path) -> String {
@@ -105,16 +103,12 @@ impl SelftestReport {
         row("flushes", format!("{}, {rate:.0}/s, p50 {p50}, p99 {p99}", self.flushes));
         row("appended", format!("{:.1} MiB/s", self.bytes as f64 / f64::from(1 << 20) / seconds));
         if self.flushes > 0 && self.quantile(0.5) < TOO_GOOD {
-            row(
-                "note",
-                "flushes are too fast for a disk: this folder is in memory, or a disk lies".to_owned(),
-            );
+            row("note", "flushes are too fast for a disk: this folder is in memory, or a disk lies".to_owned());
         }
         for told in &self.reported {
             row("VIOLATION", told.clone());
         }
-        let verdict =
-            if self.is_clean() { "nothing that was acknowledged was lost" } else { "a promise was broken" };
+        let verdict = if self.is_clean() { "nothing that was acknowledged was lost" } else { "a promise was broken" };
         row("verdict", verdict.to_owned());
         text
     }
@@ -168,9 +162,6 @@ mod tests {
         report.violated("a kill", Path::new("/d"), vec![lost]);
         assert!(!report.is_clean());
         let table = report.table(1, Path::new("/d"));
-        assert!(
-            table.contains("after a kill, in /d: batch 7") && table.contains("records lost          3"),
-            "{table}"
-        );
+        assert!(table.contains("after a kill, in /d: batch 7") && table.contains("records lost          3"), "{table}");
     }
 }

@@ -148,12 +148,7 @@ fn lines(child: &mut Child) -> Result<Receiver<String>> {
     Ok(lines)
 }
 
-fn wait_for(
-    word: &str,
-    lines: &Receiver<String>,
-    promise: &mut AcknowledgedState,
-    work: &mut ChildRun,
-) -> Result<()> {
+fn wait_for(word: &str, lines: &Receiver<String>, promise: &mut AcknowledgedState, work: &mut ChildRun) -> Result<()> {
     let end = Instant::now() + OPEN_PATIENCE;
     loop {
         let line = lines

@@ -72,8 +72,7 @@ fn streams(log: &mut WriteAheadLog, from: u64, say: &mut impl Write) -> Result<V
 
 /// Appends one batch; false when the log is full for now.
 fn put(log: &mut WriteAheadLog, lanes: &mut [WriterStream], seed: u64, batch: u64) -> Result<bool> {
-    let payloads: Vec<Vec<u8>> =
-        (0..batch_records(seed, batch)).map(|nth| record(seed, batch, nth)).collect();
+    let payloads: Vec<Vec<u8>> = (0..batch_records(seed, batch)).map(|nth| record(seed, batch, nth)).collect();
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
     let records: Vec<&[&[u8]]> = parts.iter().map(|parts| parts.as_slice()).collect();
     let Some(lane) = lanes.get_mut(stream_of(batch)) else { bail!("no stream for batch {batch}") };
@@ -166,8 +165,7 @@ mod tests {
     fn no_file_goes_before_its_drop_was_said_to_be_durable() {
         let folder = tempfile::tempdir().unwrap();
         let files = || std::fs::read_dir(folder.path()).unwrap().count();
-        let options =
-            || LogOptions { segment_bytes: 16 << 10, log_bytes_max: 4 << 20, ..LogOptions::default() };
+        let options = || LogOptions { segment_bytes: 16 << 10, log_bytes_max: 4 << 20, ..LogOptions::default() };
         let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
         let stream = log.stream("a").unwrap();
         log.cursor(stream, SUBSCRIBER, Cursor::at(LogPosition::ORIGIN)).unwrap();

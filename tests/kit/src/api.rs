@@ -238,8 +238,7 @@ mod tests {
                 }
             }
         });
-        let object =
-            KitApi::at(server.address()).wait_for("Route", "n", "r", PATIENCE, |o| o["status"]["n"] == 3);
+        let object = KitApi::at(server.address()).wait_for("Route", "n", "r", PATIENCE, |o| o["status"]["n"] == 3);
         assert_eq!(object["status"]["n"], 3);
     }
 }

@@ -473,8 +473,7 @@ mod tests {
 
     #[test]
     fn a_restart_keeps_the_folder_and_changes_the_process() {
-        let mut appliance =
-            setup(&format!("mkdir -p data; echo x >> data/starts; {READY}; exec sleep 60")).start();
+        let mut appliance = setup(&format!("mkdir -p data; echo x >> data/starts; {READY}; exec sleep 60")).start();
         let pid = appliance.pid();
         appliance.restart();
         assert_ne!(appliance.pid(), pid);

@@ -27,10 +27,7 @@ impl BackgroundClients {
         Self { stop: Arc::default(), answers: Arc::default(), clients: Vec::new() }
     }
 
-    pub fn add(
-        &mut self,
-        client: impl FnOnce(&AtomicBool, &AtomicU64) -> Result<(), String> + Send + 'static,
-    ) {
+    pub fn add(&mut self, client: impl FnOnce(&AtomicBool, &AtomicU64) -> Result<(), String> + Send + 'static) {
         let (stop, answers) = (Arc::clone(&self.stop), Arc::clone(&self.answers));
         self.clients.push(thread::spawn(move || client(&stop, &answers)));
     }
@@ -90,8 +87,7 @@ pub type BackgroundClient = Box<dyn FnOnce(&AtomicBool, &AtomicU64) -> Result<()
 pub fn one_by_one(to: SocketAddr, host: &'static str) -> BackgroundClient {
     Box::new(move |stop, answers| {
         while !stop.load(SeqCst) {
-            let answer =
-                HttpCall::get("/").host(host).try_send(to).map_err(|why| format!("one by one: {why}"))?;
+            let answer = HttpCall::get("/").host(host).try_send(to).map_err(|why| format!("one by one: {why}"))?;
             if answer.status != 200 {
                 return Err(format!("one by one: {answer:?}"));
             }

@@ -98,8 +98,7 @@ mod tests {
 
     #[test]
     fn an_attribute_is_there_once_or_not_at_all() {
-        let bytes =
-            TestEvent::new("1").of_type("t").without("id").binary("/").to_bytes(([127, 0, 0, 1], 1).into());
+        let bytes = TestEvent::new("1").of_type("t").without("id").binary("/").to_bytes(([127, 0, 0, 1], 1).into());
         let text = String::from_utf8(bytes).unwrap();
         assert_eq!((text.matches("ce-type: t\r\n").count(), text.matches("ce-type").count()), (1, 1));
         assert!(!text.contains("ce-id"));

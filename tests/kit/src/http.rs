@@ -259,8 +259,7 @@ mod tests {
     fn pipelined_calls_are_answered_in_order() {
         let upstream = TestUpstream::start("one");
         let mut connection = HttpConnection::open(upstream.address());
-        let calls =
-            ["a", "b", "c"].map(|text| HttpCall::post("/mirror").body(text).to_bytes(upstream.address()));
+        let calls = ["a", "b", "c"].map(|text| HttpCall::post("/mirror").body(text).to_bytes(upstream.address()));
         connection.send(&calls.concat());
         for text in ["a", "b", "c"] {
             assert_eq!(connection.receive().text(), text);

@@ -156,8 +156,7 @@ mod tests {
     #[test]
     fn answers_larger_than_one_read_are_taken_whole() {
         let upstream = TestUpstream::start("one");
-        let report =
-            run(LoadPlan { requests: 20, ..plan(upstream.address(), "/chunks?count=3&bytes=100000") });
+        let report = run(LoadPlan { requests: 20, ..plan(upstream.address(), "/chunks?count=3&bytes=100000") });
         assert_eq!(report.statuses, BTreeMap::from([(200, 20)]));
     }
 

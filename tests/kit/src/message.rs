@@ -64,10 +64,9 @@ impl HttpHeaders {
             };
         }
         match self.get("content-length") {
-            Some(text) => text
-                .parse()
-                .map(MessageFraming::Length)
-                .map_err(|_| MalformedMessage(format!("length {text}"))),
+            Some(text) => {
+                text.parse().map(MessageFraming::Length).map_err(|_| MalformedMessage(format!("length {text}")))
+            }
             None => Ok(MessageFraming::Absent),
         }
     }
@@ -137,11 +136,7 @@ impl HttpResponse {
 
     /// One answer, interim or final, at the start of `bytes` and its length. `to_head`: it answers
     /// HEAD, so no body follows. `closed`: no more bytes will come.
-    pub fn parse(
-        bytes: &[u8],
-        to_head: bool,
-        closed: bool,
-    ) -> Result<Option<(Self, usize)>, MalformedMessage> {
+    pub fn parse(bytes: &[u8], to_head: bool, closed: bool) -> Result<Option<(Self, usize)>, MalformedMessage> {
         let mut slots = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut parsed = httparse::Response::new(&mut slots);
         let status = parsed.parse(bytes).map_err(|why| MalformedMessage(why.to_string()))?;
@@ -194,8 +189,7 @@ fn take_body(framing: MessageFraming, bytes: &[u8]) -> Result<Option<(Vec<u8>, u
 fn take_chunks(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, MalformedMessage> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
-        let size = httparse::parse_chunk_size(&bytes[at..])
-            .map_err(|_| MalformedMessage("chunk size".to_owned()))?;
+        let size = httparse::parse_chunk_size(&bytes[at..]).map_err(|_| MalformedMessage("chunk size".to_owned()))?;
         let httparse::Status::Complete((line, size)) = size else { return Ok(None) };
         let size = usize::try_from(size).map_err(|_| MalformedMessage(format!("chunk of {size} bytes")))?;
         at += line;

@@ -271,11 +271,8 @@ mod tests {
 
     #[test]
     fn it_goes_on_until_it_is_stopped_and_every_answer_is_counted() {
-        let sink = EventSink::answering(|event| {
-            SinkResponse::status(if event.attempt % 4 == 0 { 503 } else { 202 })
-        });
-        let pulse =
-            OpenLoopLoad::flat_out(sink.address(), &HttpCall::post("/").header("left", STAMP).body("x"), 4);
+        let sink = EventSink::answering(|event| SinkResponse::status(if event.attempt % 4 == 0 { 503 } else { 202 }));
+        let pulse = OpenLoopLoad::flat_out(sink.address(), &HttpCall::post("/").header("left", STAMP).body("x"), 4);
         wait::until(PATIENCE, "answers", || (pulse.accepted() > 100 && pulse.refused() > 20).then_some(()));
         let refused = pulse.shared.clone();
         let accepted = pulse.stop();

@@ -288,8 +288,7 @@ mod tests {
     #[test]
     fn a_port_can_be_taken_again() {
         let address = hello().address();
-        let again =
-            TestServer::start(address, || |_| async { HandlerReply::Send(ReceivedMessage::new(202)) });
+        let again = TestServer::start(address, || |_| async { HandlerReply::Send(ReceivedMessage::new(202)) });
         assert_eq!(HttpCall::get("/").send(again.address()).status, 202);
     }
 

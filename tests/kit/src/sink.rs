@@ -156,10 +156,7 @@ impl EventSink {
     }
 
     /// As [`EventSink::answering`], at a given address.
-    pub fn start_at(
-        address: SocketAddr,
-        script: impl Fn(&ReceivedRequest) -> SinkResponse + Send + 'static,
-    ) -> Self {
+    pub fn start_at(address: SocketAddr, script: impl Fn(&ReceivedRequest) -> SinkResponse + Send + 'static) -> Self {
         let book = Arc::new(SinkRecords::default());
         let notes = Arc::clone(&book);
         let server = TestServer::start(address, move || {
@@ -210,8 +207,7 @@ impl EventSink {
         enough: impl Fn(&[ReceivedRequest]) -> bool,
     ) -> Result<Vec<ReceivedRequest>, Vec<ReceivedRequest>> {
         let pages = self.book.pages.lock().unwrap();
-        let waited =
-            self.book.arrived.wait_timeout_while(pages, limit, |pages| !enough(&pages.received)).unwrap();
+        let waited = self.book.arrived.wait_timeout_while(pages, limit, |pages| !enough(&pages.received)).unwrap();
         let received = waited.0.received.clone();
         if waited.1.timed_out() && !enough(&received) { Err(received) } else { Ok(received) }
     }
@@ -260,10 +256,7 @@ mod tests {
         binary("1").send(sink.address());
         let envelope = json!({ "specversion": "1.0", "id": "1", "source": "/test", "type": "t",
                                "datacontenttype": "text/plain", "data": "data" });
-        HttpCall::post("/")
-            .header("Content-Type", STRUCTURED)
-            .body(envelope.to_string())
-            .send(sink.address());
+        HttpCall::post("/").header("Content-Type", STRUCTURED).body(envelope.to_string()).send(sink.address());
 
         let received = sink.wait_for(2, PATIENCE);
         assert_eq!((received[0].is_structured(), received[1].is_structured()), (false, true));

@@ -93,10 +93,7 @@ fn answer(request: HttpRequest, name: &str) -> HandlerReply {
         path => {
             let close = path == "/close";
             let json = describe(&request, name).to_string();
-            ReceivedMessage {
-                close,
-                ..ReceivedMessage::new(200).header("Content-Type", "application/json").body(json)
-            }
+            ReceivedMessage { close, ..ReceivedMessage::new(200).header("Content-Type", "application/json").body(json) }
         }
     };
     HandlerReply::Send(message.header("X-Upstream", name))
@@ -130,9 +127,8 @@ mod tests {
     fn requests_that_overlap_are_counted() {
         let upstream = TestUpstream::start("one");
         let address = upstream.address();
-        let callers: Vec<_> = (0..4)
-            .map(|_| std::thread::spawn(move || HttpCall::get("/delay?ms=200").send(address).status))
-            .collect();
+        let callers: Vec<_> =
+            (0..4).map(|_| std::thread::spawn(move || HttpCall::get("/delay?ms=200").send(address).status)).collect();
         for caller in callers {
             assert_eq!(caller.join().unwrap(), 200);
         }

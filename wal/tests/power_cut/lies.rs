@@ -83,19 +83,11 @@ fn run(seed: u64) {
     }
     assert!(there.iter().all(|(at, payload)| events.get(at) == Some(payload)), "invented");
     for at in events.keys().filter(|at| !there.contains_key(at)) {
-        assert!(
-            holes.iter().any(|hole| hole.from <= *at && *at < hole.to),
-            "{at} is gone, and no hole: {holes:?}"
-        );
+        assert!(holes.iter().any(|hole| hole.from <= *at && *at < hole.to), "{at} is gone, and no hole: {holes:?}");
     }
 }
 
-fn append(
-    log: &mut WriteAheadLog,
-    stream: StreamId,
-    events: &mut RecordedEvents,
-    rng: &mut Rng,
-) -> LogPosition {
+fn append(log: &mut WriteAheadLog, stream: StreamId, events: &mut RecordedEvents, rng: &mut Rng) -> LogPosition {
     let payload: Vec<u8> = (0..rng.usize(0..900)).map(|_| rng.u8(..)).collect();
     let position = log.append(stream, 0, &[&payload]).unwrap();
     events.insert(position, payload);

@@ -137,12 +137,7 @@ fn cut_recoveries(home: &Path, seed: u64, rng: &mut Rng) -> u64 {
 fn options(seed: u64) -> LogOptions {
     let segment_bytes = 16 << 10;
     let segments = if seed.is_multiple_of(2) { 5 } else { 9 };
-    LogOptions {
-        segment_bytes,
-        log_bytes_max: segments * u64::from(segment_bytes),
-        seed,
-        ..LogOptions::default()
-    }
+    LogOptions { segment_bytes, log_bytes_max: segments * u64::from(segment_bytes), seed, ..LogOptions::default() }
 }
 
 /// Declares streams and gives those that lost their never durable bookmark a new one.
@@ -222,13 +217,7 @@ fn live(
     }
 }
 
-fn append(
-    log: &mut WriteAheadLog,
-    model: &mut LogModel,
-    streams: &[StreamId],
-    rng: &mut Rng,
-    seen: &mut Coverage,
-) {
+fn append(log: &mut WriteAheadLog, model: &mut LogModel, streams: &[StreamId], rng: &mut Rng, seen: &mut Coverage) {
     let stream = streams[rng.usize(0..streams.len())];
     let payload = payload(rng);
     match log.append(stream, 0, &[&payload]) {
@@ -241,13 +230,7 @@ fn append(
     }
 }
 
-fn batch(
-    log: &mut WriteAheadLog,
-    model: &mut LogModel,
-    streams: &[StreamId],
-    rng: &mut Rng,
-    seen: &mut Coverage,
-) {
+fn batch(log: &mut WriteAheadLog, model: &mut LogModel, streams: &[StreamId], rng: &mut Rng, seen: &mut Coverage) {
     let stream = streams[rng.usize(0..streams.len())];
     let payloads: Vec<Vec<u8>> = (0..rng.usize(1..6)).map(|_| payload(rng)).collect();
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
@@ -293,12 +276,7 @@ fn acknowledge(log: &mut WriteAheadLog, model: &mut LogModel, streams: &[StreamI
 }
 
 /// One flush that the disk keeps its word on.
-fn flush(
-    log: &mut WriteAheadLog,
-    model: &mut LogModel,
-    attic: &DeletedFiles,
-    out: &mut Option<Flush>,
-) -> bool {
+fn flush(log: &mut WriteAheadLog, model: &mut LogModel, attic: &DeletedFiles, out: &mut Option<Flush>) -> bool {
     attic.remember();
     let Some(flush) = out.take().or_else(|| log.next_flush()) else { return false };
     flush.file.write_all_at(&flush.bytes, flush.offset).unwrap();

@@ -73,8 +73,7 @@ impl LogModel {
     }
 
     fn everybody_had(&self, position: LogPosition, stream: StreamId) -> bool {
-        let had =
-            |subscriber| self.acknowledged.get(&(stream, subscriber)).is_some_and(|m| m.is_done(position));
+        let had = |subscriber| self.acknowledged.get(&(stream, subscriber)).is_some_and(|m| m.is_done(position));
         SUBSCRIBERS.into_iter().all(had)
     }
 
@@ -85,8 +84,7 @@ impl LogModel {
         for (stream, _) in log.streams() {
             let mut from = LogPosition::ORIGIN;
             while let Some(record) = log.read(stream, from) {
-                let told =
-                    self.events.get(&record.position).expect("nothing is there that was never appended");
+                let told = self.events.get(&record.position).expect("nothing is there that was never appended");
                 assert_eq!((told.stream, &told.payload[..]), (stream, &record.payload[..]));
                 assert!(record.position >= from, "in order, and once");
                 seen.moved_found += u64::from(record.position < log_begin);
@@ -121,10 +119,7 @@ impl LogModel {
             for (name, mark) in log.cursors(stream) {
                 let subscriber = *SUBSCRIBERS.iter().find(|known| **known == name).unwrap();
                 let put = &self.marks[&(stream, subscriber)];
-                assert!(
-                    put.contains(mark),
-                    "{stream} {subscriber}: {mark:?} was never put, or is too old: {put:?}"
-                );
+                assert!(put.contains(mark), "{stream} {subscriber}: {mark:?} was never put, or is too old: {put:?}");
                 let floor = floors.entry(stream).or_insert(mark.low());
                 *floor = mark.low().min(*floor);
                 self.never_durable.remove(&(stream, subscriber));
@@ -133,10 +128,7 @@ impl LogModel {
         }
         for ((stream, subscriber), put) in &self.marks {
             let lost = !marks.contains_key(&(*stream, *subscriber));
-            assert!(
-                !lost || self.never_durable.contains(&(*stream, *subscriber)),
-                "{stream} {subscriber} {put:?}"
-            );
+            assert!(!lost || self.never_durable.contains(&(*stream, *subscriber)), "{stream} {subscriber} {put:?}");
         }
         self.marks = marks;
         floors

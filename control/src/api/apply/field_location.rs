@@ -40,12 +40,7 @@ impl<'a> FieldLocation<'a> {
     {
         let (meta, parent) = (self.meta, self.name);
         let Some(name) = element.strip_prefix("f:") else {
-            return FieldLocation {
-                name: "",
-                parent,
-                meta,
-                schema: self.schema.map(|schema| &schema["items"]),
-            };
+            return FieldLocation { name: "", parent, meta, schema: self.schema.map(|schema| &schema["items"]) };
         };
         // Metadata is the same for all kinds.
         let own = self.schema.filter(|_| !(self.name.is_empty() && name == "metadata"));
@@ -127,8 +122,7 @@ const ATOMIC_REFERENCES: [&str; 10] = [
     "secretKeyRef",
 ];
 /// Maps that are one value: of which kind, in what, by which name.
-const ATOMIC_MAPS: [(&str, &str, &str); 2] =
-    [("Deployment", "spec", "selector"), ("Service", "spec", "selector")];
+const ATOMIC_MAPS: [(&str, &str, &str); 2] = [("Deployment", "spec", "selector"), ("Service", "spec", "selector")];
 /// Lists of plain values of which every one counts by itself.
 const SETS: [&str; 1] = ["finalizers"];
 /// What a port without a protocol speaks.

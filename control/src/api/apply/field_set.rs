@@ -150,8 +150,7 @@ impl FieldDiff {
         if before == after {
             return found;
         }
-        let (old, new) =
-            (before.map(|value| named_parts(at, value)), after.map(|value| named_parts(at, value)));
+        let (old, new) = (before.map(|value| named_parts(at, value)), after.map(|value| named_parts(at, value)));
         let is_one = |side: &Option<Option<Vec<_>>>| matches!(side, Some(None));
         let one = is_one(&old) || is_one(&new);
         let (old, new) = (old.flatten().unwrap_or_default(), new.flatten().unwrap_or_default());
@@ -196,9 +195,7 @@ pub(super) fn field(element: &str) -> &str {
 fn named_parts<'a>(at: FieldLocation<'_>, value: &'a Value) -> Option<Vec<(String, &'a Value)>> {
     match value {
         Value::Object(_) if at.is_atomic() => None,
-        Value::Object(fields) => {
-            Some(fields.iter().map(|(name, inner)| (format!("f:{name}"), inner)).collect())
-        }
+        Value::Object(fields) => Some(fields.iter().map(|(name, inner)| (format!("f:{name}"), inner)).collect()),
         Value::Array(items) => elements(at, items).map(|names| names.into_iter().zip(items).collect()),
         // A list or map that nobody wrote.
         Value::Null => Some(Vec::new()),
@@ -267,10 +264,7 @@ mod tests {
             json!({ "f:new": { ".": {}, "f:map": { ".": {}, "f:e": {} } },
                 "f:env": { r#"k:{"name":"z"}"#: { ".": {}, "f:name": {} } } })
         );
-        assert_eq!(
-            modified,
-            json!({ "f:b": { "f:c": {} }, "f:env": { r#"k:{"name":"x"}"#: { "f:value": {} } } })
-        );
+        assert_eq!(modified, json!({ "f:b": { "f:c": {} }, "f:env": { r#"k:{"name":"x"}"#: { "f:value": {} } } }));
         assert_eq!(removed, json!({ "f:b": { "f:d": {} } }));
         let [added, _, removed] = compared(&after, &before);
         assert_eq!(added, json!({ "f:b": { "f:d": {} } }));
@@ -295,10 +289,7 @@ mod tests {
         let found = FieldDiff::of(FieldLocation::root(None), Some(&blank), None, Some(&after));
         let containers = json!({ r#"k:{"name":"a"}"#: { ".": {}, "f:name": {} } });
         let volumes = json!({ ".": {}, r#"k:{"name":"v"}"#: { ".": {}, "f:name": {} } });
-        assert_eq!(
-            found.added.write(),
-            json!({ "f:spec": { "f:containers": containers, "f:volumes": volumes } })
-        );
+        assert_eq!(found.added.write(), json!({ "f:spec": { "f:containers": containers, "f:volumes": volumes } }));
         let same = FieldDiff::of(FieldLocation::root(None), Some(&blank), Some(&json!({})), Some(&blank));
         assert!(same.changed().is_empty() && same.removed.is_empty());
     }

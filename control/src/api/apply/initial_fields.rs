@@ -18,19 +18,13 @@ static INITIAL_FIELDS: LazyLock<HashMap<&'static str, Value>> = LazyLock::new(||
         ("Pod", json!({ "spec": { "containers": null }, "status": {} })),
         ("Service", json!({ "spec": {}, "status": { "loadBalancer": {} } })),
         ("Lease", json!({ "spec": {} })),
-        (
-            "Deployment",
-            json!({ "spec": { "selector": null, "template": pods, "strategy": {} }, "status": {} }),
-        ),
+        ("Deployment", json!({ "spec": { "selector": null, "template": pods, "strategy": {} }, "status": {} })),
         (
             "CustomResourceDefinition",
             json!({ "spec": { "group": "", "names": named, "scope": "", "versions": null },
                 "status": { "conditions": null, "acceptedNames": named, "storedVersions": null } }),
         ),
-        (
-            "Event",
-            json!({ "source": {}, "eventTime": null, "reportingComponent": "", "reportingInstance": "" }),
-        ),
+        ("Event", json!({ "source": {}, "eventTime": null, "reportingComponent": "", "reportingInstance": "" })),
     ])
 });
 

@@ -20,8 +20,7 @@ fn last_applied(object: &Value) -> Option<&str> {
 
 /// The fields that kubectl may take from others: those that stand as it noted.
 pub(super) fn takeover_fields(writer: &FieldWriter, live: &Value) -> Option<FieldSet> {
-    let noted: Value =
-        serde_json::from_str(last_applied(live).filter(|_| writer.manager == KUBECTL)?).ok()?;
+    let noted: Value = serde_json::from_str(last_applied(live).filter(|_| writer.manager == KUBECTL)?).ok()?;
     if noted["apiVersion"] != live["apiVersion"] || !noted.is_object() {
         return None;
     }
@@ -42,8 +41,7 @@ pub(super) fn should_update(writer: &FieldWriter, object: &Value) -> bool {
 pub(super) fn update_annotation(object: &mut Value, wanted: &Value) {
     let mut wanted = wanted.clone();
     let annotations = wanted["metadata"].get_mut("annotations").and_then(Value::as_object_mut);
-    if annotations
-        .is_some_and(|annotations| annotations.remove(ANNOTATION).is_some() && annotations.is_empty())
+    if annotations.is_some_and(|annotations| annotations.remove(ANNOTATION).is_some() && annotations.is_empty())
         && let Some(metadata) = wanted["metadata"].as_object_mut()
     {
         metadata.remove("annotations");

@@ -64,8 +64,7 @@ impl FieldOwner {
             "" => String::new(),
             part => format!(" with subresource {part:?}"),
         };
-        let using =
-            if self.operation == APPLY { String::new() } else { format!(" using {}", self.api_version) };
+        let using = if self.operation == APPLY { String::new() } else { format!(" using {}", self.api_version) };
         format!("conflict with {:?}{part}{using}", self.manager)
     }
 }
@@ -158,8 +157,7 @@ pub(super) fn equal_except_times(one: &Value, other: &Value) -> bool {
         }
         object
     };
-    one["metadata"]["resourceVersion"] == other["metadata"]["resourceVersion"]
-        && timeless(one) == timeless(other)
+    one["metadata"]["resourceVersion"] == other["metadata"]["resourceVersion"] && timeless(one) == timeless(other)
 }
 
 /// Notes who changed what by a plain write: the changed fields are the writer's now, and nobody else's. `sent`: see
@@ -213,10 +211,7 @@ fn record_update(object: &mut Value, before: Option<&Value>, writer: &FieldWrite
 /// The owners that a write starts from: those stored, unless the client says something else that makes
 /// sense. A list that is empty, or has one empty entry, forgets them all; that is how tools start over, and how kubectl
 /// moves an object from one way of applying to the other.
-pub(in super::super) fn effective_managed_fields(
-    stored: Option<&Value>,
-    sent: Option<&Value>,
-) -> Option<Value> {
+pub(in super::super) fn effective_managed_fields(stored: Option<&Value>, sent: Option<&Value>) -> Option<Value> {
     match sent.and_then(Value::as_array).map(Vec::as_slice) {
         Some([]) => None,
         Some([Value::Object(empty)]) if empty.is_empty() => None,

@@ -13,8 +13,7 @@ pub(super) fn merge(at: FieldLocation<'_>, live: Option<&Value>, wanted: &Value)
         (Some(Value::Object(live)), Value::Object(wanted)) if !at.is_atomic() => {
             // What is wanted is not cloned first: that would clone each level as often as it is deep.
             let untouched = live.iter().filter(|(name, _)| !wanted.contains_key(*name));
-            let mut merged: Map<String, Value> =
-                untouched.map(|(name, value)| (name.clone(), value.clone())).collect();
+            let mut merged: Map<String, Value> = untouched.map(|(name, value)| (name.clone(), value.clone())).collect();
             for (name, value) in wanted {
                 let element = format!("f:{name}");
                 merged.insert(name.clone(), merge(at.child(&element), live.get(name), value));
@@ -213,10 +212,8 @@ mod tests {
     /// APP-30: what nobody applied, such as a default, goes with the element that it stands in, and only so.
     #[test]
     fn what_has_no_owner_stays_unless_what_it_stands_in_goes() {
-        let (last, at) =
-            (json!({ "spec": { "env": [{ "name": "a" }, { "name": "b" }] } }), FieldLocation::root(None));
-        let live =
-            json!({ "spec": { "default": 1, "env": [{ "name": "a", "default": 1 }, { "name": "b" }] } });
+        let (last, at) = (json!({ "spec": { "env": [{ "name": "a" }, { "name": "b" }] } }), FieldLocation::root(None));
+        let live = json!({ "spec": { "default": 1, "env": [{ "name": "a", "default": 1 }, { "name": "b" }] } });
         let wanted = json!({ "spec": { "env": [{ "name": "b" }] } });
         let merged = merge(at, Some(&live), &wanted);
         let left = prune(at, merged, &FieldSet::of(at, &last), &FieldSet::of(at, &wanted));

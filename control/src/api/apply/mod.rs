@@ -118,11 +118,8 @@ pub(super) async fn apply(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
 /// client wants to be told.
 fn check_fields(call: &ApiRequest, wanted: &Value, writer: &FieldWriter) -> Result<(), StatusError> {
     let entry = call.target.entry;
-    let unknown = entry
-        .unknown_fields(wanted)
-        .into_iter()
-        .min()
-        .map(|path| format!(".{path}: field not declared in schema"));
+    let unknown =
+        entry.unknown_fields(wanted).into_iter().min().map(|path| format!(".{path}: field not declared in schema"));
     let Some(why) = unknown.or_else(|| field_location::find_duplicate(writer.location(), wanted)) else {
         return Ok(());
     };
@@ -209,9 +206,8 @@ impl ApplyIntent {
             return Err(StatusError::forbidden(entry.meta, &key.name, &why));
         }
         if let Some(uid) = self.wanted["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
-            let why = format!(
-                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-            );
+            let why =
+                format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
             return Err(StatusError::conflict(entry.meta, &key.name, &why));
         }
         let mut new = self.wanted.clone();
@@ -257,11 +253,7 @@ impl ApplyIntent {
         };
         managed_fields::record_apply(&mut object, last.as_ref(), others, (&self.writer, said, moved));
         let same = managed_fields::equal_except_times(&object, &before.value);
-        Ok(if same {
-            WriteOperation::NoOp(Arc::clone(&before.stored))
-        } else {
-            WriteOperation::Put(key, object)
-        })
+        Ok(if same { WriteOperation::NoOp(Arc::clone(&before.stored)) } else { WriteOperation::Put(key, object) })
     }
 
     /// Takes contested fields from their owners by force, or refuses. What goes is nobody's any more.

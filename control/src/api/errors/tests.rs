@@ -15,10 +15,7 @@ fn a_rehearsal_tells_what_the_pod_would_be_told() {
     for other in [
         problem("spec.template.spec.containers[0].image", "missing field(s)"),
         problem("metadata.name", "Invalid value: \"&x\": a label"),
-        problem(
-            "spec.template.spec.timeoutSeconds",
-            "Invalid value: \"string\": a in body must be of type integer",
-        ),
+        problem("spec.template.spec.timeoutSeconds", "Invalid value: \"string\": a in body must be of type integer"),
     ] {
         for problems in [&[other.clone()][..], &[name.clone(), other]] {
             assert!(!told(problems).contains("dry run"), "Knative's own rules go before: {problems:?}");

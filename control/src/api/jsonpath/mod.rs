@@ -150,11 +150,7 @@ fn children(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// As deep as an object may nest.
-fn descendants<'a>(
-    value: &'a Value,
-    found: &mut Vec<&'a Value>,
-    budget: &mut PathBudget,
-) -> Result<(), PathError> {
+fn descendants<'a>(value: &'a Value, found: &mut Vec<&'a Value>, budget: &mut PathBudget) -> Result<(), PathError> {
     budget.spend(1)?;
     if children(value).next().is_some() {
         found.push(value);
@@ -220,9 +216,7 @@ impl PathComparison {
                 }
                 _ => return Err(PathError),
             },
-            (Value::Bool(left), Value::Bool(right)) if matches!(self, Self::Equal | Self::NotEqual) => {
-                left.cmp(right)
-            }
+            (Value::Bool(left), Value::Bool(right)) if matches!(self, Self::Equal | Self::NotEqual) => left.cmp(right),
             _ => return Err(PathError),
         };
         match self {
@@ -349,17 +343,9 @@ mod tests {
 
     #[test]
     fn what_is_no_path_is_none() {
-        for path in [
-            ".a[",
-            ".a[x]",
-            ".a[?(@.b=c)",
-            ".a[?(@.b=='c)]",
-            "....a",
-            ".a['b]",
-            ".a (",
-            ".a[1-]",
-            ".a[?(@.b==)]",
-        ] {
+        for path in
+            [".a[", ".a[x]", ".a[?(@.b=c)", ".a[?(@.b=='c)]", "....a", ".a['b]", ".a (", ".a[1-]", ".a[?(@.b==)]"]
+        {
             assert_eq!(JsonPath::parse(path), None, "{path}");
         }
         // Nested filters are read as deep as an object may nest, and no stack runs out.

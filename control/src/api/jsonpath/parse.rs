@@ -110,8 +110,7 @@ fn quoted<'a>(text: &'a str, quote: char, steps: &mut Vec<PathStep>) -> Option<&
 fn brackets<'a>(text: &'a str, steps: &mut Vec<PathStep>, depth: usize) -> Option<&'a str> {
     let (inside, rest) = text.split_once(']').filter(|(inside, _)| !inside.contains('\n'))?;
     if inside.contains(',') {
-        let choices =
-            inside.split(',').map(|one| parse_nested(&format!("[{}]", one.trim_matches(' ')), depth + 1));
+        let choices = inside.split(',').map(|one| parse_nested(&format!("[{}]", one.trim_matches(' ')), depth + 1));
         steps.push(PathStep::Union(choices.collect::<Option<_>>()?));
         return Some(rest);
     }

@@ -71,8 +71,7 @@ impl InstanceLogFiles {
     pub(super) fn read(&mut self) -> Vec<u8> {
         loop {
             // Looked up before the read: what is written to a file after it was replaced is nothing.
-            let next =
-                File::open(&self.path).ok().filter(|next| inode(Some(next)) != inode(self.file.as_ref()));
+            let next = File::open(&self.path).ok().filter(|next| inode(Some(next)) != inode(self.file.as_ref()));
             let mut piece = vec![0; READ_BYTES];
             let bytes = self.file.as_mut().and_then(|file| file.read(&mut piece).ok()).unwrap_or(0);
             if bytes == 0 {
@@ -155,9 +154,7 @@ mod tests {
     #[test]
     fn a_tail_counts_lines_and_not_their_pieces() {
         let folder = tempfile::tempdir().unwrap();
-        for (lines, expected) in
-            [(0, ""), (1, "three 3\n"), (2, "two\nthree 3\n"), (9, "one\ntwo\nthree 3\n")]
-        {
+        for (lines, expected) in [(0, ""), (1, "three 3\n"), (2, "two\nthree 3\n"), (9, "one\ntwo\nthree 3\n")] {
             let tail = log(folder.path()).tail(lines);
             assert_eq!(String::from_utf8(rules().filter(&tail)).unwrap(), expected, "{lines}");
         }

@@ -68,8 +68,7 @@ fn revision_by_uid(server: &ApiServer, uid: &str) -> Option<(Arc<str>, Arc<str>)
     let memory = server.store.read();
     let found = memory.by_uid(uid)?;
     let key = &found.key;
-    (*key.resource == *prepare::resource_of(&Revision::META))
-        .then(|| (key.namespace.clone(), key.name.clone()))
+    (*key.resource == *prepare::resource_of(&Revision::META)).then(|| (key.namespace.clone(), key.name.clone()))
 }
 
 struct RevisionLogReader {
@@ -141,8 +140,7 @@ mod tests {
         let shown = async |tail_lines, left| {
             let logs = ["7.log", "7.helper.log", "8.log"].map(|name| folder.path().join(name)).to_vec();
             let rules = LogLineFilter { timestamps: false, since: None, bytes_left: left, in_line: false };
-            let reading =
-                RevisionLogReader { logs: logs.into_iter(), log: None, tail: None, tail_lines, rules };
+            let reading = RevisionLogReader { logs: logs.into_iter(), log: None, tail: None, tail_lines, rules };
             let pieces: Vec<Bytes> = reading.into_stream().collect().await;
             String::from_utf8(pieces.concat()).unwrap()
         };

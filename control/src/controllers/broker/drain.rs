@@ -35,11 +35,7 @@ fn has_finalizer(broker: &Broker) -> bool {
 
 /// Puts the finalizer on a Broker that `wants` to drain, and takes it off one that does not, any more or yet, if it
 /// is ours to write.
-pub async fn reconcile_finalizer(
-    world: &ControllerContext,
-    broker: &Broker,
-    wants: bool,
-) -> Result<Broker, Error> {
+pub async fn reconcile_finalizer(world: &ControllerContext, broker: &Broker, wants: bool) -> Result<Broker, Error> {
     if !world.leadership.is_leader() {
         return Ok(broker.clone());
     }

@@ -26,8 +26,7 @@ pub fn path(namespace: &str, name: &str) -> String {
 pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let path = path(&item.namespace, &item.name);
     world.resolver.forget(item);
-    let Some(broker) = world.brokers.get(&item.namespace, &item.name).filter(|broker| broker.is_ours())
-    else {
+    let Some(broker) = world.brokers.get(&item.namespace, &item.name).filter(|broker| broker.is_ours()) else {
         world.publisher.remove_stream(&path);
         world.publisher.flush().await;
         return Ok(());
@@ -40,8 +39,7 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     let config = load_config(world, item, &broker).await?;
     let said = config.clone().unwrap_or_default();
     let broker =
-        drain::reconcile_finalizer(world, &broker, stream_options(&broker.metadata, &said).drain_on_delete)
-            .await?;
+        drain::reconcile_finalizer(world, &broker, stream_options(&broker.metadata, &said).drain_on_delete).await?;
     let rules = sender_policy(world, &broker);
     publish_stream(world, &broker, &said, &rules);
     let mut after = broker.clone();
@@ -106,12 +104,7 @@ fn sender_policy(world: &ControllerContext, broker: &Broker) -> SenderPolicy {
 }
 
 /// Tells the cores of the Broker's stream.
-fn publish_stream(
-    world: &ControllerContext,
-    broker: &Broker,
-    config: &BrokerConfigMap,
-    rules: &SenderPolicy,
-) {
+fn publish_stream(world: &ControllerContext, broker: &Broker, config: &BrokerConfigMap, rules: &SenderPolicy) {
     let (ns, name) = (crate::kinds::shared::namespace(&broker.metadata), name(&broker.metadata));
     let uid = broker.metadata.uid.as_deref().unwrap_or_default();
     // The uid makes a recreated Broker start empty.

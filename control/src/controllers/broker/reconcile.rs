@@ -8,8 +8,8 @@ use crate::controllers::last_address::DEAD_LETTER_SINK;
 use crate::controllers::sender_policy::SenderPolicy;
 use crate::controllers::stream_addresses::{AddressesResult, NO_LISTENER, StatusAddresses};
 use crate::kinds::eventing::broker::{
-    ADDRESSABLE, Broker, BrokerStatus, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY,
-    FILTER_READY, INGRESS_READY, TRIGGER_CHANNEL_READY,
+    ADDRESSABLE, Broker, BrokerStatus, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY, FILTER_READY,
+    INGRESS_READY, TRIGGER_CHANNEL_READY,
 };
 use crate::kinds::shared::Destination;
 
@@ -28,12 +28,7 @@ pub struct BrokerDependencies {
 
 /// What is in `reach` is served already.
 #[must_use]
-pub fn status(
-    broker: &Broker,
-    reach: AddressesResult,
-    found: BrokerDependencies,
-    now: Timestamp,
-) -> BrokerStatus {
+pub fn status(broker: &Broker, reach: AddressesResult, found: BrokerDependencies, now: Timestamp) -> BrokerStatus {
     let mut status = broker.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
@@ -51,18 +46,10 @@ pub fn status(
     }
     found.sender_policy.mark(&mut conditions, EVENT_POLICIES_READY);
     status.policies = found.sender_policy.applied_policies();
-    let lost = found
-        .sink
-        .as_ref()
-        .is_some_and(Result::is_err)
-        .then(|| dead_letter_sink::last_broker_sink(broker))
-        .flatten();
+    let lost =
+        found.sink.as_ref().is_some_and(Result::is_err).then(|| dead_letter_sink::last_broker_sink(broker)).flatten();
     let nowhere = Destination::default();
-    DEAD_LETTER_SINK.record(
-        &mut status.base,
-        lost,
-        dead_letter_sink::broker_sink(broker).unwrap_or(&nowhere),
-    );
+    DEAD_LETTER_SINK.record(&mut status.base, lost, dead_letter_sink::broker_sink(broker).unwrap_or(&nowhere));
     status.delivery = dead_letter_sink::mark(&mut conditions, DEAD_LETTER_SINK_RESOLVED, found.sink);
     if let Err(why) = &reach {
         conditions.mark_false(ADDRESSABLE, NO_LISTENER, why);
@@ -127,11 +114,7 @@ mod tests {
             sender_policy: SenderPolicy::default(),
         };
         for (found, reason, has_address) in [
-            (
-                BrokerDependencies { config: Err("no such map".into()), ..found.clone() },
-                "ChannelTemplateFailed",
-                true,
-            ),
+            (BrokerDependencies { config: Err("no such map".into()), ..found.clone() }, "ChannelTemplateFailed", true),
             (BrokerDependencies { is_draining: true, ..found }, "Draining", false),
         ] {
             let status = status(&broker, at("http://h"), found, Timestamp::from_second(1).unwrap());

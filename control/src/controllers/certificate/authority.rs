@@ -60,16 +60,12 @@ pub(super) async fn load_or_create(
         Err(why) => return Ok(Err(why.to_string())),
     };
     let mut secret = there.map(|there| (*there).clone()).unwrap_or_else(|| Secret {
-        metadata: ObjectMeta {
-            annotations: Some([(SELF_SIGNED.to_owned(), "true".to_owned())].into()),
-            ..metadata()
-        },
+        metadata: ObjectMeta { annotations: Some([(SELF_SIGNED.to_owned(), "true".to_owned())].into()), ..metadata() },
         type_: Some("kubernetes.io/tls".into()),
         ..Secret::default()
     });
     let data = [(CERTIFICATE, &made.certificate), (KEY, &made.key)];
-    secret.data =
-        Some(data.map(|(key, text)| (key.to_owned(), ByteString(text.clone().into_bytes()))).into());
+    secret.data = Some(data.map(|(key, text)| (key.to_owned(), ByteString(text.clone().into_bytes()))).into());
     match &secret.metadata.resource_version {
         None => drop(world.create(&secret).await?),
         Some(_) => drop(world.replace(&secret).await?),
@@ -143,9 +139,6 @@ mod tests {
         let keyless = CertificateKeyPair { key: String::new(), ..one };
         assert!(matches!(validate(&keyless, 1, now), Err(AuthorityFault::Invalid(_))));
         let nothing = CertificateKeyPair { certificate: String::new(), key: String::new() };
-        assert!(
-            matches!(validate(&nothing, 1, now), Err(AuthorityFault::Invalid(_))),
-            "and ours is not overwritten"
-        );
+        assert!(matches!(validate(&nothing, 1, now), Err(AuthorityFault::Invalid(_))), "and ours is not overwritten");
     }
 }

@@ -32,18 +32,13 @@ pub(in crate::controllers) fn challenge_rules(
 /// Host and path, if it is a challenge.
 fn parse_challenge(challenge: &Http01Challenge) -> Option<(String, String)> {
     let url: Uri = challenge.url.as_deref()?.parse().ok()?;
-    let token = url
-        .path()
-        .strip_prefix(ACME_CHALLENGE_PATH)
-        .filter(|token| !token.is_empty() && !token.contains('/'))?;
+    let token =
+        url.path().strip_prefix(ACME_CHALLENGE_PATH).filter(|token| !token.is_empty() && !token.contains('/'))?;
     Some((url.host()?.to_ascii_lowercase(), format!("{ACME_CHALLENGE_PATH}{token}")))
 }
 
 /// Who answers; `None` while there is no such Service, or one that leads outside.
-fn challenge_backends(
-    world: &ControllerContext,
-    challenge: &Http01Challenge,
-) -> Option<Vec<WeightedBackend>> {
+fn challenge_backends(world: &ControllerContext, challenge: &Http01Challenge) -> Option<Vec<WeightedBackend>> {
     let split = IngressBackendSplit {
         service_namespace: challenge.service_namespace.clone(),
         service_name: challenge.service_name.clone(),
@@ -66,10 +61,7 @@ fn challenge_backends(
 
 /// The rules with those paths at their hosts, and rules for hosts that no other has.
 #[must_use]
-pub fn merge_rules(
-    mut rules: Vec<HostRule>,
-    answers: Vec<(String, PathRule)>,
-) -> (Vec<HostRule>, Vec<HostRule>) {
+pub fn merge_rules(mut rules: Vec<HostRule>, answers: Vec<(String, PathRule)>) -> (Vec<HostRule>, Vec<HostRule>) {
     let mut strange: Vec<HostRule> = Vec::new();
     for (host, path) in answers {
         if let Some(rule) = exclusive_rule(&mut rules, &host) {
@@ -102,9 +94,7 @@ mod tests {
     /// X-RTE-07: what is asked is a file below the one path that the protocol has, of any host.
     #[test]
     fn only_what_authorities_ask_is_answered() {
-        let of = |url: &str| {
-            parse_challenge(&Http01Challenge { url: Some(url.into()), ..Http01Challenge::default() })
-        };
+        let of = |url: &str| parse_challenge(&Http01Challenge { url: Some(url.into()), ..Http01Challenge::default() });
         let token = "/.well-known/acme-challenge/t-1_X";
         let found = of(&format!("http://App.example.com{token}"));
         assert_eq!(found, Some(("app.example.com".to_owned(), token.to_owned())));
@@ -133,16 +123,13 @@ mod tests {
             let path = PathRule { path: path.to_owned(), skip_https_redirect: true, ..PathRule::default() };
             (host.to_owned(), path)
         };
-        let answers =
-            [answer("a.test", "/1"), answer("a.test", "/2"), answer("k.test", "/3"), answer("k.test", "/4")];
+        let answers = [answer("a.test", "/1"), answer("a.test", "/2"), answer("k.test", "/3"), answer("k.test", "/4")];
         let (rules, strange) = merge_rules(rules, answers.into());
         let shown = |rules: &[HostRule]| -> Vec<_> {
             let paths = |rule: &HostRule| rule.paths.iter().map(|path| path.path.clone()).collect::<Vec<_>>();
             rules
                 .iter()
-                .map(|rule| {
-                    (rule.hosts.iter().map(|host| host.to_string()).collect(), paths(rule), rule.splits.len())
-                })
+                .map(|rule| (rule.hosts.iter().map(|host| host.to_string()).collect(), paths(rule), rule.splits.len()))
                 .collect()
         };
         let wanted = [(all(&["a.ns"]), vec![], 1), (all(&["a.test"]), all(&["/1", "/2"]), 1)];

@@ -237,10 +237,7 @@ mod tests {
         };
         let found = for_namespace(&home("ns"), ["a.test", "b.test"].into_iter(), &NetworkSettings::default());
         let shown: Vec<_> = found.iter().map(|one| (name(&one.metadata), &one.spec.dns_names[..])).collect();
-        assert_eq!(
-            shown,
-            [("ns.a.test", &["*.ns.a.test".to_owned()][..]), ("ns.b.test", &["*.ns.b.test".into()])]
-        );
+        assert_eq!(shown, [("ns.a.test", &["*.ns.a.test".to_owned()][..]), ("ns.b.test", &["*.ns.b.test".into()])]);
         assert_eq!(label(&found[0].metadata, WILDCARD_LABEL), Some("a.test"));
         let data = [("domain-template".to_owned(), "{{.Name}}-{{.Namespace}}.{{.Domain}}".to_owned())].into();
         let flat = NetworkSettings::parse(&data, &mut FieldErrors::default());

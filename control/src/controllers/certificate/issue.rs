@@ -8,18 +8,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use super::authority;
 use super::desired::wildcard;
-use crate::access::signing::{
-    CertificateKeyPair, DAY_SECONDS, expires_within, is_not_yet_valid, not_after, sign,
-};
+use crate::access::signing::{CertificateKeyPair, DAY_SECONDS, expires_within, is_not_yet_valid, not_after, sign};
 use crate::controllers::context::{ControllerContext, Error, now};
 use crate::controllers::domain_mapping;
 use crate::controllers::service::children::owner_references;
 use crate::controllers::work_queue::{ControllerKind, WorkItem};
 use crate::kinds::networking::certificate::{CONDITIONS, Certificate, CertificateStatus, UID_LABEL};
 use crate::kinds::settings::SERVING;
-use crate::kinds::shared::{
-    ConditionStatus, HasConditions as _, controller, is_controlled_by, label, namespace,
-};
+use crate::kinds::shared::{ConditionStatus, HasConditions as _, controller, is_controlled_by, label, namespace};
 
 pub(super) const CERTIFICATE: &str = "tls.crt";
 pub(super) const KEY: &str = "tls.key";
@@ -69,16 +65,11 @@ pub(super) fn needs_renewal(certificate: &Certificate, now: Timestamp) -> bool {
 
 /// How long a certificate lives that is signed now: none is good for longer than its authority.
 fn validity_days(authority: &CertificateKeyPair, now: Timestamp) -> i64 {
-    let left =
-        not_after(authority.certificate.as_bytes()).map_or(0, |ends| ends.as_second() - now.as_second());
+    let left = not_after(authority.certificate.as_bytes()).map_or(0, |ends| ends.as_second() - now.as_second());
     VALIDITY_DAYS.min(left / DAY_SECONDS)
 }
 
-async fn issue(
-    world: &ControllerContext,
-    certificate: &Certificate,
-    now: Timestamp,
-) -> Result<IssueOutcome, Error> {
+async fn issue(world: &ControllerContext, certificate: &Certificate, now: Timestamp) -> Result<IssueOutcome, Error> {
     let (ns, secret_name) = (namespace(&certificate.metadata), &certificate.spec.secret_name);
     let there = world.ingress.secrets.get(ns, secret_name);
     let authority = match authority::load_or_create(world, now).await? {
@@ -151,10 +142,8 @@ fn is_allowed(world: &ControllerContext, certificate: &Certificate) -> bool {
         Some(("Namespace", name)) if name == ns => {
             let settings = world.settings();
             let stands = |domain: &str| wildcard(ns, domain, &settings.network);
-            let known: Vec<_> =
-                super::public_domains(world, &settings).into_iter().filter_map(stands).collect();
-            settings.network.namespace_wildcard_selector.is_some()
-                && names.iter().all(|name| known.contains(name))
+            let known: Vec<_> = super::public_domains(world, &settings).into_iter().filter_map(stands).collect();
+            settings.network.namespace_wildcard_selector.is_some() && names.iter().all(|name| known.contains(name))
         }
         _ => false,
     }
@@ -184,8 +173,7 @@ fn inspect_secret(
         || label(&secret.metadata, UID_LABEL) == certificate.metadata.uid.as_deref();
     let lasts = |days: i64| !expires_within(chain, days, now);
     // As long as it could be, if its authority ends soon.
-    let lasts_long =
-        lasts(RENEW_BEFORE_DAYS.min(validity_days(authority, now) - 1)) && !is_not_yet_valid(chain, now);
+    let lasts_long = lasts(RENEW_BEFORE_DAYS.min(validity_days(authority, now) - 1)) && !is_not_yet_valid(chain, now);
     let is_of_authority = || secret_data(secret, authority::CA_CERT_KEY) == authority.certificate.as_bytes();
     match not_after(chain) {
         Some(ends) if is_for_all && is_ours && lasts_long && is_of_authority() => SecretContent::Valid(ends),
@@ -203,17 +191,12 @@ fn covers_names(secret: &Secret, certificate: &Certificate) -> bool {
 /// When what is there ends, if it is good for its names, whoever put it there. Whether it has begun does not count: it
 /// may be the clock that is behind.
 fn valid_until(secret: &Secret, certificate: &Certificate, now: Timestamp) -> Option<Timestamp> {
-    not_after(secret_data(secret, CERTIFICATE))
-        .filter(|ends| *ends > now && covers_names(secret, certificate))
+    not_after(secret_data(secret, CERTIFICATE)).filter(|ends| *ends > now && covers_names(secret, certificate))
 }
 
 fn secret(certificate: &Certificate, made: &CertificateKeyPair, authority: &CertificateKeyPair) -> Secret {
     let meta = &certificate.metadata;
-    let data = [
-        (CERTIFICATE, &made.certificate),
-        (KEY, &made.key),
-        (authority::CA_CERT_KEY, &authority.certificate),
-    ];
+    let data = [(CERTIFICATE, &made.certificate), (KEY, &made.key), (authority::CA_CERT_KEY, &authority.certificate)];
     Secret {
         metadata: ObjectMeta {
             name: Some(certificate.spec.secret_name.clone()),
@@ -259,11 +242,7 @@ mod tests {
     }
 
     fn certificate(host: &str) -> Certificate {
-        let spec = CertificateSpec {
-            dns_names: vec![host.to_owned()],
-            secret_name: "s".into(),
-            domain: String::new(),
-        };
+        let spec = CertificateSpec { dns_names: vec![host.to_owned()], secret_name: "s".into(), domain: String::new() };
         let mut made = Certificate::new("ns", "s", spec);
         made.metadata.uid = Some("u".into());
         made.metadata.annotations = Some([(CLASS_ANNOTATIONS[0].to_owned(), CLASS.to_owned())].into());
@@ -277,9 +256,7 @@ mod tests {
         let (asked, elsewhere) = (certificate("a.test"), certificate("b.test"));
         let made = sign(&own, &asked.spec.dns_names, VALIDITY_DAYS, days(0)).unwrap();
         let ours = secret(&asked, &made, &own);
-        let SecretContent::Valid(ends) = inspect_secret(&ours, &asked, &own, days(0)) else {
-            panic!("{ours:?}")
-        };
+        let SecretContent::Valid(ends) = inspect_secret(&ours, &asked, &own, days(0)) else { panic!("{ours:?}") };
         assert!(ends >= days(VALIDITY_DAYS - 1));
         let mut theirs = ours.clone();
         (theirs.metadata.owner_references, theirs.metadata.labels) = (None, None);
@@ -305,9 +282,7 @@ mod tests {
         assert_eq!(validity_days(&short, days(0)), 19);
         let made = sign(&short, &asked.spec.dns_names, validity_days(&short, days(0)), days(0)).unwrap();
         let secret = secret(&asked, &made, &short);
-        let SecretContent::Valid(ends) = inspect_secret(&secret, &asked, &short, days(1)) else {
-            panic!("made anew")
-        };
+        let SecretContent::Valid(ends) = inspect_secret(&secret, &asked, &short, days(1)) else { panic!("made anew") };
         assert_eq!(valid_until(&secret, &asked, days(1)), Some(ends));
         assert_eq!(valid_until(&secret, &asked, days(21)), None);
         assert_eq!(valid_until(&secret, &asked, days(-3)), Some(ends), "the clock is behind");

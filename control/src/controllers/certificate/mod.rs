@@ -25,9 +25,7 @@ use crate::kinds::networking::certificate::{Certificate, WILDCARD_LABEL};
 use crate::kinds::serving::annotations::declines_tls;
 use crate::kinds::serving::route::Route;
 use crate::kinds::settings::Settings;
-use crate::kinds::shared::{
-    ConditionStatus, HasConditions as _, controller, is_controlled_by, label, name, namespace,
-};
+use crate::kinds::shared::{ConditionStatus, HasConditions as _, controller, is_controlled_by, label, name, namespace};
 use authority::CA_CERT_KEY;
 use issue::secret_data;
 use state::{CertificateState, HostCertificate, HostTls};
@@ -46,9 +44,7 @@ pub(super) fn route_tls(world: &ControllerContext, route: &Route, naming: RouteN
     match (world.config.listeners.https, wanted.is_empty()) {
         (_, true) => HostTls::Disabled(state::NOT_FOR_LOCAL),
         (None, false) => HostTls::NoListener,
-        (Some(_), false) => {
-            HostTls::Requested(certificate_states(world, &route.metadata, naming.domain, &wanted))
-        }
+        (Some(_), false) => HostTls::Requested(certificate_states(world, &route.metadata, naming.domain, &wanted)),
     }
 }
 
@@ -111,24 +107,15 @@ pub(super) async fn reconcile_certificates(
 }
 
 /// Keeps the certificates for all names of a namespace, if the operator wants such.
-pub(super) async fn reconcile_for_namespace(
-    world: &ControllerContext,
-    home: &Namespace,
-) -> Result<(), Error> {
+pub(super) async fn reconcile_for_namespace(world: &ControllerContext, home: &Namespace) -> Result<(), Error> {
     let settings = world.settings();
-    let is_wanted = settings
-        .network
-        .namespace_wildcard_selector
-        .as_ref()
-        .is_some_and(|wanted| wanted.matches(&home.metadata));
+    let is_wanted =
+        settings.network.namespace_wildcard_selector.as_ref().is_some_and(|wanted| wanted.matches(&home.metadata));
     if !world.leadership.is_leader() || home.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let mut wanted =
-        desired::for_namespace(home, public_domains(world, &settings).into_iter(), &settings.network);
-    wanted.retain(|one| {
-        is_wanted && !one.spec.dns_names.iter().all(|host| world.publisher.has_certificate_for(host))
-    });
+    let mut wanted = desired::for_namespace(home, public_domains(world, &settings).into_iter(), &settings.network);
+    wanted.retain(|one| is_wanted && !one.spec.dns_names.iter().all(|host| world.publisher.has_certificate_for(host)));
     delete_unwanted(world, name(&home.metadata), &home.metadata, &wanted).await?;
     for one in &wanted {
         create_or_reset(world, &home.metadata, one).await?;
@@ -171,18 +158,13 @@ pub(super) fn certificate_states(
     wanted: &[Certificate],
 ) -> Vec<HostCertificate> {
     let each = wanted.iter().map(|one| {
-        provided_certificate(world, namespace(owner), domain, one)
-            .unwrap_or_else(|| certificate_of(world, owner, one))
+        provided_certificate(world, namespace(owner), domain, one).unwrap_or_else(|| certificate_of(world, owner, one))
     });
     each.collect()
 }
 
 /// Makes a Certificate, or sets it back.
-async fn create_or_reset(
-    world: &ControllerContext,
-    owner: &ObjectMeta,
-    wanted: &Certificate,
-) -> Result<(), Error> {
+async fn create_or_reset(world: &ControllerContext, owner: &ObjectMeta, wanted: &Certificate) -> Result<(), Error> {
     let Some(there) = world.certificates.get(namespace(&wanted.metadata), name(&wanted.metadata)) else {
         return world.create(wanted).await.map(drop);
     };
@@ -254,9 +236,7 @@ fn state_of(world: &ControllerContext, certificate: &Certificate) -> Certificate
                 Err(why) => CertificateState::Pending(why.reason.to_owned()),
             }
         }
-        Some(ready) if ready.status == ConditionStatus::False => {
-            CertificateState::Failed(ready.reason.clone())
-        }
+        Some(ready) if ready.status == ConditionStatus::False => CertificateState::Failed(ready.reason.clone()),
         Some(ready) => CertificateState::Pending(ready.reason.clone()),
         None => CertificateState::Pending(String::new()),
     }

@@ -108,11 +108,7 @@ impl HostTls {
             }
             Self::NoListener => conditions.mark_false(condition, Self::no_listener().reason, NO_LISTENER),
             Self::Provided(_, Ok(_)) => {
-                conditions.mark_true_with_reason(
-                    condition,
-                    "CertificateExternallyProvided",
-                    PROVIDED_EXTERNALLY,
-                );
+                conditions.mark_true_with_reason(condition, "CertificateExternallyProvided", PROVIDED_EXTERNALLY);
             }
             Self::Provided(_, Err(why)) => conditions.mark_false(condition, why.reason, &why.message),
             Self::Requested(all) => match worst(all) {
@@ -134,8 +130,7 @@ impl HostTls {
         self.mark(conditions, condition, usual);
         let Some(worst) = worst(inside) else { return };
         let is_missing = !matches!(worst.state, CertificateState::Ready(_));
-        if matches!(self, Self::Disabled(_))
-            || is_missing && conditions.status_of(condition) != ConditionStatus::False
+        if matches!(self, Self::Disabled(_)) || is_missing && conditions.status_of(condition) != ConditionStatus::False
         {
             worst.mark(conditions, condition, HttpProtocol::Disabled);
         }
@@ -184,13 +179,12 @@ impl HostCertificate {
                 "CertificateNotOwned",
                 &format!("There is an existing certificate {name} that we don't own."),
             ),
-            CertificateState::Pending(_) | CertificateState::Failed(_) if usual == HttpProtocol::Enabled => {
-                conditions.mark_true_with_reason(
+            CertificateState::Pending(_) | CertificateState::Failed(_) if usual == HttpProtocol::Enabled => conditions
+                .mark_true_with_reason(
                     condition,
                     "HTTPDowngrade",
                     &format!("Certificate {name} is not ready downgrade HTTP."),
-                )
-            }
+                ),
             CertificateState::Pending(why) => conditions.mark_unknown(
                 condition,
                 "CertificateNotReady",
@@ -235,13 +229,7 @@ mod tests {
         let failed = || held("f", CertificateState::Failed("NotOwned".into()));
         let no_listener = || HostTls::Provided("a.test".into(), Err(HostTls::no_listener()));
         for (tls, usual, status, reason, message) in [
-            (
-                HostTls::Disabled(NOT_ENABLED),
-                Enabled,
-                True,
-                "TLSNotEnabled",
-                "external-domain-tls is not enabled",
-            ),
+            (HostTls::Disabled(NOT_ENABLED), Enabled, True, "TLSNotEnabled", "external-domain-tls is not enabled"),
             (HostTls::NotRequested, Enabled, Unknown, "CertificateNotReady", NOT_REQUESTED),
             (HostTls::Requested(vec![ready(), ready()]), Redirected, True, "", ""),
             (
@@ -292,12 +280,7 @@ mod tests {
             (off(), vec![ready()], ConditionStatus::True, ""),
             (off(), vec![ready(), coming()], ConditionStatus::Unknown, "CertificateNotReady"),
             (HostTls::Requested(vec![coming()]), vec![ready()], ConditionStatus::True, "HTTPDowngrade"),
-            (
-                HostTls::Requested(vec![coming()]),
-                vec![coming()],
-                ConditionStatus::Unknown,
-                "CertificateNotReady",
-            ),
+            (HostTls::Requested(vec![coming()]), vec![coming()], ConditionStatus::Unknown, "CertificateNotReady"),
             (
                 HostTls::Requested(vec![held("n", CertificateState::NotOwned)]),
                 vec![coming()],

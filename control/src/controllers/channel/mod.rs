@@ -43,8 +43,7 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
                 &CHANNEL_KEYS,
             );
             // The subscribers in the spec belong to the backing channel's own controller.
-            let take =
-                |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
+            let take = |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
             match apply(world, decide(&channel.metadata, existing.as_deref(), wanted, take)).await {
                 Ok(Some(backing)) => BackingChannel::Owned(Box::new(backing)),
                 Ok(None) => BackingChannel::NotOwned,

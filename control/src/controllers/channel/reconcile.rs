@@ -37,9 +37,8 @@ pub fn desired_backing(channel: &Channel) -> Result<InMemoryChannel, String> {
     let mut backing = InMemoryChannel::new(namespace(&channel.metadata), name(&channel.metadata), spec);
     backing.metadata.owner_references = owner_references(channel);
     backing.metadata.annotations = Some(subscribable());
-    let kept = CHANNEL_KEYS
-        .iter()
-        .filter_map(|key| Some(((*key).to_owned(), annotation(&channel.metadata, key)?.to_owned())));
+    let kept =
+        CHANNEL_KEYS.iter().filter_map(|key| Some(((*key).to_owned(), annotation(&channel.metadata, key)?.to_owned())));
     backing.metadata.annotations.get_or_insert_default().extend(kept);
     Ok(backing)
 }
@@ -95,30 +94,21 @@ pub fn subscribable() -> BTreeMap<String, String> {
 }
 
 #[must_use]
-pub fn status(
-    channel: &Channel,
-    backing: &BackingChannel,
-    rules: &SenderPolicy,
-    now: Timestamp,
-) -> ChannelStatus {
+pub fn status(channel: &Channel, backing: &BackingChannel, rules: &SenderPolicy, now: Timestamp) -> ChannelStatus {
     let mut status = channel.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
     match backing {
         BackingChannel::Owned(backing) => mirror(&mut conditions, &mut status, backing),
         BackingChannel::NotOwned => {
-            let why = format!(
-                "There is an existing InMemoryChannel \"{}\" that we do not own.",
-                name(&channel.metadata)
-            );
+            let why =
+                format!("There is an existing InMemoryChannel \"{}\" that we do not own.", name(&channel.metadata));
             mark_without_backing(&mut conditions, &mut status, "NotOwned", &why);
         }
         BackingChannel::Invalid(why) => {
             mark_without_backing(&mut conditions, &mut status, "ChannelTemplateNotServed", why)
         }
-        BackingChannel::Rejected(why) => {
-            mark_without_backing(&mut conditions, &mut status, "ChildRefused", why)
-        }
+        BackingChannel::Rejected(why) => mark_without_backing(&mut conditions, &mut status, "ChildRefused", why),
     }
     rules.mark(&mut conditions, EVENT_POLICIES_READY);
     status.policies = rules.applied_policies();
@@ -138,9 +128,7 @@ fn mirror(conditions: &mut ConditionManager<'_>, status: &mut ChannelStatus, bac
             ConditionStatus::False => {
                 conditions.mark_false(BACKING_CHANNEL_READY, reason(&ready.reason), &ready.message)
             }
-            ConditionStatus::Unknown => {
-                conditions.mark_unknown(BACKING_CHANNEL_READY, &ready.reason, &ready.message)
-            }
+            ConditionStatus::Unknown => conditions.mark_unknown(BACKING_CHANNEL_READY, &ready.reason, &ready.message),
         },
     }
     let from = backing.status.clone().unwrap_or_default();
@@ -157,9 +145,7 @@ fn mirror(conditions: &mut ConditionManager<'_>, status: &mut ChannelStatus, bac
             ConditionStatus::False => {
                 conditions.mark_false(DEAD_LETTER_SINK_RESOLVED, reason(&sink.reason), &sink.message);
             }
-            ConditionStatus::Unknown => {
-                conditions.mark_unknown(DEAD_LETTER_SINK_RESOLVED, &sink.reason, &sink.message)
-            }
+            ConditionStatus::Unknown => conditions.mark_unknown(DEAD_LETTER_SINK_RESOLVED, &sink.reason, &sink.message),
         },
     }
     (status.address, status.addresses) = (from.address, from.addresses);
@@ -173,12 +159,7 @@ fn mirror(conditions: &mut ConditionManager<'_>, status: &mut ChannelStatus, bac
     });
 }
 
-fn mark_without_backing(
-    conditions: &mut ConditionManager<'_>,
-    status: &mut ChannelStatus,
-    reason: &str,
-    why: &str,
-) {
+fn mark_without_backing(conditions: &mut ConditionManager<'_>, status: &mut ChannelStatus, reason: &str, why: &str) {
     for condition in [BACKING_CHANNEL_READY, ADDRESSABLE, DEAD_LETTER_SINK_RESOLVED] {
         conditions.mark_false(condition, reason, why);
     }
@@ -274,19 +255,14 @@ mod tests {
     fn a_channel_is_as_its_backing_channel_is() {
         let channel = channel(ChannelTemplate::in_memory());
         for verdict in [ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown] {
-            let status = status(
-                &channel,
-                &BackingChannel::Owned(Box::new(backing(verdict))),
-                &SenderPolicy::default(),
-                at(1),
-            );
+            let status =
+                status(&channel, &BackingChannel::Owned(Box::new(backing(verdict))), &SenderPolicy::default(), at(1));
             assert_eq!(ready(&status).status, verdict);
             assert_eq!(status.address.unwrap().url.unwrap(), "http://h/channels/ns/c");
             assert_eq!(status.channel.unwrap().kind, "InMemoryChannel");
         }
         let fresh = desired_backing(&channel).unwrap();
-        let status =
-            status(&channel, &BackingChannel::Owned(Box::new(fresh)), &SenderPolicy::default(), at(1));
+        let status = status(&channel, &BackingChannel::Owned(Box::new(fresh)), &SenderPolicy::default(), at(1));
         assert_eq!(ready(&status).reason, "BackingChannelNotConfigured");
     }
 }

@@ -64,7 +64,8 @@ mod tests {
         if keep {
             annotations[NO_GC] = json!("true");
         }
-        let object = json!({"metadata": {"name": name, "creationTimestamp": at(created_hour), "annotations": annotations}});
+        let object =
+            json!({"metadata": {"name": name, "creationTimestamp": at(created_hour), "annotations": annotations}});
         Arc::new(serde_json::from_value(object).unwrap())
     }
 
@@ -94,12 +95,8 @@ mod tests {
 
     #[test]
     fn above_the_most_that_are_kept_the_longest_unused_go_whatever_their_age() {
-        let config = RevisionGcSettings {
-            retained_min: 0,
-            retained_max: Some(1),
-            since_created: None,
-            since_active: None,
-        };
+        let config =
+            RevisionGcSettings { retained_min: 0, retained_max: Some(1), since_created: None, since_active: None };
         let all = vec![revision("b", 0, 2, false), revision("a", 0, 1, false), revision("c", 0, 3, false)];
         assert_eq!(names(all, &config, 4), ["a", "b"]);
     }

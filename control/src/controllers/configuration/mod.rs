@@ -30,13 +30,9 @@ pub fn owner_of(meta: &ObjectMeta) -> Option<WorkItem> {
 
 /// The Revisions that are routed otherwise since a change of their Configuration: what it stood for and what it stands for, and
 /// what was overtaken before it was ready.
-pub fn routed_anew(
-    world: &ControllerContext,
-    (before, after): ObjectChange<'_, Configuration>,
-) -> Vec<WorkItem> {
+pub fn routed_anew(world: &ControllerContext, (before, after): ObjectChange<'_, Configuration>) -> Vec<WorkItem> {
     let either = [before, after].into_iter().flatten();
-    let standing =
-        |one: &Arc<Configuration>| (one.metadata.generation, newest(one).map(|n| n.map(str::to_owned)));
+    let standing = |one: &Arc<Configuration>| (one.metadata.generation, newest(one).map(|n| n.map(str::to_owned)));
     if before.map(standing) == after.map(standing) {
         return Vec::new();
     }
@@ -44,10 +40,8 @@ pub fn routed_anew(
     for one in either {
         let ns = namespace(&one.metadata);
         let named = newest(one).into_iter().flatten().map(str::to_owned);
-        let owned =
-            one.metadata.uid.as_deref().map(|uid| world.revisions.by_index(ns, uid)).unwrap_or_default();
-        let unready =
-            owned.iter().filter(|revision| !revision.is_ready()).map(|one| name(&one.metadata).to_owned());
+        let owned = one.metadata.uid.as_deref().map(|uid| world.revisions.by_index(ns, uid)).unwrap_or_default();
+        let unready = owned.iter().filter(|revision| !revision.is_ready()).map(|one| name(&one.metadata).to_owned());
         items.extend(named.chain(unready).map(|name| WorkItem::new(ControllerKind::Revision, ns, &name)));
     }
     items.sort_unstable();

@@ -20,9 +20,7 @@ pub enum LatestRevision {
 /// Whether a Revision that has the wanted name is the current template's.
 #[must_use]
 pub fn adopt(configuration: &Configuration, found: Arc<Revision>) -> LatestRevision {
-    if is_controlled_by(&found.metadata, &configuration.metadata)
-        && found.spec == configuration.spec.template.spec
-    {
+    if is_controlled_by(&found.metadata, &configuration.metadata) && found.spec == configuration.spec.template.spec {
         LatestRevision::Revision(found)
     } else {
         let name = name(&found.metadata);
@@ -57,11 +55,7 @@ pub fn status(
                     "RevisionFailed",
                     &with_full_stop(&format!("Revision \"{name}\" failed with message: {}", ready.message)),
                 ),
-                _ => conditions.mark_unknown(
-                    "Ready",
-                    "Deploying",
-                    &format!("Revision \"{name}\" is not ready yet."),
-                ),
+                _ => conditions.mark_unknown("Ready", "Deploying", &format!("Revision \"{name}\" is not ready yet.")),
             }
         }
     }
@@ -83,11 +77,7 @@ fn with_full_stop(text: &str) -> String {
 }
 
 /// SRV-CFG-10: the newest ready Revision, and never one older than the one that was it before.
-fn latest_ready(
-    status: &ConfigurationStatus,
-    latest: &LatestRevision,
-    owned: &[Arc<Revision>],
-) -> Option<String> {
+fn latest_ready(status: &ConfigurationStatus, latest: &LatestRevision, owned: &[Arc<Revision>]) -> Option<String> {
     // A Revision that was made for another generation and is wanted again counts as the newest.
     if let LatestRevision::Revision(revision) = latest
         && revision.is_ready()
@@ -140,19 +130,15 @@ mod tests {
 
     fn after(generation: i64, known: Option<&str>, owned: &[Arc<Revision>]) -> ConfigurationStatus {
         let mut configuration = configuration(generation);
-        configuration.status = Some(ConfigurationStatus {
-            latest_ready_revision_name: known.map(str::to_owned),
-            ..Default::default()
-        });
+        configuration.status =
+            Some(ConfigurationStatus { latest_ready_revision_name: known.map(str::to_owned), ..Default::default() });
         let latest = LatestRevision::Revision(Arc::clone(owned.last().unwrap()));
         status(&configuration, &latest, owned, now())
     }
 
     #[test]
     fn a_quoted_sentence_keeps_its_one_full_stop() {
-        for (quoted, shown) in
-            [("no command", "no command."), ("no command.", "no command."), ("why?\n", "why?")]
-        {
+        for (quoted, shown) in [("no command", "no command."), ("no command.", "no command."), ("why?\n", "why?")] {
             assert_eq!(with_full_stop(quoted), shown);
         }
     }

@@ -55,12 +55,8 @@ mod tests {
     fn a_forgotten_interest_is_told_no_more() {
         let mut interests = ReferenceTracker::default();
         let item = WorkItem::new(ControllerKind::Trigger, "ns", "t");
-        let referent = TrackedReference {
-            group: String::new(),
-            kind: "X".into(),
-            namespace: "ns".into(),
-            name: "x".into(),
-        };
+        let referent =
+            TrackedReference { group: String::new(), kind: "X".into(), namespace: "ns".into(), name: "x".into() };
         interests.add(&item, referent.clone());
         assert_eq!(interests.items_for(&referent), std::slice::from_ref(&item));
         assert_eq!(interests.items_for_kind("", "X"), std::slice::from_ref(&item));

@@ -42,11 +42,7 @@ struct WatchTasks {
 struct WatchedKinds(Arc<Mutex<HashMap<GroupKind, (ApiResource, AbortHandle)>>>);
 
 impl ReferenceWatches {
-    pub(super) fn new(
-        client: Client,
-        queue: Arc<WorkQueue>,
-        interests: Arc<Mutex<ReferenceTracker>>,
-    ) -> Self {
+    pub(super) fn new(client: Client, queue: Arc<WorkQueue>, interests: Arc<Mutex<ReferenceTracker>>) -> Self {
         Self { client, queue, interests, kinds: WatchedKinds::default(), tasks: Mutex::default() }
     }
 

@@ -32,28 +32,22 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
         return release(world, item).await;
     };
     world.resolver.forget(item);
-    let mut findings = DomainMappingDependencies {
-        claim: claim(world, item).await?,
-        ..DomainMappingDependencies::default()
-    };
+    let mut findings =
+        DomainMappingDependencies { claim: claim(world, item).await?, ..DomainMappingDependencies::default() };
     findings.tls = host_tls(world, &mapping, &findings.claim);
     if findings.claim == DomainClaimState::Ours {
-        let destination =
-            Destination { reference: Some(mapping.spec.reference.clone()), ..Destination::default() };
+        let destination = Destination { reference: Some(mapping.spec.reference.clone()), ..Destination::default() };
         let resolved = world.resolver.resolve(item, &destination).await?;
-        findings.target = Some(
-            resolved.map_err(|why| why.0).and_then(|found| parse_local_name(&found.url, &item.namespace)),
-        );
+        findings.target =
+            Some(resolved.map_err(|why| why.0).and_then(|found| parse_local_name(&found.url, &item.namespace)));
         if let Some(Ok(target)) = &findings.target {
             match http_protocol(&mapping.metadata, world.settings().network.http_protocol) {
                 Ok(protocol) => {
-                    findings.host_conflict =
-                        publish_route(world, &mapping, target, protocol, &findings.tls).err()
+                    findings.host_conflict = publish_route(world, &mapping, target, protocol, &findings.tls).err()
                 }
                 Err(why) => findings.invalid_annotation = Some(why),
             }
-            findings.is_routed =
-                world.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
+            findings.is_routed = world.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
         }
     }
     let flows = findings.is_routable();
@@ -94,10 +88,9 @@ fn host_tls(world: &ControllerContext, mapping: &DomainMapping, claim: &DomainCl
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
     let listens = world.config.listeners.https.is_some();
     match &mapping.spec.tls {
-        Some(tls) if listens => HostTls::Provided(
-            domain.into(),
-            world.ingress.identity(ns, &tls.secret_name, &world.config.expiries),
-        ),
+        Some(tls) if listens => {
+            HostTls::Provided(domain.into(), world.ingress.identity(ns, &tls.secret_name, &world.config.expiries))
+        }
         Some(_) => HostTls::Provided(domain.into(), Err(HostTls::no_listener())),
         None if !certificate::is_enabled(world, &mapping.metadata) => HostTls::Disabled(NOT_ENABLED),
         None if !listens => HostTls::NoListener,
@@ -120,8 +113,7 @@ fn desired_certificate(world: &ControllerContext, mapping: &DomainMapping) -> Ve
 
 /// The mappings that show a Secret's certificate.
 pub(super) fn affected_by_secret(world: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
-    let shows =
-        |mapping: &DomainMapping| mapping.spec.tls.as_ref().is_some_and(|tls| tls.secret_name == secret);
+    let shows = |mapping: &DomainMapping| mapping.spec.tls.as_ref().is_some_and(|tls| tls.secret_name == secret);
     let mappings = world.domain_mappings.list(ns);
     let shown = mappings.iter().filter(|mapping| shows(mapping));
     shown.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, ns, name(&mapping.metadata))).collect()
@@ -149,9 +141,7 @@ fn publish_route(
     let owner = route_owner(&WorkItem::new(ControllerKind::DomainMapping, ns, domain));
     let mut asked = challenge_rules(world, ns, tls);
     // For a domain too long for a certificate's own name one below it is asked. If it is somebody else's it stays his.
-    asked.retain(|(host, _)| {
-        host.strip_suffix(domain).is_some_and(|front| front.is_empty() || front.ends_with('.'))
-    });
+    asked.retain(|(host, _)| host.strip_suffix(domain).is_some_and(|front| front.is_empty() || front.ends_with('.')));
     let (own, strange) = merge_rules(vec![rule], asked);
     let all = [own.clone(), strange].concat();
     let set = world.publisher.set_route(&owner, all);
@@ -205,9 +195,7 @@ async fn release(world: &ControllerContext, item: &WorkItem) -> Result<(), Error
 fn mappings_of_domain(world: &ControllerContext, domain: &str) -> Vec<WorkItem> {
     let all = world.domain_mappings.all();
     let named = all.iter().filter(|mapping| name(&mapping.metadata) == domain);
-    named
-        .map(|mapping| WorkItem::new(ControllerKind::DomainMapping, namespace(&mapping.metadata), domain))
-        .collect()
+    named.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, namespace(&mapping.metadata), domain)).collect()
 }
 
 /// The mappings whose host is a Route's or an Ingress's: somebody may have let go of it.
@@ -215,9 +203,7 @@ pub(super) fn mappings_with_conflicts(world: &ControllerContext) -> Vec<WorkItem
     let is_refused = |m: &DomainMapping| m.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
     let all = world.domain_mappings.all();
     let refused = all.iter().map(|mapping| &**mapping).filter(|mapping| is_refused(mapping));
-    refused
-        .map(|m| WorkItem::new(ControllerKind::DomainMapping, namespace(&m.metadata), name(&m.metadata)))
-        .collect()
+    refused.map(|m| WorkItem::new(ControllerKind::DomainMapping, namespace(&m.metadata), name(&m.metadata))).collect()
 }
 
 /// The mappings whose requests a Route divides.
@@ -282,9 +268,7 @@ pub(super) fn watches(world: &ControllerContext) -> [ControllerTask<'_>; 2] {
         })),
         Box::pin(follow(world.source(), &world.domain_claims, move |change| {
             if let Some(claim) = newest(change) {
-                mappings_of_domain(world, name(&claim.metadata))
-                    .into_iter()
-                    .for_each(|item| world.enqueue(item));
+                mappings_of_domain(world, name(&claim.metadata)).into_iter().for_each(|item| world.enqueue(item));
             }
         })),
     ]

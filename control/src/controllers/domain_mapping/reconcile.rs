@@ -113,9 +113,7 @@ fn mark_claim(conditions: &mut ConditionManager<'_>, claim: &DomainClaimState, d
         DomainClaimState::OtherNamespace(ns) => conditions.mark_false(
             DOMAIN_CLAIMED,
             "DomainAlreadyClaimed",
-            &format!(
-                "The domain name is already in use: its ClusterDomainClaim names the namespace \"{ns}\"."
-            ),
+            &format!("The domain name is already in use: its ClusterDomainClaim names the namespace \"{ns}\"."),
         ),
         DomainClaimState::Missing => conditions.mark_false(
             DOMAIN_CLAIMED,
@@ -172,11 +170,7 @@ mod tests {
             DomainMappingDependencies { tls, ..well.clone() }
         };
         assert_eq!(case(held(CertificateState::Ready(None))), outcome("True", "", "https://app.example.com"));
-        assert_eq!(
-            case(held(CertificateState::Pending(String::new()))),
-            outcome("True", "", plain),
-            "by HTTP for now"
-        );
+        assert_eq!(case(held(CertificateState::Pending(String::new()))), outcome("True", "", plain), "by HTTP for now");
         let why = BackendResolveError { reason: "SecretNotFound", message: String::new() };
         for (findings, verdict, reason) in [
             (
@@ -191,24 +185,12 @@ mod tests {
             ),
             (DomainMappingDependencies::default(), "False", "DomainClaimFailed"),
             (
-                DomainMappingDependencies {
-                    target: Some(Err("gone".into())),
-                    is_routed: false,
-                    ..well.clone()
-                },
+                DomainMappingDependencies { target: Some(Err("gone".into())), is_routed: false, ..well.clone() },
                 "False",
                 "ResolveFailed",
             ),
-            (
-                DomainMappingDependencies { host_conflict: Some("ns/a".into()), ..well.clone() },
-                "False",
-                "NotOwned",
-            ),
-            (
-                DomainMappingDependencies { is_routed: false, ..well.clone() },
-                "Unknown",
-                "IngressNotConfigured",
-            ),
+            (DomainMappingDependencies { host_conflict: Some("ns/a".into()), ..well.clone() }, "False", "NotOwned"),
+            (DomainMappingDependencies { is_routed: false, ..well.clone() }, "Unknown", "IngressNotConfigured"),
             (
                 DomainMappingDependencies { invalid_annotation: Some("incorrect".into()), ..well.clone() },
                 "Unknown",

@@ -7,8 +7,7 @@ use super::destination_resolver::ResolveError;
 use super::oidc_identity::subject;
 use super::work_queue::WorkItem;
 use crate::kinds::eventing::event_policy::{
-    AUTHENTICATION_ENABLED, CONDITIONS, EventPolicy, EventPolicyReference, EventPolicyStatus,
-    SUBJECTS_RESOLVED,
+    AUTHENTICATION_ENABLED, CONDITIONS, EventPolicy, EventPolicyReference, EventPolicyStatus, SUBJECTS_RESOLVED,
 };
 use crate::kinds::shared::KReference;
 
@@ -53,9 +52,7 @@ async fn resolve_subjects(
         let found: Vec<String> = names.map(|account| subject(ns, account)).collect();
         if found.is_empty() {
             let what = format!("{} {ns}/{}", reference.kind, reference.name);
-            return Err(ResolveError(format!(
-                "{what} has no status.auth: it sends under no account of its own"
-            )));
+            return Err(ResolveError(format!("{what} has no status.auth: it sends under no account of its own")));
         }
         Ok(found)
     }))

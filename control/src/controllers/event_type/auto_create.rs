@@ -85,9 +85,7 @@ fn origin(world: &ControllerContext, path: &str, by: &str) -> Option<(KReference
     match (kind, by) {
         ("brokers", "") => world.brokers.get(ns, named).map(|broker| reference_and_owner(&*broker)),
         // By the uid: to read all of a Broker's takes a tenth of a second if there are many.
-        ("brokers", uid) => {
-            world.triggers.all_by_index(uid).pop().map(|trigger| reference_and_owner(&*trigger))
-        }
+        ("brokers", uid) => world.triggers.all_by_index(uid).pop().map(|trigger| reference_and_owner(&*trigger)),
         (_, "") => world.in_memory_channels.get(ns, named).map(|channel| reference_and_owner(&*channel)),
         (_, uid) => subscriber_by_uid(world.subscriptions.all_by_index(rest), uid)
             .map(|subscription| reference_and_owner(&*subscription)),
@@ -178,8 +176,7 @@ mod tests {
         assert!(name(&one.metadata).starts_with("et-b-") && name(&one.metadata).len() == 5 + 32);
         let mut object = json!(one);
         object["spec"]["reference"]["apiVersion"] = json!("eventing.knative.dev/v1");
-        let admitted =
-            (KindEntry::of::<EventType>().admit)(object, None, &RequestContext::default()).unwrap();
+        let admitted = (KindEntry::of::<EventType>().admit)(object, None, &RequestContext::default()).unwrap();
         assert_eq!(admitted["spec"]["source"], "urn:x:y");
     }
 

@@ -25,18 +25,12 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
 }
 
 /// `found` is what became of the reference, if there is one.
-fn status(
-    event_type: &EventType,
-    found: Option<Result<(), ResolveError>>,
-    now: Timestamp,
-) -> EventTypeStatus {
+fn status(event_type: &EventType, found: Option<Result<(), ResolveError>>, now: Timestamp) -> EventTypeStatus {
     let mut status = event_type.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
     match found {
-        None => {
-            conditions.mark_true_with_reason(REFERENCE_EXISTS, "ReferenceNotSet", "Reference is not set.")
-        }
+        None => conditions.mark_true_with_reason(REFERENCE_EXISTS, "ReferenceNotSet", "Reference is not set."),
         Some(Ok(())) => conditions.mark_true(REFERENCE_EXISTS),
         Some(Err(ResolveError(why))) => {
             conditions.mark_false(REFERENCE_EXISTS, "ReferenceDoesNotExist", &why);

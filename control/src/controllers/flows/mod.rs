@@ -54,9 +54,7 @@ pub fn channel_items<K: kube::Resource>(
     let Some(flow) = after.or(before).map(|flow| flow.meta()) else { return Vec::new() };
     let all = world.in_memory_channels.list(namespace(flow));
     let of_it = all.iter().filter(|channel| is_controlled_by(&channel.metadata, flow));
-    of_it
-        .map(|c| WorkItem::new(ControllerKind::InMemoryChannel, namespace(flow), name(&c.metadata)))
-        .collect()
+    of_it.map(|c| WorkItem::new(ControllerKind::InMemoryChannel, namespace(flow), name(&c.metadata))).collect()
 }
 
 pub async fn reconcile_sequence(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
@@ -111,11 +109,7 @@ async fn reconcile_children(
     for mut wanted in plan.channels {
         let own = name(&wanted.metadata).to_owned();
         let existing = world.in_memory_channels.get(ns, &own);
-        keep_foreign_metadata(
-            &mut wanted.metadata,
-            existing.as_ref().map(|existing| &existing.metadata),
-            &[],
-        );
+        keep_foreign_metadata(&mut wanted.metadata, existing.as_ref().map(|existing| &existing.metadata), &[]);
         // The subscribers in the spec belong to the channel's own controller.
         let take = |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
         match apply(world, decide(owner, existing.as_deref(), wanted, take)).await {
@@ -125,8 +119,7 @@ async fn reconcile_children(
             settled => made.channels.push(to_flow_child(&own, settled)?),
         }
     }
-    let wanted: Vec<FlowChild<_>> =
-        plan.subscriptions.into_iter().map(|wanted| made.checked(wanted)).collect();
+    let wanted: Vec<FlowChild<_>> = plan.subscriptions.into_iter().map(|wanted| made.checked(wanted)).collect();
     if wanted.iter().any(Result::is_err) {
         let joined: Vec<_> = wanted.iter().flatten().cloned().collect();
         for missing in unwanted_children(owner, &world.subscriptions, &joined) {
@@ -152,9 +145,7 @@ fn is_subscribed_to(subscription: &Subscription, channel: &InMemoryChannel) -> b
 /// Deletes a channel to which nothing is sent any more, and who reads it, if all its events have come to their end.
 async fn drain_channel(world: &ControllerContext, channel: &InMemoryChannel) -> Result<bool, Error> {
     let (ns, own) = (namespace(&channel.metadata), name(&channel.metadata));
-    if !world.publisher.cores_running()
-        || world.publisher.pending_events(&in_memory_channel::path(ns, own)) > 0
-    {
+    if !world.publisher.cores_running() || world.publisher.pending_events(&in_memory_channel::path(ns, own)) > 0 {
         return Ok(false);
     }
     let flow = controller(&channel.metadata);
@@ -190,9 +181,8 @@ async fn connect_subscriptions(
             .filter(|to| channels.contains(to) && !served.contains(*to))
             .map(str::to_owned)
             .collect();
-        let leads_elsewhere = |before: &Subscription| {
-            awaited.iter().any(|to| plan::target_channels(before).all(|known| known != to))
-        };
+        let leads_elsewhere =
+            |before: &Subscription| awaited.iter().any(|to| plan::target_channels(before).all(|known| known != to));
         let existing = world.subscriptions.get(namespace(owner), name(&wanted.metadata));
         let channel = wanted.spec.channel.name.clone();
         let child = match existing {
@@ -224,10 +214,7 @@ async fn apply_subscription(
 
 /// A child as its flow shows it. What the API refuses in one, say a name that is too long, stays so for as long as the flow
 /// stays as it is: that is told, and no failure to try again.
-fn to_flow_child<K: NamespacedObject>(
-    own: &str,
-    settled: Result<Option<K>, Error>,
-) -> Result<FlowChild<K>, Error> {
+fn to_flow_child<K: NamespacedObject>(own: &str, settled: Result<Option<K>, Error>) -> Result<FlowChild<K>, Error> {
     match settled {
         Ok(Some(child)) => Ok(Ok(child)),
         Ok(None) => Ok(Err(MissingChild::not_owned::<K>(own))),
@@ -239,11 +226,7 @@ fn to_flow_child<K: NamespacedObject>(
 }
 
 /// The children that are not `wanted`.
-fn unwanted_children<K: NamespacedObject>(
-    owner: &ObjectMeta,
-    cache: &InformerCache<K>,
-    wanted: &[K],
-) -> Vec<Arc<K>> {
+fn unwanted_children<K: NamespacedObject>(owner: &ObjectMeta, cache: &InformerCache<K>, wanted: &[K]) -> Vec<Arc<K>> {
     let mut all = cache.list(namespace(owner));
     all.retain(|child| {
         let meta = child.meta();

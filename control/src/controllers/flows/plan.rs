@@ -105,8 +105,7 @@ pub fn parallel(parallel: &Parallel, settings: &Settings) -> Result<FlowPlan, St
 #[must_use]
 pub fn uses(subscription: &Subscription, channel: &str) -> bool {
     let read = &subscription.spec.channel;
-    (read.kind == DEFAULT_KIND && read.name == channel)
-        || target_channels(subscription).any(|to| to == channel)
+    (read.kind == DEFAULT_KIND && read.name == channel) || target_channels(subscription).any(|to| to == channel)
 }
 
 /// The channels that a Subscription sends to: of a flow, by their names alone.
@@ -162,10 +161,7 @@ mod tests {
     use super::*;
 
     fn object<K: serde::de::DeserializeOwned>(spec: Value) -> K {
-        serde_json::from_value(
-            json!({"metadata": {"name": "f", "namespace": "ns", "uid": "1"}, "spec": spec}),
-        )
-        .unwrap()
+        serde_json::from_value(json!({"metadata": {"name": "f", "namespace": "ns", "uid": "1"}, "spec": spec})).unwrap()
     }
 
     /// Name, channel read, subscriber and reply of each Subscription; objects by their names.
@@ -248,17 +244,14 @@ mod tests {
             let plan = sequence(&flow, &Settings::default())?;
             Ok::<_, String>(plan.channels[0].spec.delivery.as_ref().and_then(|delivery| delivery.retry))
         };
-        let within = |spec: Value| json!({"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel", "spec": spec});
+        let within =
+            |spec: Value| json!({"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel", "spec": spec});
         let inner = within(json!({"delivery": {"retry": 2}}));
         assert_eq!(made(json!(null)), Ok(None));
         assert_eq!(made(json!({"delivery": {"retry": 1}})), Ok(Some(1)));
         assert_eq!(made(json!({"channelTemplate": inner})), Ok(Some(2)));
         assert_eq!(made(json!({"channelTemplate": inner, "delivery": {"retry": 1}})), Ok(Some(1)));
         assert!(made(json!({"bogus": 1})).unwrap_err().contains("bogus"));
-        assert!(
-            made(json!({"channelTemplate": {"apiVersion": "x/v1", "kind": "Y"}}))
-                .unwrap_err()
-                .contains("x/v1 Y")
-        );
+        assert!(made(json!({"channelTemplate": {"apiVersion": "x/v1", "kind": "Y"}})).unwrap_err().contains("x/v1 Y"));
     }
 }

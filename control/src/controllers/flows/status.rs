@@ -41,9 +41,8 @@ impl MissingChild {
     #[must_use]
     pub fn not_owned<K: kube::Resource<DynamicType = ()>>(name: &str) -> Self {
         let kind = K::kind(&());
-        let message = format!(
-            "There is an existing {kind} \"{name}\" that the flow does not own: rename or delete it."
-        );
+        let message =
+            format!("There is an existing {kind} \"{name}\" that the flow does not own: rename or delete it.");
         Self { name: name.to_owned(), reason: "NotOwned", message }
     }
 
@@ -73,12 +72,7 @@ impl FlowChildren {
 }
 
 #[must_use]
-pub fn sequence(
-    sequence: &Sequence,
-    made: &FlowChildren,
-    rules: &SenderPolicy,
-    now: Timestamp,
-) -> SequenceStatus {
+pub fn sequence(sequence: &Sequence, made: &FlowChildren, rules: &SenderPolicy, now: Timestamp) -> SequenceStatus {
     let mut status = sequence.status.clone().unwrap_or_default();
     let generation = sequence.metadata.generation;
     status.base = common_status(std::mem::take(&mut status.base), generation, made, rules, now);
@@ -91,12 +85,7 @@ pub fn sequence(
 }
 
 #[must_use]
-pub fn parallel(
-    parallel: &Parallel,
-    made: &FlowChildren,
-    rules: &SenderPolicy,
-    now: Timestamp,
-) -> ParallelStatus {
+pub fn parallel(parallel: &Parallel, made: &FlowChildren, rules: &SenderPolicy, now: Timestamp) -> ParallelStatus {
     let mut status = parallel.status.clone().unwrap_or_default();
     let generation = parallel.metadata.generation;
     status.base = common_status(std::mem::take(&mut status.base), generation, made, rules, now);
@@ -108,12 +97,11 @@ pub fn parallel(
         child.and_then(|child| child.as_ref().ok()).map(subscription_status).unwrap_or_default()
     };
     let branches = made.channels.iter().skip(1).zip(made.subscriptions.chunks(2));
-    let branch =
-        |(channel, pair): (&FlowChild<InMemoryChannel>, &[FlowChild<Subscription>])| ParallelBranchStatus {
-            filter_subscription_status: told(pair.first()),
-            filter_channel_status: channel.as_ref().map(channel_status).unwrap_or_default(),
-            subscriber_subscription_status: told(pair.get(1)),
-        };
+    let branch = |(channel, pair): (&FlowChild<InMemoryChannel>, &[FlowChild<Subscription>])| ParallelBranchStatus {
+        filter_subscription_status: told(pair.first()),
+        filter_channel_status: channel.as_ref().map(channel_status).unwrap_or_default(),
+        subscriber_subscription_status: told(pair.get(1)),
+    };
     status.branch_statuses = branches.map(branch).collect();
     status
 }
@@ -252,8 +240,7 @@ mod tests {
         let foreign = Err(MissingChild::not_owned::<Subscription>("s"));
         let subscriptions = vec![sends("a"), subscription("True"), foreign, sends("b")];
         let made = FlowChildren { subscriptions, ..FlowChildren::default() };
-        let told =
-            AuthStatus { service_account_name: None, service_account_names: vec!["a".into(), "b".into()] };
+        let told = AuthStatus { service_account_name: None, service_account_names: vec!["a".into(), "b".into()] };
         assert_eq!(of(made.clone()).auth, Some(told.clone()));
         let branches = Parallel::new("ns", "f", ParallelSpec::default());
         let now = Timestamp::from_second(1).unwrap();
@@ -272,18 +259,8 @@ mod tests {
                 ConditionStatus::False,
                 "ChannelsNotReady",
             ),
-            (
-                vec![channel("True")],
-                vec![subscription("Unknown")],
-                ConditionStatus::Unknown,
-                "SubscriptionsNotReady",
-            ),
-            (
-                vec![channel("True")],
-                vec![subscription("Unknown"), Err(foreign)],
-                ConditionStatus::False,
-                "NotOwned",
-            ),
+            (vec![channel("True")], vec![subscription("Unknown")], ConditionStatus::Unknown, "SubscriptionsNotReady"),
+            (vec![channel("True")], vec![subscription("Unknown"), Err(foreign)], ConditionStatus::False, "NotOwned"),
         ] {
             let status = of(FlowChildren { channels, subscriptions, error: None });
             let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
@@ -292,17 +269,13 @@ mod tests {
         }
         let status = of(FlowChildren { error: Some("no".into()), ..FlowChildren::default() });
         let ready = status.base.conditions.iter().find(|c| c.kind == "Ready").unwrap();
-        assert_eq!(
-            (ready.status, ready.reason.as_str()),
-            (ConditionStatus::False, "ChannelTemplateNotServed")
-        );
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "ChannelTemplateNotServed"));
     }
 
     /// COND-06: a person finds what is in the way.
     #[test]
     fn what_stands_in_the_way_is_named() {
-        let channels =
-            vec![channel("True"), Err(MissingChild::not_owned::<InMemoryChannel>("f-kn-sequence-1"))];
+        let channels = vec![channel("True"), Err(MissingChild::not_owned::<InMemoryChannel>("f-kn-sequence-1"))];
         let joined = |made: &FlowChildren, reads: &str, reply: &str| {
             let spec = json!({"channel": {"apiVersion": "messaging.knative.dev/v1", "kind": "InMemoryChannel",
                                           "name": reads},

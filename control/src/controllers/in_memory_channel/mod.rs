@@ -95,8 +95,7 @@ pub fn publish_channel(
     let uids: HashSet<&str> = subscribers.iter().map(|entry| entry.uid.as_str()).collect();
     world.publisher.retain_subscribers(&path, |uid| uids.contains(uid));
     let readers = subscription::subscribers_of_channel(world, ns, name);
-    let by_uid: HashMap<_, _> =
-        readers.iter().filter_map(|one| Some((one.metadata.uid.as_deref()?, &**one))).collect();
+    let by_uid: HashMap<_, _> = readers.iter().filter_map(|one| Some((one.metadata.uid.as_deref()?, &**one))).collect();
     let told = subscribers.iter().map(|entry| {
         let reader = by_uid.get(entry.uid.as_str());
         let home = reader.map_or(ns, |reader| namespace(&reader.metadata));
@@ -121,6 +120,5 @@ pub fn unsubscribe_all(world: &ControllerContext, channel: &InMemoryChannel) {
 /// The channel that a Subscription reads, if it is of a kind that is served here.
 pub fn channel_of(subscription: &Subscription) -> Option<WorkItem> {
     let (ns, channel) = subscription.channel();
-    is_channel(&subscription.spec.channel)
-        .then(|| WorkItem::new(ControllerKind::InMemoryChannel, ns, channel))
+    is_channel(&subscription.spec.channel).then(|| WorkItem::new(ControllerKind::InMemoryChannel, ns, channel))
 }

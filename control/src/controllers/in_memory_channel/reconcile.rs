@@ -14,8 +14,8 @@ use crate::controllers::trust_store::TrustStore;
 use crate::kinds::eventing::broker::default_delivery;
 use crate::kinds::messaging::GROUP;
 use crate::kinds::messaging::in_memory_channel::{
-    ADDRESSABLE, CHANNEL_SERVICE_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DISPATCHER_READY,
-    ENDPOINTS_READY, EVENT_POLICIES_READY, InMemoryChannel, InMemoryChannelStatus, SERVICE_READY,
+    ADDRESSABLE, CHANNEL_SERVICE_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DISPATCHER_READY, ENDPOINTS_READY,
+    EVENT_POLICIES_READY, InMemoryChannel, InMemoryChannelStatus, SERVICE_READY,
 };
 use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
 use crate::kinds::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
@@ -100,11 +100,7 @@ fn has_sink(delivery: &Option<DeliverySpec>) -> bool {
 
 /// Whether the channel has the Subscription as its status says it is.
 #[must_use]
-pub fn has_subscription(
-    channel: &InMemoryChannel,
-    subscription: &Subscription,
-    status: &SubscriptionStatus,
-) -> bool {
+pub fn has_subscription(channel: &InMemoryChannel, subscription: &Subscription, status: &SubscriptionStatus) -> bool {
     let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
     channel.spec.subscribers.iter().filter(|entry| entry.uid == uid).any(|known| {
         let sink = if has_sink(&subscription.spec.delivery) {
@@ -118,8 +114,7 @@ pub fn has_subscription(
 
 /// Where the Subscription leads, if its status speaks of its present spec and found everything.
 fn resolved(subscription: &Subscription) -> Option<&SubscriptionStatus> {
-    let failed =
-        subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == ConditionStatus::False);
+    let failed = subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == ConditionStatus::False);
     resolved_addresses(subscription).filter(|_| !failed)
 }
 
@@ -145,9 +140,7 @@ pub fn suspension(channel: &InMemoryChannel, reader: &Subscription, entry: &Subs
     // An entry of an earlier spec keeps the place, and says nothing of where events are to go now.
     if is_stale(entry, reader) {
         HoldReason::Everything
-    } else if !has_sink(&entry.delivery)
-        && (has_sink(&reader.spec.delivery) || has_sink(&channel.spec.delivery))
-    {
+    } else if !has_sink(&entry.delivery) && (has_sink(&reader.spec.delivery) || has_sink(&channel.spec.delivery)) {
         HoldReason::DeadLetters
     } else {
         HoldReason::Nothing
@@ -194,11 +187,8 @@ pub fn stream_subscriber(
     ns: &str,
 ) -> Result<publish::StreamSubscriberSpec, String> {
     let target = |uri: &Option<String>, ca_certs: &Option<String>| {
-        let address = |url: &String| DestinationAddress {
-            url: url.clone(),
-            audience: None,
-            ca_certs: ca_certs.clone(),
-        };
+        let address =
+            |url: &String| DestinationAddress { url: url.clone(), audience: None, ca_certs: ca_certs.clone() };
         uri.as_ref().map(|url| trusts.target(&address(url))).transpose()
     };
     let (to, reply) = match (
@@ -311,10 +301,7 @@ mod tests {
         let first = BackoffPolicy::Exponential(second / 5);
         assert_eq!((default.delivery.retries_max, default.delivery.backoff), (10, first));
         let channels = table_of(json!({}), linear.clone(), Some("http://dls/"));
-        assert_eq!(
-            (channels.delivery.retries_max, channels.delivery.backoff),
-            (4, BackoffPolicy::Linear(second))
-        );
+        assert_eq!((channels.delivery.retries_max, channels.delivery.backoff), (4, BackoffPolicy::Linear(second)));
         assert_eq!(&*channels.dead_letter.unwrap().url, "http://dls/");
         let own = table_of(json!({"retry": 0}), linear, Some("http://dls/"));
         assert_eq!((own.delivery.retries_max, own.delivery.backoff), (0, first));

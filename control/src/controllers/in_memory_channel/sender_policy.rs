@@ -27,9 +27,7 @@ pub(super) fn sender_policy(world: &ControllerContext, channel: &InMemoryChannel
     };
     match owner.kind.as_str() {
         "Channel" => match world.channels.get(ns, &owner.name) {
-            Some(whole) => {
-                SenderPolicy::for_object(world, &[own, PolicyTarget::of::<Channel>(&whole.metadata)])
-            }
+            Some(whole) => SenderPolicy::for_object(world, &[own, PolicyTarget::of::<Channel>(&whole.metadata)]),
             None => SenderPolicy::for_object(world, &[own]),
         },
         "Sequence" => match world.sequences.get(ns, &owner.name) {

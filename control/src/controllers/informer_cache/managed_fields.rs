@@ -94,8 +94,7 @@ mod tests {
 
     #[test]
     fn owners_are_cut_out_of_the_metadata_and_nowhere_else() {
-        let owners =
-            json!([{ "manager": "a \"managedFields\":[ ]}", "fieldsV1": { "f:spec": { ".": {} } } }, {}]);
+        let owners = json!([{ "manager": "a \"managedFields\":[ ]}", "fieldsV1": { "f:spec": { ".": {} } } }, {}]);
         let object = |own: &Value| {
             json!({
                 "apiVersion": "v1", "kind": "metadata", "data": { "metadata": { "managedFields": [1] } },
@@ -109,14 +108,8 @@ mod tests {
         assert_eq!(cut(&object(&Value::Null)), object(&Value::Null), "it says nothing anyway");
         let without = json!({ "metadata": { "name": "x" }, "spec": { "managedFields": [3] } });
         assert_eq!(cut(&without), without);
-        for odd in [
-            "",
-            "{",
-            "{\"metadata\":{\"managedFields\":[",
-            "\"",
-            "]",
-            "{\"metadata\":{\"managedFields\":[\"\\",
-        ] {
+        for odd in ["", "{", "{\"metadata\":{\"managedFields\":[", "\"", "]", "{\"metadata\":{\"managedFields\":[\"\\"]
+        {
             assert_eq!(strip_managed_fields(odd.as_bytes()), odd.as_bytes());
         }
     }
@@ -126,8 +119,7 @@ mod tests {
     }
 
     fn values() -> impl Strategy<Value = Value> {
-        let leaf =
-            prop_oneof![Just(Value::Null), any::<i32>().prop_map(Value::from), words().prop_map(Value::from)];
+        let leaf = prop_oneof![Just(Value::Null), any::<i32>().prop_map(Value::from), words().prop_map(Value::from)];
         leaf.prop_recursive(5, 40, 5, |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),

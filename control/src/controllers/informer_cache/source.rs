@@ -113,11 +113,8 @@ where
 }
 
 /// Keeps `cache` current for ever, and tells of each change; first of all that are there.
-pub async fn follow<K>(
-    source: ObjectSource<K>,
-    cache: &InformerCache<K>,
-    told: impl FnMut(ObjectChange<'_, K>),
-) where
+pub async fn follow<K>(source: ObjectSource<K>, cache: &InformerCache<K>, told: impl FnMut(ObjectChange<'_, K>))
+where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     if source.store.strong_count() > 0 {

@@ -119,10 +119,7 @@ impl<K> SlotBuilder<K> {
     }
 
     /// An object's key, the words that it is found by, and its slot if it stays open.
-    pub(super) fn build(
-        &self,
-        stored: &StoredObject,
-    ) -> Option<(CacheKey, Vec<String>, Option<CacheSlot<K>>)> {
+    pub(super) fn build(&self, stored: &StoredObject) -> Option<(CacheKey, Vec<String>, Option<CacheSlot<K>>)> {
         let object = decode_stored(stored, self.decode)?;
         let words = self.index_fn.map(|words| words(&object)).unwrap_or_default();
         Some((stored_key(stored), words, self.stays_decoded.then_some(CacheSlot::Decoded(object))))
@@ -130,11 +127,7 @@ impl<K> SlotBuilder<K> {
 }
 
 impl<K> CacheState<K> {
-    pub(super) fn new(
-        words: Option<IndexFn<K>>,
-        open: DecodeFn<K>,
-        packer: Option<ObjectCompressor<K>>,
-    ) -> Self {
+    pub(super) fn new(words: Option<IndexFn<K>>, open: DecodeFn<K>, packer: Option<ObjectCompressor<K>>) -> Self {
         let (objects, names) = (BTreeMap::new(), BTreeSet::new());
         Self {
             slots: objects,

@@ -40,11 +40,8 @@ pub(super) async fn follow<K>(
 }
 
 /// Tells of all that are there.
-async fn list_initial<K>(
-    source: &ObjectSource<K>,
-    cache: &InformerCache<K>,
-    told: &mut impl FnMut(ObjectChange<'_, K>),
-) where
+async fn list_initial<K>(source: &ObjectSource<K>, cache: &InformerCache<K>, told: &mut impl FnMut(ObjectChange<'_, K>))
+where
     K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync,
 {
     let is_filled = cache.lock().change_reader.is_some();
@@ -88,12 +85,7 @@ where
 }
 
 impl<K: Resource + DeserializeOwned + Send + Sync> InformerCache<K> {
-    fn apply_event(
-        &self,
-        scope: &WatchScope,
-        event: &ChangeEvent,
-        mut told: impl FnMut(ObjectChange<'_, K>),
-    ) {
+    fn apply_event(&self, scope: &WatchScope, event: &ChangeEvent, mut told: impl FnMut(ObjectChange<'_, K>)) {
         let is_there = !event.deleted && scope.matches(&event.object);
         let before = event.before.as_ref().filter(|before| scope.matches(before));
         if self.lock().backing_store.is_some() {
@@ -129,13 +121,7 @@ impl<K: Resource + DeserializeOwned + Send + Sync> InformerCache<K> {
     }
 
     /// More has changed than the store remembers: what it has is told of like what is new, and who died since, too.
-    fn relist(
-        &self,
-        scope: &WatchScope,
-        store: &ObjectStore,
-        reached: u64,
-        mut told: impl FnMut(ObjectChange<'_, K>),
-    ) {
+    fn relist(&self, scope: &WatchScope, store: &ObjectStore, reached: u64, mut told: impl FnMut(ObjectChange<'_, K>)) {
         if self.lock().backing_store.is_none() {
             let (revision, items) = scope.list(store);
             self.replace_all(items.filter_map(|stored| self.decode(&stored)), told);

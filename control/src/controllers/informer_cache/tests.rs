@@ -112,11 +112,8 @@ async fn a_cache_that_is_filled_from_a_store_has_all_and_holds_sleepers_as_the_s
     }
     // What an earlier version let in, and this one cannot read.
     kept.write("odd", json!({ "metadata": { "name": "odd", "namespace": "ns" }, "spec": 3 }), false).await;
-    let caches = [
-        InformerCache::with_index(labels),
-        InformerCache::compressed(),
-        InformerCache::compressed_with_index(labels),
-    ];
+    let caches =
+        [InformerCache::with_index(labels), InformerCache::compressed(), InformerCache::compressed_with_index(labels)];
     for (cache, sleeps) in caches.iter().zip([false, true, true]) {
         kept.source().fill(cache).await.unwrap();
         let all = cache.all();
@@ -136,10 +133,7 @@ async fn a_cache_that_is_filled_from_a_store_has_all_and_holds_sleepers_as_the_s
 type ObservedChanges = Vec<(String, Option<String>, Option<String>)>;
 
 /// Lets `follow` run until it has nothing more to tell.
-async fn told(
-    follow: &mut (impl Future<Output = ()> + Unpin),
-    told: &Mutex<ObservedChanges>,
-) -> ObservedChanges {
+async fn told(follow: &mut (impl Future<Output = ()> + Unpin), told: &Mutex<ObservedChanges>) -> ObservedChanges {
     // Changes are there when it looks; a turn without any is one that it waits in.
     let (count, mut before) = (|| told.lock().unwrap().len(), usize::MAX);
     while before != count() {
@@ -172,8 +166,7 @@ async fn who_follows_a_store_is_told_of_all_and_then_of_each_change() {
     source.fill(&cache).await.unwrap();
     kept.put(&labelled("b", "2")).await;
     let mut following = Box::pin(follow(source, &cache, |(before, after)| {
-        let label =
-            |one: Option<&Arc<Broker>>| one.and_then(|one| one.metadata.labels.as_ref()?.get("l").cloned());
+        let label = |one: Option<&Arc<Broker>>| one.and_then(|one| one.metadata.labels.as_ref()?.get("l").cloned());
         let name = before.or(after).and_then(|one| one.metadata.name.clone()).unwrap();
         heard.lock().unwrap().push((name, label(before), label(after)));
     }));
@@ -189,11 +182,7 @@ async fn who_follows_a_store_is_told_of_all_and_then_of_each_change() {
     let then = [row("c", "", "3"), row("a", "1", ""), row("b", "2", "3"), row("b", "3", "")];
     assert_eq!(told(&mut following, &heard).await, then);
     assert_eq!((cache.keys().len(), cache.names_by_index("ns", "3")), (1, vec!["c".to_owned()]));
-    assert!(
-        cache.is_indexed("ns", "c", "3")
-            && !cache.is_indexed("ns", "b", "3")
-            && !cache.is_indexed("n", "c", "3")
-    );
+    assert!(cache.is_indexed("ns", "c", "3") && !cache.is_indexed("ns", "b", "3") && !cache.is_indexed("n", "c", "3"));
 
     // More than is told of in one turn, and in order.
     let many: Vec<String> = (0..200).map(|n| format!("m{n:03}")).collect();
@@ -226,8 +215,7 @@ fn sleepers_are_packed_and_found_as_before() {
         broker.metadata.labels = Some([("l".to_owned(), label.to_owned())].into());
         broker
     };
-    let words =
-        |broker: &Broker| broker.metadata.labels.iter().flat_map(|labels| labels.values().cloned()).collect();
+    let words = |broker: &Broker| broker.metadata.labels.iter().flat_map(|labels| labels.values().cloned()).collect();
     let cache = InformerCache::compressed_with_index(words);
     let many = DECODED_MAX * 3;
     cache.replace((0..many).map(|n| labelled(n, if n == 0 { "x" } else { "y" })).collect(), |_| {});
@@ -247,15 +235,11 @@ fn sleepers_are_packed_and_found_as_before() {
     let mut told = Vec::new();
     let last = many - 1;
     for n in [last, 0, 1] {
-        cache.apply(Arc::new(labelled(n, "z")), |(before, after)| {
-            told.push((before.cloned(), after.cloned()))
-        });
+        cache.apply(Arc::new(labelled(n, "z")), |(before, after)| told.push((before.cloned(), after.cloned())));
     }
     let expected = |n, label: &str| (Some(Arc::new(labelled(n, label))), Some(Arc::new(labelled(n, "z"))));
     assert_eq!(told, [expected(last, "y"), expected(0, "x"), expected(1, "y")]);
-    cache.delete(Arc::new(labelled(2, "")), |(before, _)| {
-        assert_eq!(before.unwrap().as_ref(), &labelled(2, "y"))
-    });
+    cache.delete(Arc::new(labelled(2, "")), |(before, _)| assert_eq!(before.unwrap().as_ref(), &labelled(2, "y")));
     assert!(cache.get("ns", "b002").is_none());
     assert_eq!(cache.names_by_index("ns", "z"), ["b000", "b001", &format!("b{last:03}")]);
     cache.compress_all();

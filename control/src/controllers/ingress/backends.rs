@@ -219,9 +219,7 @@ fn slice_addresses(slices: &[Arc<EndpointSlice>], service: &ServicePort) -> Vec<
                 .endpoints
                 .iter()
                 .filter(|one| one.conditions.as_ref().and_then(|known| known.ready).unwrap_or(true));
-            ready
-                .flat_map(|one| &one.addresses)
-                .filter_map(move |ip| Some(SocketAddr::new(ip.parse().ok()?, port)))
+            ready.flat_map(|one| &one.addresses).filter_map(move |ip| Some(SocketAddr::new(ip.parse().ok()?, port)))
         })
         .collect();
     sort_addresses(&mut addresses);

@@ -121,8 +121,7 @@ fn an_external_name_is_an_address_a_name_or_a_route_of_ours() {
 
 #[test]
 fn without_a_service_a_revision_or_route_of_that_name_stands_in() {
-    let mut objects =
-        ServiceFixture { revision: json!({"metadata": {"name": "s"}}), ..ServiceFixture::default() };
+    let mut objects = ServiceFixture { revision: json!({"metadata": {"name": "s"}}), ..ServiceFixture::default() };
     let one = SplitBackend::Revisions(vec![("ns/s".to_owned(), 1)]);
     assert_eq!(resolve_backend(&split(json!(80)), false, &objects), Ok(one));
     objects.revision = Value::Null;

@@ -85,10 +85,7 @@ async fn program_routes(world: &ControllerContext, ingress: &Ingress) -> Ingress
     }
 }
 
-async fn publish(
-    world: &ControllerContext,
-    ingress: &Ingress,
-) -> Result<IngressOutcome, BackendResolveError> {
+async fn publish(world: &ControllerContext, ingress: &Ingress) -> Result<IngressOutcome, BackendResolveError> {
     let (ns, name) = (namespace(&ingress.metadata), name(&ingress.metadata));
     let owner = route_owner(ns, name);
     // Until everything is found: what is missing now may come without telling.
@@ -221,10 +218,7 @@ async fn dns_lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, BackendRes
 
 /// X-KI-12: the certificates that the Ingress names, for their hosts: those that only rules for callers inside have are
 /// shown to nobody else.
-fn certificates(
-    world: &ControllerContext,
-    ingress: &Ingress,
-) -> Result<ObjectCertificates, BackendResolveError> {
+fn certificates(world: &ControllerContext, ingress: &Ingress) -> Result<ObjectCertificates, BackendResolveError> {
     let (mut shown, inside) = (ObjectCertificates::default(), rules::cluster_local_hosts(ingress));
     for tls in &ingress.spec.tls {
         let expiries = &world.config.expiries;
@@ -256,8 +250,7 @@ impl IngressContext {
             return Ok(identity.clone());
         }
         let part = |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| &bytes.0[..]);
-        let read =
-            TlsIdentity::from_pem(part("tls.crt").unwrap_or_default(), part("tls.key").unwrap_or_default());
+        let read = TlsIdentity::from_pem(part("tls.crt").unwrap_or_default(), part("tls.key").unwrap_or_default());
         let identity = read.map_err(|why| BackendResolveError {
             reason: "SecretInvalid",
             message: format!("Secret \"{ns}/{name}\": tls.crt and tls.key: {why}."),

@@ -90,11 +90,7 @@ fn host_aliases(host: &str, local: bool) -> Vec<String> {
     all
 }
 
-fn path_rule(
-    path: &HttpIngressPath,
-    inside_only: bool,
-    backends: BackendsFn<'_>,
-) -> Result<PathRule, String> {
+fn path_rule(path: &HttpIngressPath, inside_only: bool, backends: BackendsFn<'_>) -> Result<PathRule, String> {
     let mut splits = Vec::new();
     for split in path.splits.iter().filter(|split| split.percent > 0) {
         let edits = edits(path, split)?;
@@ -108,13 +104,7 @@ fn path_rule(
         }
     }
     let headers = path.headers.iter().map(|(name, value)| (name.clone(), value.exact.clone())).collect();
-    Ok(PathRule {
-        path: path.path.clone(),
-        headers,
-        splits,
-        cluster_local: inside_only,
-        ..PathRule::default()
-    })
+    Ok(PathRule { path: path.path.clone(), headers, splits, cluster_local: inside_only, ..PathRule::default() })
 }
 
 /// X-KI-07: the path's headers, then the split's, which win.
@@ -124,9 +114,7 @@ fn edits(path: &HttpIngressPath, split: &IngressBackendSplit) -> Result<HeaderEd
         edits.set(name, value).map_err(|why| format!("appendHeaders: {name:?} {why}."))?;
     }
     if !path.rewrite_host.is_empty() {
-        edits
-            .set_host(&path.rewrite_host)
-            .map_err(|why| format!("rewriteHost: {:?} {why}.", path.rewrite_host))?;
+        edits.set_host(&path.rewrite_host).map_err(|why| format!("rewriteHost: {:?} {why}.", path.rewrite_host))?;
     }
     Ok(edits)
 }
@@ -135,13 +123,9 @@ fn edits(path: &HttpIngressPath, split: &IngressBackendSplit) -> Result<HeaderEd
 fn hash(ingress: &Ingress) -> String {
     let mut text = serde_json::to_string(&ingress.spec).unwrap_or_default();
     // As Go writes it, so that whoever computes it there gets the same.
-    for (plain, escaped) in [
-        ('<', "\\u003c"),
-        ('>', "\\u003e"),
-        ('&', "\\u0026"),
-        ('\u{2028}', "\\u2028"),
-        ('\u{2029}', "\\u2029"),
-    ] {
+    for (plain, escaped) in
+        [('<', "\\u003c"), ('>', "\\u003e"), ('&', "\\u0026"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")]
+    {
         text = text.replace(plain, escaped);
     }
     text.push_str(namespace(&ingress.metadata));
@@ -203,7 +187,8 @@ mod tests {
     #[test]
     fn a_path_for_callers_inside_stays_so_beside_one_for_the_public() {
         let path = |path: &str, service: &str| json!({"path": path, "splits": [split(service, 100)]});
-        let local = |host: &str, paths: Value| json!({"hosts": [host], "visibility": "ClusterLocal", "http": {"paths": paths}});
+        let local =
+            |host: &str, paths: Value| json!({"hosts": [host], "visibility": "ClusterLocal", "http": {"paths": paths}});
         let public = |host: &str, paths: Value| json!({"hosts": [host], "http": {"paths": paths}});
         let found = made(json!({"rules": [
             local("mix.test", json!([path("/admin", "a")])),

@@ -52,8 +52,7 @@ impl InternalTlsTrusts {
             return Ok(Arc::clone(trust));
         }
         let user = format!("{QUEUE_PROXY_PREFIX}{}", namespace.to_ascii_lowercase());
-        let made =
-            TlsClientConfig::of_any(known.authorities.as_bytes(), &[&user, ACTIVATOR_NAME], speaks_http2);
+        let made = TlsClientConfig::of_any(known.authorities.as_bytes(), &[&user, ACTIVATOR_NAME], speaks_http2);
         let made = Arc::new(made.map_err(|why| why.to_string())?);
         known.by_namespace.insert(key, Arc::clone(&made));
         Ok(made)

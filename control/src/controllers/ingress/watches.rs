@@ -39,9 +39,7 @@ pub fn watches(world: &ControllerContext) -> Vec<ControllerTask<'_>> {
         })),
         Box::pin(follow(world.source(), &world.ingress.endpoints, move |change| {
             let meta = newest(change).map(|endpoints| &endpoints.metadata);
-            look(
-                meta.map(|meta| ingresses_of_service(world, namespace(meta), name(meta))).unwrap_or_default(),
-            );
+            look(meta.map(|meta| ingresses_of_service(world, namespace(meta), name(meta))).unwrap_or_default());
         })),
         Box::pin(follow(service_names::external_slices(world), &world.ingress.slices, move |change| {
             // A slice that changes its label leaves one Service and comes to another.
@@ -88,9 +86,8 @@ pub fn requeue_polled(world: &ControllerContext) {
 
 /// The Ingresses that send to a Service: of its namespace, for they may send nowhere else. And whose challenges it answers.
 fn ingresses_of_service(world: &ControllerContext, ns: &str, service: &str) -> Vec<WorkItem> {
-    let sends = |ingress: &Ingress| {
-        splits(ingress).any(|split| split.service_namespace == ns && split.service_name == service)
-    };
+    let sends =
+        |ingress: &Ingress| splits(ingress).any(|split| split.service_namespace == ns && split.service_name == service);
     let ingresses = world.ingress.ingresses.list(ns);
     let ours = ingresses.iter().filter(|ingress| ingress.is_ours() && sends(ingress)).map(|i| item(i));
     ours.chain(certificate::affected_by_service(world, ns, service)).collect()

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{
-    Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus, DeploymentStrategy,
-    RollingUpdateDeployment,
+    Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus, DeploymentStrategy, RollingUpdateDeployment,
 };
 use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -91,11 +90,8 @@ fn status(desired: i32, generation: i64, seen: &[InstanceStatus]) -> DeploymentS
         reason: Some(reason.into()),
         ..DeploymentCondition::default()
     };
-    let available = if ready >= desired {
-        ("True", "MinimumReplicasAvailable")
-    } else {
-        ("False", "MinimumReplicasUnavailable")
-    };
+    let available =
+        if ready >= desired { ("True", "MinimumReplicasAvailable") } else { ("False", "MinimumReplicasUnavailable") };
     DeploymentStatus {
         observed_generation: Some(generation),
         replicas: Some(replicas),

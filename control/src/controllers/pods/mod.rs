@@ -33,8 +33,7 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     let WorkItem { namespace: ns, name: revision, .. } = item;
     let owner = world.revisions.get(ns, revision).filter(|owner| owner.metadata.deletion_timestamp.is_none());
     let seen = world.autoscaler.instances(&format!("{ns}/{revision}"));
-    let wanted: Vec<Pod> =
-        owner.iter().flat_map(|owner| seen.iter().map(|one| pod::desired_pod(owner, one))).collect();
+    let wanted: Vec<Pod> = owner.iter().flat_map(|owner| seen.iter().map(|one| pod::desired_pod(owner, one))).collect();
     let there: Vec<Arc<Pod>> = world.pods.by_index(ns, revision);
     for pod in &there {
         if !wanted.iter().any(|one| name(&one.metadata) == name(&pod.metadata)) {
@@ -102,11 +101,8 @@ pub fn on_deployment_change(world: &ControllerContext, change: ObjectChange<'_, 
 /// not succeed is done by the next look at its Pods.
 pub async fn publish_ready(world: &ControllerContext, revision: &Revision) {
     if world.config.publishes_pods && world.leadership.is_leader() {
-        let seen = world.autoscaler.instances(&format!(
-            "{}/{}",
-            namespace(&revision.metadata),
-            name(&revision.metadata)
-        ));
+        let seen =
+            world.autoscaler.instances(&format!("{}/{}", namespace(&revision.metadata), name(&revision.metadata)));
         let _ = serverless_service::reconcile_ready(world, revision, &seen).await;
     }
 }

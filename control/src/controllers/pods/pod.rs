@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, Pod, PodCondition, PodIP, PodSecurityContext, PodSpec, PodStatus,
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    Pod, PodCondition, PodIP, PodSecurityContext, PodSpec, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 
@@ -112,8 +112,7 @@ fn metadata(revision: &Revision, seen: &InstanceStatus) -> ObjectMeta {
 /// Of several containers, the one that kubectl means unless it is told another.
 fn default_container(revision: &Revision) -> Option<&str> {
     let spec = &revision.spec;
-    let serving =
-        spec.serving_container().filter(|_| spec.containers.len() + spec.init_containers.len() > 1)?;
+    let serving = spec.serving_container().filter(|_| spec.containers.len() + spec.init_containers.len() > 1)?;
     Some(&serving.name)
 }
 
@@ -137,8 +136,7 @@ fn status(revision: &Revision, seen: &InstanceStatus) -> PodStatus {
     };
     let unready = ("ContainersNotReady", seen.not_ready_reason.as_ref());
     let is_begun = has_initialized(revision, seen);
-    let before: Vec<_> =
-        revision.spec.init_containers.iter().map(|one| init_container_status(one, seen)).collect();
+    let before: Vec<_> = revision.spec.init_containers.iter().map(|one| init_container_status(one, seen)).collect();
     let ip = seen.address.map(|address| address.ip().to_string());
     PodStatus {
         phase: Some("Running".into()), // there is no place to be found and no image to be fetched first
@@ -159,11 +157,7 @@ fn status(revision: &Revision, seen: &InstanceStatus) -> PodStatus {
     }
 }
 
-fn serving_container_status(
-    container: &Container,
-    seen: &InstanceStatus,
-    state: ContainerState,
-) -> ContainerStatus {
+fn serving_container_status(container: &Container, seen: &InstanceStatus, state: ContainerState) -> ContainerStatus {
     ContainerStatus {
         name: container.name.clone(),
         image: container.image.clone().unwrap_or_default(),
@@ -391,11 +385,8 @@ mod tests {
         revision.spec.init_containers = ["one", "two"].map(named).to_vec();
         let words = |told: &[(&str, bool)]| {
             let beside = told.iter().map(|(name, ready)| beside(name, *ready)).collect();
-            let status = desired_pod(
-                &revision,
-                &InstanceStatus { sidecars: beside, ..seen(InstancePhase::Starting, 0) },
-            )
-            .status;
+            let status =
+                desired_pod(&revision, &InstanceStatus { sidecars: beside, ..seen(InstancePhase::Starting, 0) }).status;
             let status = status.unwrap();
             let word = |one: &ContainerStatus| match one.state.clone().unwrap() {
                 ContainerState { waiting: Some(waiting), .. } => waiting.reason.unwrap(),

@@ -45,9 +45,7 @@ pub(super) async fn reconcile(
     let wanted = desired_service(revision, serves, !backends.is_empty());
     match world.api::<ServerlessService>(ns).get_opt(own).await? {
         None => drop(world.create(&wanted).await?),
-        Some(there) if !is_up_to_date(&there, &wanted) => {
-            drop(world.replace(&with_mode(there, wanted)).await?)
-        }
+        Some(there) if !is_up_to_date(&there, &wanted) => drop(world.replace(&with_mode(there, wanted)).await?),
         Some(_) => {}
     }
     let mut public = listener_slice(world, metadata(revision, "-public", own));
@@ -276,10 +274,7 @@ mod tests {
     #[test]
     fn it_says_by_which_name_instances_are_found() {
         let status = made(false).status.unwrap();
-        assert_eq!(
-            (&*status.service_name, &*status.private_service_name),
-            ("hello-00001", "hello-00001-private")
-        );
+        assert_eq!((&*status.service_name, &*status.private_service_name), ("hello-00001", "hello-00001-private"));
     }
 
     fn made(has_backends: bool) -> ServerlessService {
@@ -295,10 +290,8 @@ mod tests {
     /// Upstream's words: of a Revision that is asleep, or never came up, `kubectl get sks` says so.
     #[test]
     fn one_without_instances_is_not_ready() {
-        let (asleep, awake) = (
-            (ConditionStatus::Unknown, "NoHealthyBackends".to_owned()),
-            (ConditionStatus::True, String::new()),
-        );
+        let (asleep, awake) =
+            ((ConditionStatus::Unknown, "NoHealthyBackends".to_owned()), (ConditionStatus::True, String::new()));
         assert_eq!(ready_of(&made(false)), asleep);
         let mut there = made(true);
         there.metadata.generation = Some(4);

@@ -77,12 +77,7 @@ pub async fn load(
 }
 
 fn core(kind: &str, name: &str) -> KReference {
-    KReference {
-        kind: kind.to_owned(),
-        api_version: "v1".to_owned(),
-        name: name.to_owned(),
-        ..KReference::default()
-    }
+    KReference { kind: kind.to_owned(), api_version: "v1".to_owned(), name: name.to_owned(), ..KReference::default() }
 }
 
 /// All objects that `spec` names, each once.
@@ -100,9 +95,7 @@ fn referenced_objects(spec: &RevisionSpec) -> BTreeSet<(DataSourceKind, String)>
     }
     for volume in &spec.volumes {
         all.extend(volume.config_map.as_ref().map(|v| (DataSourceKind::ConfigMap, v.name.clone())));
-        all.extend(
-            volume.secret.iter().filter_map(|v| v.secret_name.clone()).map(|n| (DataSourceKind::Secret, n)),
-        );
+        all.extend(volume.secret.iter().filter_map(|v| v.secret_name.clone()).map(|n| (DataSourceKind::Secret, n)));
         for part in volume.projected.iter().filter_map(|v| v.sources.as_ref()).flatten() {
             all.extend(part.config_map.as_ref().map(|v| (DataSourceKind::ConfigMap, v.name.clone())));
             all.extend(part.secret.as_ref().map(|v| (DataSourceKind::Secret, v.name.clone())));
@@ -136,9 +129,7 @@ impl RevisionDataSources {
         }
         let Self { account, .. } = self;
         let (pods, ns) = (deployment_name(name(meta)), namespace(meta));
-        let why = format!(
-            "error looking up service account {ns}/{account}: serviceaccount \"{account}\" not found"
-        );
+        let why = format!("error looking up service account {ns}/{account}: serviceaccount \"{account}\" not found");
         Err(RevisionError { reason: FAILED_CREATE, message: format!("pods \"{pods}-\" is forbidden: {why}") })
     }
 
@@ -184,17 +175,12 @@ impl RevisionDataSources {
                 .map(|bytes| text(bytes)));
         }
         if let Some(r) = &from.secret_key_ref {
-            return Ok(self
-                .key(DataSourceKind::Secret, &r.name, &r.key, r.optional, meta)?
-                .map(|bytes| text(bytes)));
+            return Ok(self.key(DataSourceKind::Secret, &r.name, &r.key, r.optional, meta)?.map(|bytes| text(bytes)));
         }
         if let Some(own) = &from.field_ref {
             return downward_api::field_ref(own, meta, &self.account).map(Some);
         }
-        from.resource_field_ref
-            .as_ref()
-            .map(|own| downward_api::resource_field_ref(own, container))
-            .transpose()
+        from.resource_field_ref.as_ref().map(|own| downward_api::resource_field_ref(own, container)).transpose()
     }
 
     fn get(
@@ -249,10 +235,7 @@ mod tests {
 
     pub(super) fn sources() -> RevisionDataSources {
         let data = |pairs: &[(&str, &str)]| {
-            pairs
-                .iter()
-                .map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))
-                .collect::<DataSourceData>()
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect::<DataSourceData>()
         };
         RevisionDataSources {
             objects: BTreeMap::from([
@@ -310,12 +293,10 @@ mod tests {
     /// SRV-CON-06, SRV-CON-22: a variable cannot hold every byte, so what is binary is none.
     #[test]
     fn no_variable_is_made_of_binary_data() {
-        let all =
-            environment(json!({"name": "x", "envFrom": [{"configMapRef": {"name": "settings"}}]})).unwrap();
+        let all = environment(json!({"name": "x", "envFrom": [{"configMapRef": {"name": "settings"}}]})).unwrap();
         assert_eq!(all.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["colour", "size"]);
         let from = json!({"configMapKeyRef": {"name": "settings", "key": "zip"}});
-        let refused =
-            environment(json!({"name": "x", "env": [{"name": "Z", "valueFrom": from}]})).unwrap_err();
+        let refused = environment(json!({"name": "x", "env": [{"name": "Z", "valueFrom": from}]})).unwrap_err();
         assert_eq!(refused.message, "couldn't find key zip in ConfigMap ns/settings");
     }
 
@@ -323,8 +304,7 @@ mod tests {
     #[test]
     fn nobody_runs_as_an_account_that_is_not_there() {
         assert!(sources().check_account(&meta()).is_ok());
-        let refused =
-            RevisionDataSources { account_missing: true, ..sources() }.check_account(&meta()).unwrap_err();
+        let refused = RevisionDataSources { account_missing: true, ..sources() }.check_account(&meta()).unwrap_err();
         let words = "pods \"a-1-deployment-\" is forbidden: error looking up service account ns/teller: serviceaccount \"teller\" not found";
         assert_eq!((refused.reason, refused.message.as_str()), ("FailedCreate", words));
         assert!(is_retryable(&refused));

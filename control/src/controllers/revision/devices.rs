@@ -31,11 +31,7 @@ pub(super) fn termination_message_path(
     // Nothing is mounted into the host's `/dev` that nobody asked for.
     let path = named.or_else(|| has_own_dev(revision, given).then_some(TERMINATION_PATH))?;
     let at_path = given.can_mount && !uses_volume_variable(revision);
-    Some(if at_path {
-        TerminationMessagePath::Path(PathBuf::from(path))
-    } else {
-        TerminationMessagePath::Variable
-    })
+    Some(if at_path { TerminationMessagePath::Path(PathBuf::from(path)) } else { TerminationMessagePath::Variable })
 }
 
 /// Has containers that have a `/dev` of their own share `/dev/shm`, as those of a Pod do. Who is alone has it there already, and
@@ -88,10 +84,9 @@ mod tests {
         assert_eq!(found(&both, &own), (1, 1, at("/dev/termination-log")));
         let alone = revision(hello(), json!({}));
         assert_eq!(found(&alone, &own), (0, 0, at("/dev/termination-log")), "it is there already");
-        for hosts in [
-            PlanInputs { host_devices: true, ..given(&images) },
-            PlanInputs { can_mount: false, ..given(&images) },
-        ] {
+        for hosts in
+            [PlanInputs { host_devices: true, ..given(&images) }, PlanInputs { can_mount: false, ..given(&images) }]
+        {
             assert_eq!(found(&both, &hosts), (0, 0, None));
         }
         let by_variable = revision(hello(), json!({ RUNTIME_VOLUMES: "env" }));

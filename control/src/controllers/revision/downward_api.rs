@@ -27,8 +27,7 @@ impl HostCapacity {
     fn current() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let total =
-            memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+        let total = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
         Self {
             cpu_milli: cpus * 1000,
             memory_bytes: total.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) * 1024,
@@ -130,10 +129,7 @@ fn resource_on(
 }
 
 fn unknown(kind: &str, path: &str) -> RevisionError {
-    RevisionError {
-        reason: "NotSupported",
-        message: format!("The process runtime has nothing for {kind} \"{path}\"."),
-    }
+    RevisionError { reason: "NotSupported", message: format!("The process runtime has nothing for {kind} \"{path}\".") }
 }
 
 #[cfg(test)]
@@ -197,11 +193,7 @@ mod tests {
         let selector: ResourceFieldSelector =
             serde_json::from_value(json!({"resource": "limits.memory", "divisor": "1Gi"})).unwrap();
         let host = HostCapacity { cpu_milli: 4000, memory_bytes: 1 << 30 };
-        assert_eq!(
-            resource_on(&selector, &bare, host).as_deref(),
-            Ok("1"),
-            "the host's, where nobody set one"
-        );
+        assert_eq!(resource_on(&selector, &bare, host).as_deref(), Ok("1"), "the host's, where nobody set one");
         assert!(HostCapacity::current().cpu_milli >= 1000 && HostCapacity::current().memory_bytes > 0);
     }
 }

@@ -52,8 +52,7 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     let unrunnable = declare(world, item, &revision).await?;
     let mut after = (*revision).clone();
     let mut told = status(&revision, unrunnable.as_ref(), &world.autoscaler.status(&key), now());
-    told.log_url =
-        world.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
+    told.log_url = world.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
     after.status = Some(told);
     world.publisher.flush().await;
     if after.is_ready() && !revision.is_ready() {
@@ -136,10 +135,8 @@ pub async fn declare(
 /// moves at once, and whoever takes it over must be able to carry it.
 fn inherited_scale(world: &ControllerContext, revision: &Revision) -> u32 {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
-    let parent =
-        label(&revision.metadata, CONFIGURATION).and_then(|parent| world.configurations.get(ns, parent));
-    let serving =
-        parent.as_ref().and_then(|parent| parent.status.as_ref()?.latest_ready_revision_name.as_deref());
+    let parent = label(&revision.metadata, CONFIGURATION).and_then(|parent| world.configurations.get(ns, parent));
+    let serving = parent.as_ref().and_then(|parent| parent.status.as_ref()?.latest_ready_revision_name.as_deref());
     match serving {
         Some(serving) if serving != own => world.autoscaler.status(&key(ns, serving)).actual,
         _ => 0,

@@ -13,9 +13,7 @@ use super::security_context::{credentials, security};
 use super::{devices, downward_api, ports, probes};
 use crate::autoscaler::{RevisionPlan, SparePolicy};
 use crate::kinds::duration;
-use crate::kinds::serving::annotations::{
-    CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE,
-};
+use crate::kinds::serving::annotations::{CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE};
 use crate::kinds::serving::autoscaler_settings::AutoscalerSettings;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
@@ -97,8 +95,7 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
         target_burst_capacity: scale.burst_capacity,
         concurrency_max: concurrency_max(revision),
         // Nobody comes back to a version that no request can reach.
-        idle_window: scale.stable_window
-            + if given.reachable { scale.scale_to_zero_retention } else { Duration::ZERO },
+        idle_window: scale.stable_window + if given.reachable { scale.scale_to_zero_retention } else { Duration::ZERO },
         weighted_average: scale.weighted,
         stable_window: scale.stable_window,
         panic_window: scale.panic_window,
@@ -114,11 +111,7 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
 }
 
 /// What runs as one container, alone.
-fn instance(
-    revision: &Revision,
-    container: &Container,
-    given: &PlanInputs<'_>,
-) -> Result<InstanceSpec, RevisionError> {
+fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) -> Result<InstanceSpec, RevisionError> {
     let meta = &revision.metadata;
     Ok(InstanceSpec {
         namespace: namespace(meta).to_owned(),
@@ -171,18 +164,13 @@ fn timeout(revision: &Revision) -> Duration {
 /// How the cores treat the Revision's requests.
 #[must_use]
 pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
-    let seconds =
-        |value: Option<i64>| Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(0));
+    let seconds = |value: Option<i64>| Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(0));
     let (spec, total) = (&revision.spec, timeout(revision));
     BackendSpec {
         protocol: if spec.uses_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
         // Who waits for an instance uses up the time that the answer may take.
-        when_empty: if runnable {
-            NoEndpointPolicy::Wait { patience: total }
-        } else {
-            NoEndpointPolicy::Refuse
-        },
+        when_empty: if runnable { NoEndpointPolicy::Wait { patience: total } } else { NoEndpointPolicy::Refuse },
         timeouts: RequestTimeouts {
             total,
             response_start: seconds(spec.response_start_timeout_seconds),
@@ -225,9 +213,7 @@ fn command(
     if command.is_empty() {
         return Err(RevisionError {
             reason: "CommandMissing",
-            message: format!(
-                "The annotation {RUNTIME_CLASS} asks for a process, and the container has no command."
-            ),
+            message: format!("The annotation {RUNTIME_CLASS} asks for a process, and the container has no command."),
         });
     }
     command.extend(container.args.clone().unwrap_or_default());
@@ -235,11 +221,7 @@ fn command(
 }
 
 /// Where the instance sees its volumes; nowhere if its author wants to find them by the variable.
-fn mounts(
-    revision: &Revision,
-    container: &Container,
-    may_mount: bool,
-) -> Result<Vec<InstanceMount>, RevisionError> {
+fn mounts(revision: &Revision, container: &Container, may_mount: bool) -> Result<Vec<InstanceMount>, RevisionError> {
     if uses_volume_variable(revision) {
         return Ok(Vec::new());
     }
@@ -335,9 +317,7 @@ pub(super) mod tests {
         let deadline = "serving.knative.dev/progress-deadline";
         let images = images();
         let given = PlanInputs { progress_deadline: Duration::from_secs(7), ..given(&images) };
-        for (annotations, seconds) in
-            [(json!({}), 7), (json!({deadline: "90s"}), 90), (json!({deadline: "0s"}), 7)]
-        {
+        for (annotations, seconds) in [(json!({}), 7), (json!({deadline: "90s"}), 90), (json!({deadline: "0s"}), 7)] {
             let plan = plan(&revision(hello(), annotations), &given).unwrap();
             assert_eq!(plan.instance.startup_timeout, Duration::from_secs(seconds));
         }
@@ -383,10 +363,7 @@ pub(super) mod tests {
         assert_eq!((reachable.min_scale, reachable.max_scale, reachable.initial_scale), (2, 5, 3));
         assert!((reachable.target - 7.0).abs() < 1e-9);
         assert_eq!(reachable.stable_window, Duration::from_secs(20));
-        assert_eq!(
-            plan(&revision, &PlanInputs { reachable: false, ..given(&images()) }).unwrap().min_scale,
-            0
-        );
+        assert_eq!(plan(&revision, &PlanInputs { reachable: false, ..given(&images()) }).unwrap().min_scale, 0);
     }
 
     /// Those that run before the others come in their order, and what is enough for each of them is enough for all.
@@ -396,8 +373,7 @@ pub(super) mod tests {
         let mut container = hello();
         container["resources"] = limits("2Mi");
         let mut both = revision(container, json!({}));
-        let one =
-            json!({"name": "one", "image": "hello", "command": ["/bin/one"], "resources": limits("3Mi")});
+        let one = json!({"name": "one", "image": "hello", "command": ["/bin/one"], "resources": limits("3Mi")});
         let two = json!({"name": "two", "image": "hello", "resources": limits("1Mi")});
         both.spec.init_containers = serde_json::from_value(json!([one, two])).unwrap();
         let found = plan(&both, &given(&images())).unwrap().instance;
@@ -455,8 +431,7 @@ pub(super) mod tests {
         assert_eq!(refused.reason, "VolumesNotMountable");
         assert!(refused.message.contains("/etc/v") && refused.message.contains("SLUICEGATE_VOLUMES/v"));
 
-        let by_variable =
-            plan(&with_volume(json!({"runtime.sluicegate.dev/volumes": "env"})), &others).unwrap();
+        let by_variable = plan(&with_volume(json!({"runtime.sluicegate.dev/volumes": "env"})), &others).unwrap();
         assert_eq!((by_variable.instance.mounts.len(), by_variable.instance.volumes.len()), (0, 1));
     }
 

@@ -10,16 +10,12 @@ use crate::controllers::service::children::owner_references;
 use crate::controllers::{field_managers, is_not_found};
 use crate::kinds::autoscaling::metric::{self, Metric, MetricSpec, MetricStatus};
 use crate::kinds::autoscaling::pod_autoscaler::{
-    ACTIVE, CONDITIONS, PodAutoscaler, PodAutoscalerSpec, PodAutoscalerStatus, SCALE_TARGET_INITIALIZED,
-    SKS_READY, ScaleTarget,
+    ACTIVE, CONDITIONS, PodAutoscaler, PodAutoscalerSpec, PodAutoscalerStatus, SCALE_TARGET_INITIALIZED, SKS_READY,
+    ScaleTarget,
 };
-use crate::kinds::serving::annotations::{
-    AUTOSCALING, REVISION, REVISION_UID, ROUTING_STATE, autoscaling, inherited,
-};
+use crate::kinds::serving::annotations::{AUTOSCALING, REVISION, REVISION_UID, ROUTING_STATE, autoscaling, inherited};
 use crate::kinds::serving::revision::{self, Revision};
-use crate::kinds::shared::{
-    ConditionStatus, HasConditions, Status, is_controlled_by, label, name, namespace,
-};
+use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, label, name, namespace};
 
 /// Brings both objects to what `revision`, with its newest status, and its scale say.
 pub(super) async fn reconcile(
@@ -72,11 +68,7 @@ impl HasSpec for Metric {
 
 /// Creates `wanted`, or resets what was changed of it. `None`: the kind is not served here, or the object is
 /// somebody else's.
-async fn apply<K: HasSpec>(
-    world: &ControllerContext,
-    found: Option<&K>,
-    wanted: K,
-) -> Result<Option<K>, Error> {
+async fn apply<K: HasSpec>(world: &ControllerContext, found: Option<&K>, wanted: K) -> Result<Option<K>, Error> {
     let Some(found) = found else {
         return match world.create(&wanted).await {
             Ok(made) => Ok(Some(made)),
@@ -107,11 +99,7 @@ async fn apply<K: HasSpec>(
 }
 
 /// Without an event for each change: a scaler's readiness follows its traffic all day.
-async fn write_status<K: NamespacedObject>(
-    world: &ControllerContext,
-    before: &K,
-    after: &K,
-) -> Result<(), Error> {
+async fn write_status<K: NamespacedObject>(world: &ControllerContext, before: &K, after: &K) -> Result<(), Error> {
     if before != after && world.leadership.is_leader() {
         let api: Api<K> = world.api(namespace(after.meta()));
         api.replace_status(name(after.meta()), &field_managers::status_params::<K>(), after).await?;
@@ -186,11 +174,7 @@ fn status(kept: &PodAutoscaler, revision: &Revision, now: Timestamp) -> PodAutos
         conditions.mark_true(SCALE_TARGET_INITIALIZED);
         conditions.mark_true(SKS_READY);
     } else if conditions.status_of(SCALE_TARGET_INITIALIZED) != ConditionStatus::True {
-        conditions.mark_unknown(
-            SCALE_TARGET_INITIALIZED,
-            "Initializing",
-            "The initial scale was not reached yet.",
-        );
+        conditions.mark_unknown(SCALE_TARGET_INITIALIZED, "Initializing", "The initial scale was not reached yet.");
         conditions.mark_unknown(SKS_READY, "NotReady", "SKS Services are not ready yet.");
     }
     let shown = revision.status.as_ref();
@@ -215,8 +199,7 @@ fn metric(revision: &Revision, autoscaler: &PodAutoscaler, scale: &ScalingConfig
     };
     let meta = &autoscaler.metadata;
     let mut object = Metric::new(namespace(meta), name(meta), spec);
-    object.metadata =
-        ObjectMeta { owner_references: owner_references(autoscaler), ..metadata(revision, scale) };
+    object.metadata = ObjectMeta { owner_references: owner_references(autoscaler), ..metadata(revision, scale) };
     object
 }
 
@@ -271,8 +254,7 @@ mod tests {
         assert_eq!(object.spec.reachability, "Reachable");
         assert_eq!(object.spec.scale_target_ref.name, "a-1-deployment");
         let annotations: Vec<_> = object.metadata.annotations.unwrap().into_iter().collect();
-        let expected =
-            [("class", "kpa.autoscaling.knative.dev"), ("metric", "concurrency"), ("min-scale", "1")];
+        let expected = [("class", "kpa.autoscaling.knative.dev"), ("metric", "concurrency"), ("min-scale", "1")];
         assert_eq!(
             annotations,
             expected.map(|(key, value)| (format!("autoscaling.knative.dev/{key}"), value.to_owned()))

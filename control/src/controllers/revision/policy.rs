@@ -211,15 +211,11 @@ fn account(revision: &Revision) -> &str {
 async fn may_use(world: &ControllerContext, revision: &Revision, policy: Policy) -> Result<bool, Error> {
     let ns = namespace(&revision.metadata);
     let user = format!("system:serviceaccount:{ns}:{}", account(revision));
-    let groups = [
-        "system:serviceaccounts".to_owned(),
-        format!("system:serviceaccounts:{ns}"),
-        AUTHENTICATED.to_owned(),
-    ];
+    let groups =
+        ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{ns}"), AUTHENTICATED.to_owned()];
     if let Some(store) = world.config.store.upgrade() {
         let (verb, group, resource) = (VERB, GROUP, RESOURCE);
-        let action =
-            RequestAttributes { verb, group, resource, subresource: "", namespace: ns, name: policy.name() };
+        let action = RequestAttributes { verb, group, resource, subresource: "", namespace: ns, name: policy.name() };
         return Ok(rbac::allows(&store.read(), &user, &groups, &action));
     }
     let asked = ResourceAttributes {
@@ -252,8 +248,7 @@ mod tests {
 
     use super::*;
 
-    const GUARDED: InstanceRules =
-        InstanceRules { processes: ProcessInstances::Allow, user: None, guarded: true };
+    const GUARDED: InstanceRules = InstanceRules { processes: ProcessInstances::Allow, user: None, guarded: true };
 
     fn revision(container: &Value, class: &str) -> Revision {
         let mut container = container.clone();
@@ -287,8 +282,7 @@ mod tests {
             (json!({"image": "mapped", "startupProbe": exec}), "", true),
             (json!({"image": "mapped", "readinessProbe": {"tcpSocket": {"port": 1}}}), "", false),
         ] {
-            let under =
-                |processes| of(&container, class, InstanceRules { processes, ..InstanceRules::default() });
+            let under = |processes| of(&container, class, InstanceRules { processes, ..InstanceRules::default() });
             let wanted = if counts { Err("ProcessInstancesDenied") } else { Ok(vec![]) };
             assert_eq!(under(ProcessInstances::Deny), wanted, "{container}");
             let wanted = if counts { vec!["process"] } else { vec![] };
@@ -315,8 +309,7 @@ mod tests {
 
     #[test]
     fn users_of_the_host_need_a_policy_where_others_write_manifests() {
-        let context =
-            |user: Value, group: Value| json!({"securityContext": {"runAsUser": user, "runAsGroup": group}});
+        let context = |user: Value, group: Value| json!({"securityContext": {"runAsUser": user, "runAsGroup": group}});
         let own = namespace_user("team");
         for (user, group, wanted) in [
             (Value::Null, Value::Null, vec![]),
@@ -329,17 +322,11 @@ mod tests {
             (json!(own), json!(own), vec![]),
         ] {
             assert_eq!(of(&context(user.clone(), group), "", GUARDED), Ok(wanted), "{user}");
-            assert_eq!(
-                of(&context(user.clone(), json!(0)), "", InstanceRules::default()),
-                Ok(vec![]),
-                "{user}"
-            );
+            assert_eq!(of(&context(user.clone(), json!(0)), "", InstanceRules::default()), Ok(vec![]), "{user}");
         }
         let root = InstanceRules { user: Some((0, 0)), ..GUARDED };
         assert_eq!(of(&context(json!(0), json!(0)), "", root), Ok(vec![]), "the operator's own choice");
-        assert!(
-            has_id("root:x:0:0:root:/root:/bin/sh\nmail:x:8:", 8) && !has_id("a:x:88:", 8) && !has_id("", 0)
-        );
+        assert!(has_id("root:x:0:0:root:/root:/bin/sh\nmail:x:8:", 8) && !has_id("a:x:88:", 8) && !has_id("", 0));
     }
 
     #[test]

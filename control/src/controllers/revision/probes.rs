@@ -65,8 +65,7 @@ fn named(host: Option<&String>) -> Option<String> {
 }
 
 fn http(get: &HTTPGetAction) -> ProbeCheck {
-    let mut headers: Vec<_> =
-        get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
+    let mut headers: Vec<_> = get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
     // A header of that name says it more exactly; a request has one Host.
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         headers.extend(named(get.host.as_ref()).map(|host| ("Host".to_owned(), host)));
@@ -108,8 +107,7 @@ mod tests {
     /// Without a period readiness is asked for on, every ten seconds, unless it is no more than to listen.
     #[test]
     fn who_was_ready_is_asked_on() {
-        let asked =
-            |probe: Value| readiness(Some(&manifest(probe))).periodic().map(|probe| probe.period.as_secs());
+        let asked = |probe: Value| readiness(Some(&manifest(probe))).periodic().map(|probe| probe.period.as_secs());
         assert_eq!(asked(json!({"httpGet": {"path": "/", "port": 0}})), Some(10));
         assert_eq!(asked(json!({"httpGet": {"path": "/", "port": 0}, "periodSeconds": 2})), Some(2));
         assert_eq!(asked(json!({"tcpSocket": {"port": 0}})), None);
@@ -130,10 +128,7 @@ mod tests {
     fn every_kind_of_probe_is_asked_at_the_instances_port() {
         for (written, wanted) in [
             (json!({"tcpSocket": {"port": 9}}), ProbeCheck::Tcp),
-            (
-                json!({"tcpSocket": {"port": 9, "host": "127.0.0.2"}}),
-                ProbeCheck::TcpAt { host: "127.0.0.2".into() },
-            ),
+            (json!({"tcpSocket": {"port": 9, "host": "127.0.0.2"}}), ProbeCheck::TcpAt { host: "127.0.0.2".into() }),
             (
                 json!({"httpGet": {"port": 9, "path": "/a?b", "scheme": "HTTPS", "host": "h",
                     "httpHeaders": [{"name": "X", "value": "1"}]}}),
@@ -145,21 +140,14 @@ mod tests {
             ),
             (
                 json!({"httpGet": {"port": 9, "host": "h", "httpHeaders": [{"name": "HOST", "value": "own"}]}}),
-                ProbeCheck::Http {
-                    path: "/".into(),
-                    headers: vec![("HOST".into(), "own".into())],
-                    tls: false,
-                },
+                ProbeCheck::Http { path: "/".into(), headers: vec![("HOST".into(), "own".into())], tls: false },
             ),
             (
                 json!({"httpGet": {"port": 9, "host": ""}}),
                 ProbeCheck::Http { path: "/".into(), headers: Vec::new(), tls: false },
             ),
             (json!({"grpc": {"port": 9, "service": "s"}}), ProbeCheck::Grpc { service: "s".into() }),
-            (
-                json!({"exec": {"command": ["a", "b"]}}),
-                ProbeCheck::Exec { command: vec!["a".into(), "b".into()] },
-            ),
+            (json!({"exec": {"command": ["a", "b"]}}), ProbeCheck::Exec { command: vec!["a".into(), "b".into()] }),
         ] {
             assert_eq!(readiness(Some(&manifest(written.clone()))).check, wanted, "{written}");
         }

@@ -51,8 +51,7 @@ pub fn account(spec: &RevisionSpec) -> &str {
 
 /// All tokens that the volumes of `spec` ask for, each once.
 fn requested_tokens(spec: &RevisionSpec) -> BTreeSet<ProjectedTokenRequest> {
-    let parts =
-        spec.volumes.iter().filter_map(|volume| volume.projected.as_ref()?.sources.as_ref()).flatten();
+    let parts = spec.volumes.iter().filter_map(|volume| volume.projected.as_ref()?.sources.as_ref()).flatten();
     let asked = parts.filter_map(|part| part.service_account_token.as_ref());
     asked.map(|asked| ProjectedTokenRequest::from_projection(account(spec), asked)).collect()
 }
@@ -164,13 +163,7 @@ async fn token(
             }
             let Some((before, _)) = known else { return Err(why) };
             let WorkItem { namespace, name, .. } = revision;
-            tracing::warn!(
-                namespace,
-                revision = name,
-                account,
-                why,
-                "a token of a volume is not renewed; tried again"
-            );
+            tracing::warn!(namespace, revision = name, account, why, "a token of a volume is not renewed; tried again");
             Ok(before)
         }
     }
@@ -214,17 +207,12 @@ mod tests {
 
     #[test]
     fn a_revisions_tokens_are_forgotten_with_it() {
-        let (tokens, item) =
-            (ProjectedTokenCache::default(), WorkItem::new(ControllerKind::Revision, "ns", "a-1"));
-        let wanted =
-            ProjectedTokenRequest { account: "default".into(), audience: String::new(), seconds: 600 };
+        let (tokens, item) = (ProjectedTokenCache::default(), WorkItem::new(ControllerKind::Revision, "ns", "a-1"));
+        let wanted = ProjectedTokenRequest { account: "default".into(), audience: String::new(), seconds: 600 };
         tokens.insert(
             &item,
             &wanted,
-            ProjectedToken {
-                token: "t".into(),
-                renewal: Deadline::new(WallClock::default().both(), RETRY_AFTER),
-            },
+            ProjectedToken { token: "t".into(), renewal: Deadline::new(WallClock::default().both(), RETRY_AFTER) },
         );
         assert_eq!(tokens.cached(&item, &wanted).unwrap().0, "t");
         let now = Instant::now();

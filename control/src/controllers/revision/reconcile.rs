@@ -117,9 +117,8 @@ fn mark_deploying(conditions: &mut ConditionManager<'_>, observed: &ScaleStatus)
             conditions.mark_unknown(kind, DEPLOYING.0, &said);
         }
     }
-    let was_well = [RESOURCES_AVAILABLE, CONTAINER_HEALTHY]
-        .iter()
-        .all(|k| conditions.status_of(k) == ConditionStatus::True);
+    let was_well =
+        [RESOURCES_AVAILABLE, CONTAINER_HEALTHY].iter().all(|k| conditions.status_of(k) == ConditionStatus::True);
     if was_well && observed.desired == 0 {
         mark_scaled_to_zero(conditions);
     } else {
@@ -156,14 +155,12 @@ mod tests {
 
     fn after(revision: &Revision, unrunnable: Option<&RevisionError>, state: RevisionState) -> Revision {
         let mut after = revision.clone();
-        after.status =
-            Some(status(revision, unrunnable, &observed(state), Timestamp::from_second(1).unwrap()));
+        after.status = Some(status(revision, unrunnable, &observed(state), Timestamp::from_second(1).unwrap()));
         after
     }
 
     fn verdicts(revision: &Revision) -> [ConditionStatus; 4] {
-        ["Ready", RESOURCES_AVAILABLE, CONTAINER_HEALTHY, ACTIVE]
-            .map(|kind| revision.condition(kind).unwrap().status)
+        ["Ready", RESOURCES_AVAILABLE, CONTAINER_HEALTHY, ACTIVE].map(|kind| revision.condition(kind).unwrap().status)
     }
 
     use ConditionStatus::{False, True, Unknown};
@@ -189,8 +186,7 @@ mod tests {
         let container =
             |image: &str| Container { image: Some(image.to_owned()), name: "c".into(), ..Default::default() };
         let containers: Vec<_> = images.iter().map(|(image, _)| container(image)).collect();
-        let spec =
-            RevisionSpec { init_containers: containers.clone(), containers, ..RevisionSpec::default() };
+        let spec = RevisionSpec { init_containers: containers.clone(), containers, ..RevisionSpec::default() };
         let told = after(&Revision::new("ns", "a", spec), None, RevisionState::Ready).status.unwrap();
         for statuses in [told.container_statuses, told.init_container_statuses] {
             let digests: Vec<_> = statuses.iter().map(|status| status.image_digest.as_str()).collect();
@@ -216,10 +212,7 @@ mod tests {
             revision.status = Some(status(&revision, None, &seen, Timestamp::from_second(1).unwrap()));
             [CONTAINER_HEALTHY, ACTIVE].map(|kind| {
                 let found = revision.condition(kind).unwrap();
-                (
-                    found.status,
-                    found.message.ends_with("Not ready yet: readiness probe failed: no such command"),
-                )
+                (found.status, found.message.ends_with("Not ready yet: readiness probe failed: no such command"))
             })
         };
         assert_eq!(told(RevisionState::Starting), [(Unknown, true); 2]);
@@ -242,12 +235,10 @@ mod tests {
     #[test]
     fn a_start_that_takes_too_long_times_out() {
         let fresh = Revision::new("ns", "a", RevisionSpec::default());
-        let state =
-            RevisionState::Failed { reason: PROGRESS_DEADLINE_EXCEEDED.into(), message: "too late".into() };
+        let state = RevisionState::Failed { reason: PROGRESS_DEADLINE_EXCEEDED.into(), message: "too late".into() };
         let late = after(&fresh, None, state);
         assert_eq!(verdicts(&late), [False, False, Unknown, False]);
-        let reasons =
-            ["Ready", RESOURCES_AVAILABLE, ACTIVE].map(|kind| late.condition(kind).unwrap().reason.clone());
+        let reasons = ["Ready", RESOURCES_AVAILABLE, ACTIVE].map(|kind| late.condition(kind).unwrap().reason.clone());
         assert_eq!(reasons, [PROGRESS_DEADLINE_EXCEEDED, PROGRESS_DEADLINE_EXCEEDED, "TimedOut"]);
     }
 
@@ -270,10 +261,7 @@ mod tests {
             told(false),
             ([DEPLOYING.0, "ExitCode3", "ExitCode3"].map(Into::into), [False, Unknown, False, False])
         );
-        assert_eq!(
-            told(true),
-            ([PROGRESS_DEADLINE_EXCEEDED, "ExitCode3", "TimedOut"].map(Into::into), [False; 4])
-        );
+        assert_eq!(told(true), ([PROGRESS_DEADLINE_EXCEEDED, "ExitCode3", "TimedOut"].map(Into::into), [False; 4]));
         assert_eq!(told(false).0[0], DEPLOYING.0, "it is tried again");
     }
 
@@ -291,8 +279,7 @@ mod tests {
     #[test]
     fn without_a_runner_resources_are_not_available() {
         let why = RevisionError { reason: "NoRuntime", message: "nothing runs it".into() };
-        let revision =
-            after(&Revision::new("ns", "a", RevisionSpec::default()), Some(&why), RevisionState::Pending);
+        let revision = after(&Revision::new("ns", "a", RevisionSpec::default()), Some(&why), RevisionState::Pending);
         assert_eq!(revision.condition(RESOURCES_AVAILABLE).unwrap().reason, "NoRuntime");
         assert_eq!(revision.condition("Ready").unwrap().status, False);
     }

@@ -62,8 +62,7 @@ pub fn scale(revision: &Revision, config: &AutoscalerSettings) -> ScalingConfig 
         stable_window: window,
         // X-AS: metrics come in buckets of a second, and so does the smallest window.
         panic_window: window.mul_f64((panic_percent / 100.0).clamp(0.01, 1.0)).max(Duration::from_secs(1)),
-        panic_threshold: number("panic-threshold-percentage").unwrap_or(config.panic_threshold_percent)
-            / 100.0,
+        panic_threshold: number("panic-threshold-percentage").unwrap_or(config.panic_threshold_percent) / 100.0,
         activation: count("activation-scale").unwrap_or(0),
         scale_down_delay: span("scale-down-delay").unwrap_or(config.scale_down_delay),
     }
@@ -92,8 +91,7 @@ fn total(revision: &Revision, metric: ScalingMetric, config: &AutoscalerSettings
 }
 
 fn target_share(revision: &Revision, config: &AutoscalerSettings) -> f64 {
-    number(revision, "target-utilization-percentage")
-        .map_or(config.target_utilization, |percent| percent / 100.0)
+    number(revision, "target-utilization-percentage").map_or(config.target_utilization, |percent| percent / 100.0)
 }
 
 fn number(revision: &Revision, key: &str) -> Option<f64> {
@@ -126,14 +124,9 @@ mod tests {
             (json!({key("target"): "5"}), 10, 3.5),
             (json!({key("target"): "100", key("targetUtilizationPercentage"): "100"}), 0, 100.0),
             (json!({key("metric"): "rps"}), 10, 140.0),
-            (
-                json!({key("metric"): "rps", key("target"): "150", key("target-utilization-percentage"): "80"}),
-                0,
-                120.0,
-            ),
+            (json!({key("metric"): "rps", key("target"): "150", key("target-utilization-percentage"): "80"}), 0, 120.0),
         ] {
-            let found =
-                scale(&revision(annotations.clone(), concurrency), &AutoscalerSettings::default()).target;
+            let found = scale(&revision(annotations.clone(), concurrency), &AutoscalerSettings::default()).target;
             assert!((found - wanted).abs() < 1e-9, "{annotations} {concurrency}: {found}");
         }
     }

@@ -75,8 +75,7 @@ mod tests {
         let said = json!({ "runAsUser": 1000, "runAsGroup": 7, "runAsNonRoot": true,
             "capabilities": { "drop": ["ALL"], "add": ["NET_BIND_SERVICE"] } });
         let capabilities = Capabilities::from_manifest(&["NET_BIND_SERVICE".to_owned()], &["ALL".to_owned()]);
-        let wanted =
-            InstanceCredentials { user: Some(1000), group: Some(7), run_as_non_root: true, capabilities };
+        let wanted = InstanceCredentials { user: Some(1000), group: Some(7), run_as_non_root: true, capabilities };
         assert_eq!(of(&said).unwrap(), wanted);
         assert_eq!(of(&json!({})).unwrap(), InstanceCredentials::default());
         let refused = of(&json!({ "capabilities": { "add": ["FLY"] } })).unwrap_err();

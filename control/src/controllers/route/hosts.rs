@@ -50,8 +50,7 @@ impl PublicPorts {
     #[must_use]
     pub fn url(self, scheme: &str, host: &str) -> String {
         match (scheme, self) {
-            ("http", Self { http: HTTP_PORT, .. })
-            | ("https", Self { https: None | Some(HTTPS_PORT), .. }) => {
+            ("http", Self { http: HTTP_PORT, .. }) | ("https", Self { https: None | Some(HTTPS_PORT), .. }) => {
                 format!("{scheme}://{host}")
             }
             ("https", Self { https: Some(port), .. }) | (_, Self { http: port, .. }) => {
@@ -133,8 +132,7 @@ pub fn public_host(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) ->
 /// Why no resolver would take a name of the Route, or of its tag; in upstream's words.
 #[must_use]
 pub fn host_error(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> Option<String> {
-    let public =
-        (!is_cluster_local(route, tag, naming)).then(|| public_host(route, tag, naming).to_ascii_lowercase());
+    let public = (!is_cluster_local(route, tag, naming)).then(|| public_host(route, tag, naming).to_ascii_lowercase());
     let inside = service_host(&first_label(route, tag, naming), namespace(&route.metadata));
     let host = public.into_iter().chain([inside]).find(|host| !is_dns_subdomain(host))?;
     let (wrong, why) = match host.split('.').find(|label| !is_dns1123_label(label)) {
@@ -201,8 +199,7 @@ mod tests {
             (Some(443), "https://app.ns.localhost"),
             (Some(8443), "https://app.ns.localhost:8443"),
         ] {
-            let naming =
-                RouteNaming { network: &network, ports: PublicPorts { http: 8080, https }, ..naming(80) };
+            let naming = RouteNaming { network: &network, ports: PublicPorts { http: 8080, https }, ..naming(80) };
             assert_eq!(url(&route, None, naming), wanted);
             assert_eq!(address(&route, naming).url.as_deref(), Some("http://app.ns.svc.cluster.local"));
         }
@@ -233,8 +230,7 @@ mod tests {
             let hosts = vec!["app.ns.svc.cluster.local".to_owned()];
             [HostCertificate { ca_certs: Some("pem".into()), ..HostCertificate::new("c", hosts, standing) }]
         };
-        let (coming, there) =
-            (held(CertificateState::Pending(String::new())), held(CertificateState::Ready(None)));
+        let (coming, there) = (held(CertificateState::Pending(String::new())), held(CertificateState::Ready(None)));
         let with = |inside| RouteNaming { cluster_local_certificates: inside, ..naming(80) };
         assert_eq!(address(&route, with(&coming)).url.as_deref(), Some("http://app.ns.svc.cluster.local"));
         assert_eq!(address(&route, with(&coming)).ca_certs, None);
@@ -267,8 +263,7 @@ mod tests {
     /// X-RTE-02: as the Route is labelled now.
     #[test]
     fn labels_of_the_route_stand_in_its_hosts() {
-        let data =
-            [("domain-template".to_owned(), "{{.Name}}.{{.Labels.team}}.{{.Domain}}".to_owned())].into();
+        let data = [("domain-template".to_owned(), "{{.Name}}.{{.Labels.team}}.{{.Domain}}".to_owned())].into();
         let network = NetworkSettings::parse(&data, &mut FieldErrors::default());
         let naming = RouteNaming { network: &network, ..naming(80) };
         let mut route = Route::new("ns", "app", RouteSpec::default());
@@ -286,12 +281,8 @@ mod tests {
     fn a_tag_is_cluster_local_by_its_placeholder() {
         let labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
         let services = InformerCache::with_index(index_keys);
-        let metadata = ObjectMeta {
-            name: Some("blue-app".into()),
-            namespace: Some("ns".into()),
-            labels,
-            ..ObjectMeta::default()
-        };
+        let metadata =
+            ObjectMeta { name: Some("blue-app".into()), namespace: Some("ns".into()), labels, ..ObjectMeta::default() };
         services.replace(vec![Service { metadata, ..Service::default() }], |_| {});
         let naming = RouteNaming { services: &services, ..naming(80) };
         let route = Route::new("ns", "app", RouteSpec::default());

@@ -43,13 +43,10 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     };
     let settings = world.settings();
     let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
-    let naming =
-        RouteNaming { tls: &tls, cluster_local_certificates: &inside, ..naming(world, &settings, &route) };
+    let naming = RouteNaming { tls: &tls, cluster_local_certificates: &inside, ..naming(world, &settings, &route) };
     let outcome = assign(world, &route, &settings, naming);
     match &outcome {
-        RouteOutcome::Assigned(_) => {
-            world.publisher.set_object_certificates(&owner, route_certificates(&tls, &inside))
-        }
+        RouteOutcome::Assigned(_) => world.publisher.set_object_certificates(&owner, route_certificates(&tls, &inside)),
         RouteOutcome::HostConflict(_) | RouteOutcome::ServiceConflict(_) => {
             world.publisher.set_object_certificates(&owner, ObjectCertificates::default());
         }
@@ -75,12 +72,7 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
 }
 
 /// Gives the Route's hosts to the cores, if all is there that they lead to.
-fn assign(
-    world: &ControllerContext,
-    route: &Route,
-    settings: &Settings,
-    naming: RouteNaming<'_>,
-) -> RouteOutcome {
+fn assign(world: &ControllerContext, route: &Route, settings: &Settings, naming: RouteNaming<'_>) -> RouteOutcome {
     let ns = namespace(&route.metadata);
     let goal = match resolve(route, &NamespaceLookup { world, namespace: ns }, naming) {
         Ok(goal) => goal,
@@ -115,9 +107,8 @@ fn assign(
 pub(super) fn requeue_host_conflicts(world: &ControllerContext) {
     let routes = world.routes.keys_by_index(HOST_CONFLICT).into_iter();
     routes.for_each(|(ns, name)| world.enqueue(WorkItem::new(ControllerKind::Route, &ns, &name)));
-    let others = ingress::ingresses_with_conflicts(world)
-        .into_iter()
-        .chain(domain_mapping::mappings_with_conflicts(world));
+    let others =
+        ingress::ingresses_with_conflicts(world).into_iter().chain(domain_mapping::mappings_with_conflicts(world));
     others.for_each(|item| world.enqueue(item));
 }
 
@@ -166,8 +157,7 @@ pub fn restore(world: &ControllerContext) {
             continue;
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
-        let ways =
-            rule_options(world, naming(world, &settings, &route), &settings, protocol(&route, &settings));
+        let ways = rule_options(world, naming(world, &settings, &route), &settings, protocol(&route, &settings));
         let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
         let answers = challenge_rules(world, namespace(&route.metadata), &tls);
         let (rules, _) = merge_rules(rules(&route, assigned, ways), answers);
@@ -198,8 +188,7 @@ pub fn routes_of_revision(world: &ControllerContext, revision: &Revision) -> Vec
     let ns = namespace(&revision.metadata);
     let by_name = world.routes.names_by_index(ns, &spec_revision_key(name(&revision.metadata)));
     let configuration = label(&revision.metadata, CONFIGURATION);
-    let by_parent =
-        configuration.map(|parent| world.routes.names_by_index(ns, &spec_configuration_key(parent)));
+    let by_parent = configuration.map(|parent| world.routes.names_by_index(ns, &spec_configuration_key(parent)));
     items(ns, by_name.into_iter().chain(by_parent.into_iter().flatten()))
 }
 
@@ -211,8 +200,7 @@ pub fn routes_sending_to(
     configuration: Option<&str>,
 ) -> BTreeSet<String> {
     let words = [spec_revision_key(revision), status_revision_key(revision)];
-    let of_parent =
-        configuration.map(|parent| [spec_configuration_key(parent), status_configuration_key(parent)]);
+    let of_parent = configuration.map(|parent| [spec_configuration_key(parent), status_configuration_key(parent)]);
     let words = words.iter().chain(of_parent.iter().flatten());
     words.flat_map(|word| world.routes.names_by_index(ns, word)).collect()
 }
@@ -267,8 +255,7 @@ fn rule_options<'a>(
         naming,
         by_tag_header: settings.features.is_enabled("tag-header-based-routing"),
         https_redirect: naming.ports.redirect(protocol),
-        has_cluster_local_listener: listeners.cluster_local.is_some()
-            || listeners.cluster_local_https.is_some(),
+        has_cluster_local_listener: listeners.cluster_local.is_some() || listeners.cluster_local_https.is_some(),
     }
 }
 
@@ -294,10 +281,7 @@ fn naming<'a>(world: &'a ControllerContext, settings: &'a Settings, route: &Rout
 
 /// What TLS there is for its public hosts, and the certificates of its names inside.
 fn tls(world: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> (HostTls, Vec<HostCertificate>) {
-    (
-        certificate::route_tls(world, route, naming),
-        certificate::cluster_local_certificates(world, route, naming),
-    )
+    (certificate::route_tls(world, route, naming), certificate::cluster_local_certificates(world, route, naming))
 }
 
 fn route_certificates(tls: &HostTls, inside: &[HostCertificate]) -> ObjectCertificates {
@@ -307,10 +291,7 @@ fn route_certificates(tls: &HostTls, inside: &[HostCertificate]) -> ObjectCertif
 /// Where everybody's requests come in.
 #[must_use]
 pub fn ports(world: &ControllerContext) -> PublicPorts {
-    PublicPorts {
-        http: world.config.http_port,
-        https: world.config.listeners.https.map(|address| address.port()),
-    }
+    PublicPorts { http: world.config.http_port, https: world.config.listeners.https.map(|address| address.port()) }
 }
 
 struct NamespaceLookup<'a> {

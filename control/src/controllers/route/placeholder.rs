@@ -33,14 +33,11 @@ pub(super) async fn reconcile(
         return Ok(());
     }
     let ns = namespace(&route.metadata);
-    let wanted: Vec<Service> =
-        names(route, targets, naming).map(|name| desired_placeholder(route, &name)).collect();
+    let wanted: Vec<Service> = names(route, targets, naming).map(|name| desired_placeholder(route, &name)).collect();
     let shown = route.status.iter().flat_map(|status| &status.traffic);
-    for old in shown.filter_map(|target| target.tag()).map(|tag| hosts::first_label(route, Some(tag), naming))
-    {
+    for old in shown.filter_map(|target| target.tag()).map(|tag| hosts::first_label(route, Some(tag), naming)) {
         let kept = wanted.iter().any(|one| name(&one.metadata) == old);
-        let is_there =
-            world.service_names.services().get(ns, &old).is_some_and(|old| belongs_to(&old, route));
+        let is_there = world.service_names.services().get(ns, &old).is_some_and(|old| belongs_to(&old, route));
         if !kept && is_there {
             world.api::<Service>(ns).delete(&old, &DeleteParams::default()).await?;
         }
@@ -132,8 +129,7 @@ fn repaired(there: &Service, wanted: &Service) -> Option<Service> {
     meta.labels.get_or_insert_default().extend(own.labels.clone().unwrap_or_default());
     meta.annotations.get_or_insert_default().extend(own.annotations.clone().unwrap_or_default());
     let same = there.spec == mended.spec
-        && there.metadata.labels.clone().unwrap_or_default()
-            == mended.metadata.labels.clone().unwrap_or_default()
+        && there.metadata.labels.clone().unwrap_or_default() == mended.metadata.labels.clone().unwrap_or_default()
         && there.metadata.annotations.clone().unwrap_or_default()
             == mended.metadata.annotations.clone().unwrap_or_default();
     (!same).then_some(mended)

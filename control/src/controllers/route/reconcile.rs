@@ -65,17 +65,11 @@ pub fn status(route: &Route, outcome: &RouteOutcome, naming: RouteNaming<'_>, no
         }
         RouteOutcome::Unassigned(why) => {
             match why.verdict {
-                ConditionStatus::False => {
-                    conditions.mark_false(ALL_TRAFFIC_ASSIGNED, why.reason, &why.message)
-                }
+                ConditionStatus::False => conditions.mark_false(ALL_TRAFFIC_ASSIGNED, why.reason, &why.message),
                 _ => conditions.mark_unknown(ALL_TRAFFIC_ASSIGNED, why.reason, &why.message),
             }
             if conditions.status_of(INGRESS_READY) != ConditionStatus::True {
-                conditions.mark_unknown(
-                    INGRESS_READY,
-                    NOT_CONFIGURED,
-                    "Ingress has not yet been reconciled.",
-                );
+                conditions.mark_unknown(INGRESS_READY, NOT_CONFIGURED, "Ingress has not yet been reconciled.");
             }
         }
         RouteOutcome::HostConflict(taken) => {
@@ -94,9 +88,8 @@ pub fn status(route: &Route, outcome: &RouteOutcome, naming: RouteNaming<'_>, no
         // SRV-OWN-03
         RouteOutcome::ServiceConflict(name) => {
             conditions.mark_true(ALL_TRAFFIC_ASSIGNED);
-            let why = format!(
-                "There is an existing Service \"{name}\" that the Route does not own: rename or delete it."
-            );
+            let why =
+                format!("There is an existing Service \"{name}\" that the Route does not own: rename or delete it.");
             conditions.mark_false(INGRESS_READY, "NotOwned", &why);
         }
     }

@@ -75,8 +75,7 @@ pub fn divide_traffic(
         let follows = follows_at(index);
         let newest = target.revision_name.clone().unwrap_or_default();
         let before = follows.and_then(|parent| {
-            let under_way =
-                known.iter().filter(|share| share.revisions.iter().any(|(name, _)| is_of(name, parent)));
+            let under_way = known.iter().filter(|share| share.revisions.iter().any(|(name, _)| is_of(name, parent)));
             let moved = |share: &&ConfigurationRollout| follows_at(share.target).is_none();
             let own = under_way.clone().find(|share| share.target == index);
             own.or_else(|| under_way.clone().find(moved)).cloned().or_else(|| {
@@ -87,9 +86,7 @@ pub fn divide_traffic(
         });
         let share = before.zip(follows).filter(|_| !duration.is_zero()).and_then(|(before, parent)| {
             let mut share = ConfigurationRollout { target: index, ..before };
-            share
-                .revisions
-                .retain(|(name, percent)| *percent > 0 && (*name == newest || is_of(name, parent)));
+            share.revisions.retain(|(name, percent)| *percent > 0 && (*name == newest || is_of(name, parent)));
             share.set_goal(&newest, percent, duration, now);
             share.step(now);
             (share.revisions.len() > 1).then_some(share)
@@ -305,8 +302,7 @@ mod tests {
     /// A target that was written in another place lost the rest of its rollout, and one beside a rollout had none.
     #[test]
     fn each_configuration_rolls_on_its_own_wherever_it_is_written() {
-        let traffic =
-            json!([{"configurationName": "a", "percent": 50}, {"configurationName": "b", "percent": 50}]);
+        let traffic = json!([{"configurationName": "a", "percent": 50}, {"configurationName": "b", "percent": 50}]);
         let mut route: Route =
             serde_json::from_value(json!({"metadata": {"name": "r"}, "spec": {"traffic": traffic}})).unwrap();
         let mut look = |newest: [&str; 2], pinned: bool, now: i64| {
@@ -315,13 +311,12 @@ mod tests {
                 (target.configuration_name, target.revision_name) = (None, Some("p".into()));
                 route.spec.traffic = vec![target, route.spec.traffic[0].clone()];
             }
-            let goal =
-                goal(&route, newest[0]).into_iter().zip(&route.spec.traffic).map(|(mut goal, written)| {
-                    if written.configuration() == Some("b") {
-                        goal.revision_name = Some(newest[1].to_owned());
-                    }
-                    goal
-                });
+            let goal = goal(&route, newest[0]).into_iter().zip(&route.spec.traffic).map(|(mut goal, written)| {
+                if written.configuration() == Some("b") {
+                    goal.revision_name = Some(newest[1].to_owned());
+                }
+                goal
+            });
             let is_of = |name: &str, parent: &str| name.starts_with(parent);
             let division = divide_traffic(&route, goal.collect(), Duration::from_secs(60), is_of, at(now));
             let shown = |t: &TrafficTarget| format!("{}={}", t.revision().unwrap(), t.percent.unwrap());

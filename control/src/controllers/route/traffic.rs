@@ -74,25 +74,22 @@ fn latest_of(name: &str, lookup: &impl TrafficLookup) -> Result<String, TrafficE
     let ready = configuration.status.as_ref().and_then(|status| status.latest_ready_revision_name.clone());
     let Some(ready) = ready else {
         return Err(match configuration.ready().map(|c| c.status) {
-            Some(ConditionStatus::False) => missing(
-                "RevisionMissing",
-                format!("Configuration \"{name}\" does not have any ready Revision."),
-            ),
+            Some(ConditionStatus::False) => {
+                missing("RevisionMissing", format!("Configuration \"{name}\" does not have any ready Revision."))
+            }
             _ => pending(format!("Configuration \"{name}\" is waiting for a Revision to become ready.")),
         });
     };
     match lookup.revision(&ready) {
         Some(_) => Ok(ready),
-        None => {
-            Err(missing("RevisionMissing", format!("Revision \"{ready}\" referenced in traffic not found.")))
-        }
+        None => Err(missing("RevisionMissing", format!("Revision \"{ready}\" referenced in traffic not found."))),
     }
 }
 
 fn ready_revision(route: &Route, name: &str, lookup: &impl TrafficLookup) -> Result<String, TrafficError> {
-    let revision = lookup.revision(name).ok_or_else(|| {
-        missing("RevisionMissing", format!("Revision \"{name}\" referenced in traffic not found."))
-    })?;
+    let revision = lookup
+        .revision(name)
+        .ok_or_else(|| missing("RevisionMissing", format!("Revision \"{name}\" referenced in traffic not found.")))?;
     is_of_the_same_service(route, &revision)?;
     match revision.ready().map(|c| c.status) {
         Some(ConditionStatus::True) => Ok(name.to_owned()),
@@ -220,8 +217,7 @@ fn split_by_visibility(rule: HostRule, ways: RouteRuleOptions<'_>) -> impl Itera
     let is_public = |host: &Arc<str>| host.strip_suffix(&domain).is_some_and(|name| name.ends_with('.'));
     let is_divided = https_redirect.is_some() || has_inner_door;
     let HostRule { hosts, cluster_local: inside_only, .. } = rule.clone();
-    let (public, inside): (Vec<_>, Vec<_>) =
-        hosts.into_iter().partition(|host| is_divided && is_public(host));
+    let (public, inside): (Vec<_>, Vec<_>) = hosts.into_iter().partition(|host| is_divided && is_public(host));
     [(public, https_redirect, inside_only), (inside, None, inside_only || has_inner_door)]
         .into_iter()
         .filter(|(hosts, ..)| !hosts.is_empty())
@@ -340,10 +336,7 @@ mod tests {
         );
         let rules = rules(&route, &assigned, ways());
         assert_eq!(rules.len(), 2);
-        assert_eq!(
-            rules[0].splits,
-            [WeightedBackend::new("ns/app-2", 90), WeightedBackend::new("ns/app-1", 10)]
-        );
+        assert_eq!(rules[0].splits, [WeightedBackend::new("ns/app-2", 90), WeightedBackend::new("ns/app-1", 10)]);
         assert!(rules[1].hosts.contains(&"old-app.ns.test".into()));
         assert_eq!(rules[1].splits, [WeightedBackend::new("ns/app-1", 100)]);
     }
@@ -387,8 +380,7 @@ mod tests {
         let rules = rules(&route, &assigned, ways());
         let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
         assert_eq!(own.paths, [header_rule("X-Beta", "yes", "ns/app-2".into(), HeaderEdits::default())]);
-        let (manners, of_tag) =
-            (own.traffic_policy.as_ref().unwrap(), tagged.traffic_policy.as_ref().unwrap());
+        let (manners, of_tag) = (own.traffic_policy.as_ref().unwrap(), tagged.traffic_policy.as_ref().unwrap());
         let mirror = manners.mirror.as_ref().unwrap();
         assert!(tagged.hosts.iter().any(|host| **host == *mirror.host) && mirror.percent == 10);
         assert_eq!((&manners.sticky, &None), (&of_tag.sticky, &of_tag.mirror));
@@ -411,11 +403,8 @@ mod tests {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
         let open = |has_inner_door| -> Vec<Arc<str>> {
-            let rules = rules(
-                &route,
-                &assigned,
-                RouteRuleOptions { has_cluster_local_listener: has_inner_door, ..ways() },
-            );
+            let rules =
+                rules(&route, &assigned, RouteRuleOptions { has_cluster_local_listener: has_inner_door, ..ways() });
             rules.into_iter().filter(|rule| !rule.cluster_local).flat_map(|rule| rule.hosts).collect()
         };
         assert_eq!(open(true), ["app.ns.test", "t-app.ns.test"].map(Arc::from));
@@ -429,11 +418,7 @@ mod tests {
         let assigned = resolve(&route, &objects(), naming()).unwrap();
         let sent = |https_redirect: Option<u16>| -> Vec<Arc<str>> {
             let rules = rules(&route, &assigned, RouteRuleOptions { https_redirect, ..ways() });
-            rules
-                .into_iter()
-                .filter(|rule| rule.https_redirect.is_some())
-                .flat_map(|rule| rule.hosts)
-                .collect()
+            rules.into_iter().filter(|rule| rule.https_redirect.is_some()).flat_map(|rule| rule.hosts).collect()
         };
         assert_eq!(sent(Some(8443)), ["app.ns.test", "t-app.ns.test"].map(Arc::from));
         assert!(sent(None).is_empty());

@@ -15,8 +15,7 @@ pub fn desired_configuration(service: &Service) -> Configuration {
     let meta = &service.metadata;
     let spec = ConfigurationSpec { template: service.spec.template.clone() };
     let mut configuration = Configuration::new(namespace(meta), name(meta), spec);
-    configuration.metadata =
-        child_metadata(service, &[LAST_APPLIED, ROLLOUT_DURATION, STICKY, HEADER_ROUTES, MIRROR]);
+    configuration.metadata = child_metadata(service, &[LAST_APPLIED, ROLLOUT_DURATION, STICKY, HEADER_ROUTES, MIRROR]);
     let annotations = configuration.metadata.annotations.get_or_insert_default();
     annotations.insert(ROUTES.to_owned(), name(meta).to_owned());
     configuration

@@ -31,9 +31,8 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     let take = |to: &mut Configuration, from: Configuration| to.spec = from.spec;
     let configuration = apply(world, decide(owner, existing.as_deref(), wanted, take)).await?;
 
-    let taken = configuration
-        .as_ref()
-        .and_then(|own| conflicting_revision_name(own, |name| world.revisions.get(ns, name)));
+    let taken =
+        configuration.as_ref().and_then(|own| conflicting_revision_name(own, |name| world.revisions.get(ns, name)));
     let existing = world.routes.get(ns, name);
     let take = |to: &mut Route, from: Route| to.spec = from.spec;
     let mut decided = decide(owner, existing.as_deref(), desired_route(&service), take);
@@ -49,10 +48,7 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
 }
 
 /// Carries out what was decided; `None` for a child that belongs to somebody else.
-pub async fn apply<K: NamespacedObject>(
-    world: &ControllerContext,
-    child: ChildAction<K>,
-) -> Result<Option<K>, Error> {
+pub async fn apply<K: NamespacedObject>(world: &ControllerContext, child: ChildAction<K>) -> Result<Option<K>, Error> {
     Ok(match child {
         ChildAction::Create(wanted) => Some(world.create(&wanted).await?),
         ChildAction::Replace(wanted) => Some(world.replace(&wanted).await?),

@@ -10,9 +10,7 @@ use crate::kinds::conditions::ConditionManager;
 use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::serving::route::Route;
-use crate::kinds::serving::service::{
-    CONDITIONS, CONFIGURATIONS_READY, ROUTES_READY, Service, ServiceStatus,
-};
+use crate::kinds::serving::service::{CONDITIONS, CONFIGURATIONS_READY, ROUTES_READY, Service, ServiceStatus};
 use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, name};
 
 /// What to do about one child.
@@ -99,9 +97,7 @@ pub fn status(
             let from = route.status.clone().unwrap_or_default();
             (status.url, status.address, status.traffic) = (from.url, from.address, from.traffic);
             let latest = status.latest_ready_revision_name.as_deref();
-            if conditions.status_of(ROUTES_READY) == ConditionStatus::True
-                && !traffic_has_migrated(&status, latest)
-            {
+            if conditions.status_of(ROUTES_READY) == ConditionStatus::True && !traffic_has_migrated(&status, latest) {
                 conditions.mark_unknown(
                     ROUTES_READY,
                     "TrafficNotMigrated",
@@ -152,11 +148,7 @@ fn reason(reason: &str) -> &str {
 }
 
 fn not_owned(conditions: &mut ConditionManager<'_>, kind: &str, what: &str, name: &str) {
-    conditions.mark_false(
-        kind,
-        "NotOwned",
-        &format!("There is an existing {what} \"{name}\" that we do not own."),
-    );
+    conditions.mark_false(kind, "NotOwned", &format!("There is an existing {what} \"{name}\" that we do not own."));
 }
 
 #[cfg(test)]
@@ -252,10 +244,7 @@ mod tests {
     fn the_status_mirrors_the_children() {
         let service = service();
         let (configuration, route) = (desired_configuration(&service), desired_route(&service));
-        let good = settled(
-            &configuration,
-            json!({"latestReadyRevisionName": "hello-2", "conditions": ready("True")}),
-        );
+        let good = settled(&configuration, json!({"latestReadyRevisionName": "hello-2", "conditions": ready("True")}));
         let traffic = |revision: &str| {
             json!({
                 "url": "http://hello", "conditions": ready("True"),
@@ -293,9 +282,8 @@ mod tests {
         let (mut configuration, route) = (desired_configuration(&service), desired_route(&service));
         configuration.metadata.uid = Some("u2".into());
         let made = desired_revision(&configuration, false, now());
-        let taken = |found: Option<&Revision>| {
-            conflicting_revision_name(&configuration, |_| found.cloned().map(Arc::new))
-        };
+        let taken =
+            |found: Option<&Revision>| conflicting_revision_name(&configuration, |_| found.cloned().map(Arc::new));
         assert_eq!(taken(None), None);
         assert_eq!(taken(Some(&made)), None);
         let mut other = made.clone();

@@ -67,9 +67,8 @@ pub fn on_subject_change(world: &ControllerContext, runs: BindableKind, home: &s
 
 /// Looks again at the bindings of a namespace that was kept from being bound, or is from now on.
 pub(super) fn on_namespace_change(world: &ControllerContext, (before, after): ObjectChange<'_, Namespace>) {
-    let is_excluded = |home: Option<&Arc<Namespace>>| {
-        home.is_some_and(|home| sink_binding_env::is_excluded(&home.metadata))
-    };
+    let is_excluded =
+        |home: Option<&Arc<Namespace>>| home.is_some_and(|home| sink_binding_env::is_excluded(&home.metadata));
     let Some(home) = after.filter(|_| is_excluded(before) != is_excluded(after)) else { return };
     let home = name(&home.metadata);
     for binding in world.sources.bindings.list(home) {
@@ -119,9 +118,7 @@ async fn apply_binding(
 ) -> Result<Result<(), BindError>, Error> {
     match runs {
         Some(BindableKind::Service) => apply_to_subjects(world, &world.services, binding, told).await,
-        Some(BindableKind::Configuration) => {
-            apply_to_subjects(world, &world.configurations, binding, told).await
-        }
+        Some(BindableKind::Configuration) => apply_to_subjects(world, &world.configurations, binding, told).await,
         None => Ok(Ok(())),
     }
 }
@@ -165,12 +162,8 @@ fn older_binding(world: &ControllerContext, binding: &SinkBinding, subject: &Obj
 }
 
 /// The one that is named, or all that have the labels: of those there may be none yet.
-fn subjects<K: HasTemplate>(
-    cache: &InformerCache<K>,
-    binding: &SinkBinding,
-) -> Result<Vec<Arc<K>>, BindError> {
-    let (home, BindingSubject { kind, name, selector, .. }) =
-        (namespace(&binding.metadata), &binding.spec.subject);
+fn subjects<K: HasTemplate>(cache: &InformerCache<K>, binding: &SinkBinding) -> Result<Vec<Arc<K>>, BindError> {
+    let (home, BindingSubject { kind, name, selector, .. }) = (namespace(&binding.metadata), &binding.spec.subject);
     if let Some(name) = name {
         let subject = cache.get(home, name).ok_or_else(|| BindError {
             reason: "SubjectMissing",
@@ -237,22 +230,13 @@ fn set_status(
 }
 
 /// Under whom programs send: under nobody, so a sink that asks is none for them.
-fn mark_identity(
-    conditions: &mut ConditionManager<'_>,
-    wants_token: bool,
-    is_found: bool,
-    asks_who_sends: bool,
-) {
+fn mark_identity(conditions: &mut ConditionManager<'_>, wants_token: bool, is_found: bool, asks_who_sends: bool) {
     for kind in [OIDC_IDENTITY_CREATED, OIDC_TOKEN_SECRET_CREATED] {
         match (wants_token, asks_who_sends) {
             (true, _) => conditions.mark_false(kind, "SinkNotReached", NO_TOKEN),
             (false, false) => OidcIdentity::Disabled.mark(conditions, kind),
             (false, true) if is_found => {
-                conditions.mark_true_with_reason(
-                    kind,
-                    "SinkWithoutAudience",
-                    "The sink does not ask who sends.",
-                );
+                conditions.mark_true_with_reason(kind, "SinkWithoutAudience", "The sink does not ask who sends.");
             }
             (false, true) => conditions.mark_unknown(kind, "", ""),
         }
@@ -274,8 +258,7 @@ mod tests {
             kind: "Service".into(),
             ..BindingSubject::default()
         };
-        let mut binding =
-            SinkBinding::new("ns", "b", SinkBindingSpec { subject, ..SinkBindingSpec::default() });
+        let mut binding = SinkBinding::new("ns", "b", SinkBindingSpec { subject, ..SinkBindingSpec::default() });
         let bound = sink.as_ref().is_ok_and(|sink| sink.audience.is_none()).then_some(Ok(()));
         set_status(&mut binding, sink, bound, asks_who_sends);
         let conditions = binding.status.unwrap_or_default().base.conditions;
@@ -286,10 +269,7 @@ mod tests {
     #[test]
     fn a_status_has_all_conditions() {
         let sink = |audience: Option<&str>| {
-            Ok(DestinationAddress {
-                audience: audience.map(str::to_owned),
-                ..DestinationAddress::from("http://s/")
-            })
+            Ok(DestinationAddress { audience: audience.map(str::to_owned), ..DestinationAddress::from("http://s/") })
         };
         let nowhere = || Err(ResolveError("gone".into()));
         let (yes, no, open) = (ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown);
@@ -316,9 +296,7 @@ mod tests {
         };
         assert_eq!(runs("serving.knative.dev/v1", "Service"), Some(BindableKind::Service));
         assert_eq!(runs("serving.knative.dev/v1", "Configuration"), Some(BindableKind::Configuration));
-        for (version, kind) in
-            [("v1", "Service"), ("apps/v1", "Deployment"), ("serving.knative.dev/v1", "Route")]
-        {
+        for (version, kind) in [("v1", "Service"), ("apps/v1", "Deployment"), ("serving.knative.dev/v1", "Route")] {
             assert_eq!(runs(version, kind), None, "{version} {kind}");
         }
     }

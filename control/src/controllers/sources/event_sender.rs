@@ -79,8 +79,7 @@ fn is_retryable(status: u16) -> bool {
 }
 
 fn request(event: &OutgoingEvent) -> encode::EncodedEvent {
-    let mut request =
-        encode::EncodedEvent { body: event.body.clone().into(), ..encode::EncodedEvent::default() };
+    let mut request = encode::EncodedEvent { body: event.body.clone().into(), ..encode::EncodedEvent::default() };
     for (key, value) in &event.attributes {
         request.push(&format!("ce-{key}"), header_value(value).as_bytes());
     }
@@ -118,9 +117,7 @@ mod tests {
     }
 
     /// What a sink was asked that answers like this, one after the other, and what was counted.
-    async fn asked(
-        answers: &[Result<u16, PostError>],
-    ) -> (Vec<(String, encode::EncodedEvent)>, Vec<(u16, u64)>) {
+    async fn asked(answers: &[Result<u16, PostError>]) -> (Vec<(String, encode::EncodedEvent)>, Vec<(u16, u64)>) {
         let from = ("ns".to_owned(), "p".to_owned());
         let event = OutgoingEvent {
             from: from.clone(),
@@ -156,11 +153,7 @@ mod tests {
             assert_eq!((sink.as_str(), &request.body[..]), ("http://sink/x?y", &b"hi"[..]));
             assert_eq!(request.header("ce-type"), Some(&b"a%20b"[..]));
             assert_eq!(request.header("content-type"), Some(&b"text/plain"[..]));
-            assert_eq!(
-                request.header("kn-namespace"),
-                Some(&b"ns"[..]),
-                "as every delivery says whose it is"
-            );
+            assert_eq!(request.header("kn-namespace"), Some(&b"ns"[..]), "as every delivery says whose it is");
         }
         for refused in [301, 400, 401, 403, 410, 425] {
             assert_eq!(asked(&[Ok(refused)]).await.1, [(refused, 1)], "it would be refused again");

@@ -35,10 +35,7 @@ pub(super) async fn reconcile<S: NamespacedObject + SourceKind>(
 }
 
 /// `None` for events that go to a plain URL (AMB-54).
-fn event_type<S: NamespacedObject + SourceKind>(
-    source: &S,
-    sent: &CloudEventAttributes,
-) -> Option<EventType> {
+fn event_type<S: NamespacedObject + SourceKind>(source: &S, sent: &CloudEventAttributes) -> Option<EventType> {
     let sink = source.sink().reference.as_ref()?;
     let (name, uid) = (source.name_any(), source.uid().unwrap_or_default());
     let place = sink.namespace.as_deref().unwrap_or_default();
@@ -82,11 +79,8 @@ mod tests {
             assert_eq!(json!(made.spec.reference), sink);
             made.metadata.name.unwrap()
         };
-        let names = [
-            of("Broker", "eventing.knative.dev/v1"),
-            of("Service", "v1"),
-            of("Service", "serving.knative.dev/v1"),
-        ];
+        let names =
+            [of("Broker", "eventing.knative.dev/v1"), of("Service", "v1"), of("Service", "serving.knative.dev/v1")];
         assert!(names[0] != names[1] && names[1] != names[2], "{names:?}");
         assert_eq!(made(json!({ "uri": "http://s/" })), None);
     }

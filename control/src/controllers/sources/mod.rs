@@ -96,10 +96,8 @@ pub async fn reconcile<S: NamespacedObject + ResourceStrategy + SourceKind>(
         Some(_) => OidcIdentity::Disabled,
     };
     let generation = after.meta().generation;
-    let attributes = CloudEventAttributes {
-        kind: ping_kind::TYPE.into(),
-        source: ping::source_of(&item.namespace, &item.name),
-    };
+    let attributes =
+        CloudEventAttributes { kind: ping_kind::TYPE.into(), source: ping::source_of(&item.namespace, &item.name) };
     set_status::<S>(after.status_mut(), generation, sink, &identity, attributes, now());
     world.set_status(&*source, &after).await?;
     event_types::reconcile(world, &*source, &after.status_mut().ce_attributes).await
@@ -178,16 +176,12 @@ mod tests {
         let (status, ready) = concluded::<PingSource>(found());
         assert_eq!((ready.status, status.sink_uri.as_deref()), (ConditionStatus::True, Some("http://sink")));
         assert_eq!(status.ce_attributes.len(), 1);
-        let by_tls = Ok(DestinationAddress {
-            url: "https://sink".into(),
-            ca_certs: Some("pem".into()),
-            audience: None,
-        });
+        let by_tls =
+            Ok(DestinationAddress { url: "https://sink".into(), ca_certs: Some("pem".into()), audience: None });
         let (status, ready) = concluded::<PingSource>(by_tls);
         assert_eq!((ready.status, status.sink_ca_certs.as_deref()), (ConditionStatus::True, Some("pem")));
-        let wants_token = || {
-            Ok(DestinationAddress { url: "http://sink".into(), audience: Some("a".into()), ca_certs: None })
-        };
+        let wants_token =
+            || Ok(DestinationAddress { url: "http://sink".into(), audience: Some("a".into()), ca_certs: None });
         let (status, ready) = concluded_as::<PingSource>(wants_token(), &OidcIdentity::Created("me".into()));
         assert_eq!((ready.status, status.auth), (ConditionStatus::True, Some(AuthStatus::of("me".into()))));
         assert_eq!(status.sink_audience.as_deref(), Some("a"));

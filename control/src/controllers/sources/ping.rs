@@ -68,9 +68,7 @@ pub async fn run(world: &ControllerContext) {
         world.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect()
     };
     let send = |event| {
-        event_sender::send(event, tally, async |event, request, timeout| {
-            post(world, event, request, timeout).await
-        })
+        event_sender::send(event, tally, async |event, request, timeout| post(world, event, request, timeout).await)
     };
     run_schedules(ready, &world.sources.ping_changed, Timestamp::now, send).await;
 }
@@ -177,11 +175,8 @@ fn event(ping: &PingSource, now: Timestamp) -> Option<OutgoingEvent> {
         ca_certs: status.sink_ca_certs.clone(),
     };
     let account = status.auth.as_ref().and_then(|auth| auth.service_account_name.clone());
-    let body = if spec.data.is_empty() {
-        STANDARD.decode(&spec.data_base64).ok()?
-    } else {
-        spec.data.clone().into_bytes()
-    };
+    let body =
+        if spec.data.is_empty() { STANDARD.decode(&spec.data_base64).ok()? } else { spec.data.clone().into_bytes() };
     let mut attributes = vec![
         ("specversion".to_owned(), "1.0".to_owned()),
         ("id".to_owned(), uuid::Uuid::new_v4().to_string()),
@@ -195,10 +190,8 @@ fn event(ping: &PingSource, now: Timestamp) -> Option<OutgoingEvent> {
         attributes.push((key, value.clone()));
     }
     // In binary mode the media type is a header of its own. One of before this was checked goes without.
-    let named =
-        attributes.iter().position(|(name, _)| name == "datacontenttype").map(|at| attributes.remove(at).1);
-    let content_type =
-        named.or_else(|| spec.media().map(str::to_owned)).filter(|media| is_header_value(media));
+    let named = attributes.iter().position(|(name, _)| name == "datacontenttype").map(|at| attributes.remove(at).1);
+    let content_type = named.or_else(|| spec.media().map(str::to_owned)).filter(|media| is_header_value(media));
     let from = (namespace(&ping.metadata).to_owned(), name(&ping.metadata).to_owned());
     Some(OutgoingEvent { from, sink, account, attributes, content_type, body })
 }
@@ -213,10 +206,8 @@ mod tests {
     use super::*;
 
     fn ping(spec: serde_json::Value) -> PingSource {
-        serde_json::from_value(
-            json!({ "metadata": { "name": "p", "namespace": "ns", "uid": "u" }, "spec": spec,
-            "status": { "sinkUri": "http://sink" } }),
-        )
+        serde_json::from_value(json!({ "metadata": { "name": "p", "namespace": "ns", "uid": "u" }, "spec": spec,
+            "status": { "sinkUri": "http://sink" } }))
         .unwrap()
     }
 
@@ -234,17 +225,14 @@ mod tests {
         assert_eq!((event.attribute("type"), event.attribute("extra")), ("mine", "1"));
         assert_eq!(
             super::event(
-                &ping(
-                    json!({ "schedule": "* * * * *", "contentType": "text/plain", "data": "hi", "sink": {},
-                    "ceOverrides": { "extensions": { "datacontenttype": "text/x" } } })
-                ),
+                &ping(json!({ "schedule": "* * * * *", "contentType": "text/plain", "data": "hi", "sink": {},
+                    "ceOverrides": { "extensions": { "datacontenttype": "text/x" } } })),
                 now
             )
             .map(|event| (event.attribute("datacontenttype").to_owned(), event.content_type)),
             Some((String::new(), Some("text/x".to_owned())))
         );
-        let plain =
-            super::event(&ping(json!({ "schedule": "* * * * *", "data": "hi", "sink": {} })), now).unwrap();
+        let plain = super::event(&ping(json!({ "schedule": "* * * * *", "data": "hi", "sink": {} })), now).unwrap();
         assert_eq!((plain.attribute("type"), plain.attribute("specversion")), (TYPE, "1.0"));
         assert_eq!((event.body.as_slice(), event.content_type.as_deref()), (&b"hi"[..], Some("text/plain")));
     }
@@ -350,8 +338,7 @@ mod tests {
     /// SRC-01: a sink that hangs costs events beyond the limit, and other sources' schedules nothing.
     #[tokio::test(start_paused = true)]
     async fn sinks_that_hang_hold_no_more_than_the_limit() {
-        let stage =
-            PingFixture::set((0..IN_FLIGHT_MAX + 40).map(|n| named(&n.to_string(), "* * * * *")).collect());
+        let stage = PingFixture::set((0..IN_FLIGHT_MAX + 40).map(|n| named(&n.to_string(), "* * * * *")).collect());
         stage.hangs.set(true);
         let mut run = running!(stage);
         assert_eq!(stage.pass(run.as_mut(), 40).await.len(), IN_FLIGHT_MAX);

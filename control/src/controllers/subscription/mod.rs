@@ -27,9 +27,8 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     let spec = &subscription.spec;
     let (ns, named) = subscription.channel();
     let backing = world.in_memory_channels.get(ns, named);
-    let backing = backing.filter(|channel| {
-        world.can_read_namespace(&item.namespace, ns) && is_subscribed_to(&subscription, channel)
-    });
+    let backing = backing
+        .filter(|channel| world.can_read_namespace(&item.namespace, ns) && is_subscribed_to(&subscription, channel));
     let own = spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
     let had = subscription.status.as_ref().and_then(|status| status.auth.as_ref());
     let found = SubscriptionDependencies {
@@ -74,19 +73,13 @@ fn check_channel(
     let (reference, (ns, named)) = (&subscription.spec.channel, subscription.channel());
     let what = format!("{} {ns}/{named}", reference.kind);
     if !world.can_read_namespace(namespace(&subscription.metadata), ns) {
-        return Err(ResolveError(format!(
-            "{what} is in another namespace: feature {CROSS_NAMESPACE} is off"
-        )));
+        return Err(ResolveError(format!("{what} is in another namespace: feature {CROSS_NAMESPACE} is off")));
     }
-    if reference.explicit_group().is_some() && !world.settings().event_features.is_enabled(REFERENCE_BY_GROUP)
-    {
+    if reference.explicit_group().is_some() && !world.settings().event_features.is_enabled(REFERENCE_BY_GROUP) {
         return Err(ResolveError(format!("{what}: feature {REFERENCE_BY_GROUP} is off")));
     }
     if !is_channel(reference) {
-        return Err(ResolveError(format!(
-            "{what} ({}) is no channel that is served here",
-            reference.api_version
-        )));
+        return Err(ResolveError(format!("{what} ({}) is no channel that is served here", reference.api_version)));
     }
     let trouble = if reference.kind == "Channel" {
         world.channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
@@ -104,8 +97,7 @@ fn check_channel(
 /// The channel's dead letter sink, if it wants one.
 fn channel_sink(channel: &InMemoryChannel) -> Option<Result<DestinationAddress, ResolveError>> {
     channel.spec.delivery.as_ref()?.dead_letter_sink.as_ref()?;
-    let found =
-        channel.status.as_ref().and_then(|status| super::dead_letter_sink::address_of(&status.delivery));
+    let found = channel.status.as_ref().and_then(|status| super::dead_letter_sink::address_of(&status.delivery));
     Some(found.ok_or_else(|| ResolveError("The channel's dead letter sink is not resolved.".to_owned())))
 }
 
@@ -128,11 +120,7 @@ pub fn subscribers_of_channel(world: &ControllerContext, ns: &str, channel: &str
 }
 
 fn item(subscription: &Arc<Subscription>) -> WorkItem {
-    WorkItem::new(
-        ControllerKind::Subscription,
-        namespace(&subscription.metadata),
-        name(&subscription.metadata),
-    )
+    WorkItem::new(ControllerKind::Subscription, namespace(&subscription.metadata), name(&subscription.metadata))
 }
 
 /// The Subscriptions to which a change of an InMemoryChannel means something: all of them, or only those

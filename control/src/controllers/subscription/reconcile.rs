@@ -10,8 +10,8 @@ use crate::kinds::conditions::ConditionManager;
 use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
 use crate::kinds::messaging::subscribable::SubscriberStatus;
 use crate::kinds::messaging::subscription::{
-    ADDED_TO_CHANNEL, CHANNEL_READY, CONDITIONS, OIDC_IDENTITY_CREATED, PhysicalSubscription,
-    REFERENCES_RESOLVED, Subscription, SubscriptionStatus,
+    ADDED_TO_CHANNEL, CHANNEL_READY, CONDITIONS, OIDC_IDENTITY_CREATED, PhysicalSubscription, REFERENCES_RESOLVED,
+    Subscription, SubscriptionStatus,
 };
 use crate::kinds::shared::ConditionStatus;
 
@@ -34,11 +34,7 @@ pub struct SubscriptionDependencies<'a> {
 }
 
 #[must_use]
-pub fn status(
-    subscription: &Subscription,
-    found: SubscriptionDependencies<'_>,
-    now: Timestamp,
-) -> SubscriptionStatus {
+pub fn status(subscription: &Subscription, found: SubscriptionDependencies<'_>, now: Timestamp) -> SubscriptionStatus {
     let mut status = subscription.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
@@ -193,11 +189,8 @@ mod tests {
         let mut before = subscription();
         let all = SubscriptionDependencies { reply: Some(Ok("http://r/".into())), ..good.clone() };
         before.status = Some(status(&before, all, Timestamp::from_second(1).unwrap()));
-        let after = status(
-            &before,
-            SubscriptionDependencies { reply: lost(), ..good },
-            Timestamp::from_second(2).unwrap(),
-        );
+        let after =
+            status(&before, SubscriptionDependencies { reply: lost(), ..good }, Timestamp::from_second(2).unwrap());
         let uris = &after.physical_subscription;
         assert_eq!((uris.subscriber_uri.as_deref(), &uris.reply_uri), (Some("http://s/"), &None));
     }
@@ -209,10 +202,7 @@ mod tests {
         let backing = backing("http://s/", 2, "True");
         for backing in [None, Some(&backing)] {
             let ready = of(SubscriptionDependencies { channel: channel.clone(), ..found(backing) }, "Ready");
-            assert_eq!(
-                (ready.status, ready.reason.as_str()),
-                (ConditionStatus::Unknown, "ChannelReferenceFailed")
-            );
+            assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::Unknown, "ChannelReferenceFailed"));
             assert!(ready.message.contains("ns/c"));
         }
     }
@@ -232,10 +222,7 @@ mod tests {
             subscription.status = Some(status(&subscription, found, Timestamp::from_second(second).unwrap()));
         }
         let ready = subscription.ready().unwrap();
-        assert_eq!(
-            (ready.status, ready.reason.as_str()),
-            (ConditionStatus::Unknown, "ChannelReferenceFailed")
-        );
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::Unknown, "ChannelReferenceFailed"));
         assert!(ready.message.contains("ns/c"));
     }
 

@@ -68,10 +68,7 @@ mod tests {
     fn own_options_replace_the_brokers_as_a_whole() {
         let brokers = spec(Some(10), Some("linear"), Some("PT1S"));
         let inherited = delivery(None, Some(&brokers));
-        assert_eq!(
-            (inherited.retries_max, inherited.backoff),
-            (10, BackoffPolicy::Linear(Duration::from_secs(1)))
-        );
+        assert_eq!((inherited.retries_max, inherited.backoff), (10, BackoffPolicy::Linear(Duration::from_secs(1))));
 
         let formatted = DeliverySpec {
             format: Some("json".to_owned()),
@@ -79,10 +76,7 @@ mod tests {
             ..DeliverySpec::default()
         };
         let formatted = delivery(Some(&formatted), None);
-        assert_eq!(
-            (formatted.mode, formatted.retry_after_max.as_secs()),
-            (Some(ContentMode::Structured), 60)
-        );
+        assert_eq!((formatted.mode, formatted.retry_after_max.as_secs()), (Some(ContentMode::Structured), 60));
 
         let none = delivery(Some(&DeliverySpec::default()), Some(&brokers));
         assert_eq!((none.retries_max, none.backoff), (10, BackoffPolicy::Linear(Duration::from_secs(1))));

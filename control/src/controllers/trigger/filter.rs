@@ -48,9 +48,7 @@ fn rule(filter: &SubscriptionsApiFilter) -> Option<FilterRule> {
         },
         // What was admitted parses. A cluster may hold what we did not admit: it gets nothing, rather than
         // what its author did not want.
-        FilterDialect::Sql(text) => {
-            cesql::parse(text).map_or(FilterRule::Always(FilterVerdict::Fail), FilterRule::Sql)
-        }
+        FilterDialect::Sql(text) => cesql::parse(text).map_or(FilterRule::Always(FilterVerdict::Fail), FilterRule::Sql),
     })
 }
 

@@ -38,8 +38,7 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
         return Ok(());
     }
     // Whether one can be made or not, the Trigger says that it has none; it is tried again after that.
-    let made =
-        if broker.is_err() { broker_injection::ensure_for_trigger(world, &trigger).await } else { Ok(()) };
+    let made = if broker.is_err() { broker_injection::ensure_for_trigger(world, &trigger).await } else { Ok(()) };
     let read = broker.as_ref();
     let broker = read.ok().map(Arc::as_ref);
     let subscriber = broker::resolve_deliverable(world, item, &trigger.spec.subscriber).await?;
@@ -66,9 +65,8 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     };
     let subscribed = is_served && subscriber.is_ok();
     world.publisher.flush().await;
-    if broker.is_some_and(|broker| {
-        destinations::own_sink(&trigger).is_none() && dead_letter_sink::is_outdated(broker)
-    }) {
+    if broker.is_some_and(|broker| destinations::own_sink(&trigger).is_none() && dead_letter_sink::is_outdated(broker))
+    {
         return Ok(()); // its letters wait for a moment: the Broker's next status brings this look again
     }
     let had = trigger.status.as_ref().and_then(|status| status.auth.as_ref());
@@ -96,8 +94,7 @@ fn is_same_broker(
 ) -> bool {
     match (then, now) {
         (Ok(then), Ok(now)) => {
-            let version =
-                |broker: &Broker| (broker.metadata.uid.clone(), broker.metadata.resource_version.clone());
+            let version = |broker: &Broker| (broker.metadata.uid.clone(), broker.metadata.resource_version.clone());
             version(then) == version(now)
         }
         (Err(then), Err(now)) => then == now,
@@ -196,9 +193,7 @@ fn subscribe(
         },
         start_position: match trigger.start_position() {
             Some(Ok(StartPosition::Earliest)) => InitialOffset::Earliest,
-            Some(Ok(StartPosition::Time(at))) => {
-                InitialOffset::At(u64::try_from(at.as_millisecond()).unwrap_or(0))
-            }
+            Some(Ok(StartPosition::Time(at))) => InitialOffset::At(u64::try_from(at.as_millisecond()).unwrap_or(0)),
             // Admission lets nothing else in; a cluster may.
             Some(Err(_)) | None => InitialOffset::Now,
         },
@@ -207,22 +202,13 @@ fn subscribe(
     true
 }
 
-fn target(
-    world: &ControllerContext,
-    trigger: &Trigger,
-    address: &DestinationAddress,
-) -> Option<DeliveryTarget> {
+fn target(world: &ControllerContext, trigger: &Trigger, address: &DestinationAddress) -> Option<DeliveryTarget> {
     let parsed = world.trust_store.target(address);
     let mut target = parsed
         .inspect_err(|why| tracing::warn!(trigger = trigger.metadata.name, why, "not a URL to deliver to"))
         .ok()?;
     let identity = OidcIdentity::expected::<Trigger>(world, &trigger.metadata);
-    world.access_tokens.attach(
-        &mut target,
-        namespace(trigger),
-        identity.account(),
-        address.audience.as_deref(),
-    );
+    world.access_tokens.attach(&mut target, namespace(trigger), identity.account(), address.audience.as_deref());
     Some(target)
 }
 
@@ -233,8 +219,7 @@ async fn resolve_sink(
     trigger: &Trigger,
     broker: Option<&Broker>,
 ) -> Result<Option<Result<DestinationAddress, ResolveError>>, Error> {
-    if let Some(own) = trigger.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref())
-    {
+    if let Some(own) = trigger.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref()) {
         return Ok(Some(broker::resolve_deliverable(world, item, own).await?));
     }
     let Some(broker) = broker else { return Ok(None) };
@@ -243,9 +228,7 @@ async fn resolve_sink(
     }
     let status = broker.status.as_ref().filter(|_| !dead_letter_sink::is_outdated(broker));
     let resolved = status.and_then(|status| dead_letter_sink::address_of(&status.delivery));
-    Ok(Some(
-        resolved.ok_or_else(|| ResolveError("The Broker's dead letter sink is not resolved.".to_owned())),
-    ))
+    Ok(Some(resolved.ok_or_else(|| ResolveError("The Broker's dead letter sink is not resolved.".to_owned()))))
 }
 
 async fn resolve_dependency(
@@ -260,9 +243,7 @@ async fn resolve_dependency(
         let seen = object["status"]["observedGeneration"].as_i64();
         let verdict = match ready.and_then(|ready| ready["status"].as_str()) {
             // What it says is of an earlier spec.
-            _ if seen.is_some() && seen != object["metadata"]["generation"].as_i64() => {
-                ConditionStatus::Unknown
-            }
+            _ if seen.is_some() && seen != object["metadata"]["generation"].as_i64() => ConditionStatus::Unknown,
             Some("True") => ConditionStatus::True,
             Some("False") => ConditionStatus::False,
             _ => ConditionStatus::Unknown,

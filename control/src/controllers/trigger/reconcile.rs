@@ -11,8 +11,8 @@ use crate::kinds::conditions::ConditionManager;
 use crate::kinds::eventing::broker::Broker;
 use crate::kinds::eventing::filters::missing_functions;
 use crate::kinds::eventing::trigger::{
-    BROKER_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DEPENDENCY_READY, FILTERS_EVALUABLE,
-    OIDC_IDENTITY_CREATED, SUBSCRIBER_RESOLVED, SUBSCRIPTION_READY, Trigger, TriggerStatus,
+    BROKER_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DEPENDENCY_READY, FILTERS_EVALUABLE, OIDC_IDENTITY_CREATED,
+    SUBSCRIBER_RESOLVED, SUBSCRIPTION_READY, Trigger, TriggerStatus,
 };
 use crate::kinds::settings::CROSS_NAMESPACE;
 use crate::kinds::shared::{ConditionStatus, Destination, HasConditions, Status};
@@ -69,11 +69,7 @@ pub fn status(trigger: &Trigger, found: TriggerDependencies<'_>, now: Timestamp)
     if found.subscribed {
         conditions.mark_true(SUBSCRIPTION_READY);
     } else {
-        conditions.mark_unknown(
-            SUBSCRIPTION_READY,
-            "NotSubscribed",
-            "The Broker does not send events to it yet.",
-        );
+        conditions.mark_unknown(SUBSCRIPTION_READY, "NotSubscribed", "The Broker does not send events to it yet.");
     }
     conditions.finish_into(&mut status.base, trigger.metadata.generation);
     status
@@ -138,15 +134,11 @@ fn mark_dependency(
 ) {
     match dependency {
         None | Some(Ok((ConditionStatus::True, _))) => conditions.mark_true(DEPENDENCY_READY),
-        Some(Ok((ConditionStatus::False, why))) => {
-            conditions.mark_false(DEPENDENCY_READY, "DependencyNotReady", &why)
-        }
+        Some(Ok((ConditionStatus::False, why))) => conditions.mark_false(DEPENDENCY_READY, "DependencyNotReady", &why),
         Some(Ok((ConditionStatus::Unknown, why))) => {
             conditions.mark_unknown(DEPENDENCY_READY, "DependencyNotReady", &why)
         }
-        Some(Err(ResolveError(why))) => {
-            conditions.mark_false(DEPENDENCY_READY, "DependencyDoesNotExist", &why)
-        }
+        Some(Err(ResolveError(why))) => conditions.mark_false(DEPENDENCY_READY, "DependencyDoesNotExist", &why),
     }
 }
 
@@ -166,10 +158,8 @@ mod tests {
     fn broker(ready: bool) -> Broker {
         let mut broker = Broker::new("ns", "b", BrokerSpec::default());
         let sink = (!ready).then(|| Err(ResolveError("Service ns/dls not found".into())));
-        let found =
-            BrokerFound { sink, config: Ok(()), is_draining: false, sender_policy: SenderPolicy::default() };
-        broker.status =
-            Some(broker_status(&broker, Ok("http://b/".into()), found, Timestamp::from_second(1).unwrap()));
+        let found = BrokerFound { sink, config: Ok(()), is_draining: false, sender_policy: SenderPolicy::default() };
+        broker.status = Some(broker_status(&broker, Ok("http://b/".into()), found, Timestamp::from_second(1).unwrap()));
         broker
     }
 
@@ -196,10 +186,7 @@ mod tests {
         assert_eq!((missing.status, missing.reason.as_str()), (ConditionStatus::False, "BrokerDoesNotExist"));
 
         let unready = of(found(Some(&broker(false))), "Ready");
-        assert_eq!(
-            (unready.status, unready.reason.as_str()),
-            (ConditionStatus::False, "DeadLetterSinkResolveFailed")
-        );
+        assert_eq!((unready.status, unready.reason.as_str()), (ConditionStatus::False, "DeadLetterSinkResolveFailed"));
 
         let untouched = Broker::new("ns", "b", BrokerSpec::default());
         let fresh = of(found(Some(&untouched)), "Ready");
@@ -211,10 +198,7 @@ mod tests {
     /// X-FEA-10, COND-06: a Broker that is there is not said to be missing.
     #[test]
     fn a_broker_of_another_namespace_is_out_of_reach_without_the_feature() {
-        let far = of(
-            TriggerDependencies { broker: Err(BrokerUnavailable::OtherNamespace), ..found(None) },
-            "Ready",
-        );
+        let far = of(TriggerDependencies { broker: Err(BrokerUnavailable::OtherNamespace), ..found(None) }, "Ready");
         assert_eq!((far.status, far.reason.as_str()), (ConditionStatus::False, "BrokerOutOfReach"));
         assert!(far.message.contains("ns/b") && far.message.contains(CROSS_NAMESPACE), "{}", far.message);
     }
@@ -242,8 +226,7 @@ mod tests {
     #[test]
     fn an_unresolved_dead_letter_sink_is_not_ready() {
         let broker = broker(true);
-        let lost =
-            TriggerDependencies { sink: Some(Err(ResolveError("gone".into()))), ..found(Some(&broker)) };
+        let lost = TriggerDependencies { sink: Some(Err(ResolveError("gone".into()))), ..found(Some(&broker)) };
         assert_eq!(of(lost, "Ready").reason, "DeadLetterSinkResolveFailed");
     }
 
@@ -279,10 +262,7 @@ mod tests {
             ..found(Some(&broker))
         };
         assert_eq!(of(coming, "Ready").status, ConditionStatus::Unknown);
-        let gone = TriggerDependencies {
-            dependency: Some(Err(ResolveError("gone".into()))),
-            ..found(Some(&broker))
-        };
+        let gone = TriggerDependencies { dependency: Some(Err(ResolveError("gone".into()))), ..found(Some(&broker)) };
         assert_eq!(of(gone, "Ready").reason, "DependencyDoesNotExist");
     }
 }

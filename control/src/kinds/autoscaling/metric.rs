@@ -59,9 +59,7 @@ impl ResourceStrategy for Metric {
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
     fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
-        for (field, span) in
-            [("stableWindow", self.spec.stable_window), ("panicWindow", self.spec.panic_window)]
-        {
+        for (field, span) in [("stableWindow", self.spec.stable_window), ("panicWindow", self.spec.panic_window)] {
             if span < 0 {
                 problems.add(format!("spec.{field}"), format!("invalid value: {span}"));
             }

@@ -18,8 +18,7 @@ pub const ACTIVE: &str = "Active";
 pub const SCALE_TARGET_INITIALIZED: &str = "ScaleTargetInitialized";
 /// Requests find the instances, or wait for them.
 pub const SKS_READY: &str = "SKSReady";
-pub const CONDITIONS: ConditionSet =
-    ConditionSet { dependents: &[ACTIVE, SCALE_TARGET_INITIALIZED, SKS_READY] };
+pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[ACTIVE, SCALE_TARGET_INITIALIZED, SKS_READY] };
 
 kind! {
     /// `autoscaling.internal.knative.dev/v1alpha1` PodAutoscaler.
@@ -55,8 +54,7 @@ pub struct ScaleTarget {
 impl ScaleTarget {
     /// `at`: the path of the field that it is.
     pub fn validate(&self, at: &str, problems: &mut FieldErrors) {
-        for (field, value) in [("apiVersion", &self.api_version), ("kind", &self.kind), ("name", &self.name)]
-        {
+        for (field, value) in [("apiVersion", &self.api_version), ("kind", &self.kind), ("name", &self.name)] {
             if value.is_empty() {
                 problems.add(format!("{at}.{field}"), "missing field(s)");
             }

@@ -28,8 +28,7 @@ pub(super) fn check(schema: &Value, at: At<'_>, problems: &mut FieldErrors) {
     let either = schema[INT_OR_STRING] == true;
     for (name, one) in combinators(schema) {
         // The one way to say of which types a value is that may be of two.
-        let is_told =
-            either && (name == "anyOf[0]" || name == "anyOf[1]") && is_int_or_string(&schema["anyOf"]);
+        let is_told = either && (name == "anyOf[0]" || name == "anyOf[1]") && is_int_or_string(&schema["anyOf"]);
         if !is_told {
             check_nested(one, At::Field(&at, &name), either && name == "allOf[0]", problems);
         }
@@ -42,10 +41,7 @@ fn check_nested(inner: &Value, at: At<'_>, may_say_either: bool, problems: &mut 
         problems.add(format!("{at}.{field}"), format!("Forbidden: must be {how} to be structural"));
     }
     if inner["properties"]["metadata"].is_object() {
-        problems.add(
-            format!("{at}.properties[metadata]"),
-            "Forbidden: must not be specified in a nested context",
-        );
+        problems.add(format!("{at}.properties[metadata]"), "Forbidden: must not be specified in a nested context");
     }
     for (name, one) in combinators(inner) {
         if !(may_say_either && name.starts_with("anyOf") && is_int_or_string(&inner["anyOf"])) {
@@ -81,10 +77,7 @@ mod tests {
     fn junctors_narrow_and_declare_nothing() {
         let either = json!([{ "type": "integer" }, { "type": "string" }]);
         for (schema, fields) in [
-            (
-                json!({ "type": "object", "oneOf": [{ "required": ["a"] }, { "not": { "required": ["b"] } }] }),
-                &[][..],
-            ),
+            (json!({ "type": "object", "oneOf": [{ "required": ["a"] }, { "not": { "required": ["b"] } }] }), &[][..]),
             (json!({ "type": "string", "anyOf": [{ "pattern": "a" }, { "enum": ["b"], "title": "" }] }), &[]),
             (json!({ INT_OR_STRING: true, "anyOf": either }), &[]),
             (json!({ INT_OR_STRING: true, "allOf": [{ "anyOf": either }, { "pattern": "a" }] }), &[]),
@@ -108,8 +101,7 @@ mod tests {
         ] {
             let mut problems = FieldErrors::default();
             check(&schema, At::Root("s"), &mut problems);
-            let found: Vec<&str> =
-                problems.list.iter().map(|one| one.field.strip_prefix("s.").unwrap()).collect();
+            let found: Vec<&str> = problems.list.iter().map(|one| one.field.strip_prefix("s.").unwrap()).collect();
             assert_eq!(found, fields, "{schema}");
         }
     }

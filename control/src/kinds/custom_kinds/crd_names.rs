@@ -5,9 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use crate::kind_registry::FieldErrors;
-use crate::kinds::names::{
-    NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1035_label, label_1035_error as wrong_with_label,
-};
+use crate::kinds::names::{NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1035_label, label_1035_error as wrong_with_label};
 
 /// Characters of what users of a version are told that goes; Kubernetes' figure.
 const WARNING_BYTES_MAX: usize = 256;
@@ -25,8 +23,7 @@ pub(super) fn validate(name: &str, spec: &Value, problems: &mut FieldErrors) {
     } else if !is_dns_subdomain(&group) {
         problems.add("spec.group", format!("Invalid value: {group:?}: {NOT_A_SUBDOMAIN}"));
     } else if !group.contains('.') {
-        problems
-            .add("spec.group", format!("Invalid value: {group:?}: should be a domain with at least one dot"));
+        problems.add("spec.group", format!("Invalid value: {group:?}: should be a domain with at least one dot"));
     }
     match text(&spec["scope"]).as_str() {
         "Cluster" | "Namespaced" => {}

@@ -30,9 +30,7 @@ pub(super) fn validate(fields: &Map<String, Value>, at: At<'_>, problems: &mut F
         let here = At::Field(&at, name);
         let why = match fields.get(name) {
             None => Some("Required value: must not be empty".to_owned()),
-            Some(Value::String(text)) if text.is_empty() => {
-                Some("Invalid value: \"\": must not be empty".into())
-            }
+            Some(Value::String(text)) if text.is_empty() => Some("Invalid value: \"\": must not be empty".into()),
             Some(Value::String(text)) if name == "kind" => wrong_with_kind(text),
             Some(Value::String(text)) => wrong_with_version(text),
             Some(other) => Some(format!("Invalid value: {other}: must be a string")),
@@ -48,8 +46,7 @@ pub(super) fn validate(fields: &Map<String, Value>, at: At<'_>, problems: &mut F
 }
 
 fn wrong_with_version(text: &str) -> Option<String> {
-    (text.matches('/').count() > 1)
-        .then(|| format!("Invalid value: {text:?}: unexpected GroupVersion string: {text}"))
+    (text.matches('/').count() > 1).then(|| format!("Invalid value: {text:?}: unexpected GroupVersion string: {text}"))
 }
 
 fn wrong_with_kind(text: &str) -> Option<String> {
@@ -66,9 +63,7 @@ fn validate_metadata(inner: &Map<String, Value>, at: At<'_>, problems: &mut Fiel
         Ok(metadata) => metadata,
         Err(why) => return problems.add(at, format!("Invalid value: {why}")),
     };
-    if let Some(name) =
-        metadata.name.filter(|name| [".", ".."].contains(&name.as_str()) || name.contains(['/', '%']))
-    {
+    if let Some(name) = metadata.name.filter(|name| [".", ".."].contains(&name.as_str()) || name.contains(['/', '%'])) {
         let why = format!("Invalid value: {name:?}: may not be '.' or '..', nor contain '/' or '%'");
         problems.add(At::Field(&at, "name"), why);
     }

@@ -16,8 +16,7 @@ const LABEL_CHARS_MAX: usize = 63;
 
 /// The format of the schema that `text` is not of.
 pub(super) fn mismatched_format<'a>(schema: &'a Value, text: &str) -> Option<&'a str> {
-    let format =
-        schema["format"].as_str().filter(|_| matches!(schema["type"].as_str(), None | Some("string")))?;
+    let format = schema["format"].as_str().filter(|_| matches!(schema["type"].as_str(), None | Some("string")))?;
     let good = match format.replace('-', "").as_str() {
         known @ ("byte" | "date" | "datetime" | "uri" | "uuid") => cel::is_of_format(known, text),
         variant @ ("uuid3" | "uuid4" | "uuid5") => is_uuid_of(variant, text),
@@ -57,14 +56,12 @@ fn is_uuid_of(variant: &str, text: &str) -> bool {
 fn is_duration(text: &str) -> bool {
     /// Each also stands for what begins with it, if it has more than two letters.
     const UNITS: [&str; 19] = [
-        "ns", "nano", "us", "µs", "micro", "ms", "milli", "s", "sec", "m", "min", "h", "hr", "hour", "d",
-        "day", "w", "wk", "week",
+        "ns", "nano", "us", "µs", "micro", "ms", "milli", "s", "sec", "m", "min", "h", "hr", "hour", "d", "day", "w",
+        "wk", "week",
     ];
     let is_unit = |word: &str| {
         let word = word.to_lowercase();
-        UNITS
-            .iter()
-            .any(|unit| word == *unit || (unit.len() > 2 && unit.is_ascii() && word.starts_with(unit)))
+        UNITS.iter().any(|unit| word == *unit || (unit.len() > 2 && unit.is_ascii() && word.starts_with(unit)))
     };
     let is_word = |c: char| c.is_ascii_alphabetic() || c == 'µ';
     let mut words = text.split(|c: char| c.is_ascii_digit()).skip(1).map(str::trim_start);
@@ -75,13 +72,10 @@ fn is_duration(text: &str) -> bool {
 /// `a@b`, or `A Name <a@b>`.
 fn is_email(text: &str) -> bool {
     let text = text.trim();
-    let address =
-        text.strip_suffix('>').and_then(|text| text.rsplit_once('<')).map_or(text, |(_, address)| address);
+    let address = text.strip_suffix('>').and_then(|text| text.rsplit_once('<')).map_or(text, |(_, address)| address);
     let plain = |c: char| !c.is_whitespace() && !"()<>,;:\\[]".contains(c);
     match address.rsplit_once('@') {
-        Some((user, host)) if user.starts_with('"') && user.len() > 2 => {
-            user.ends_with('"') && !host.is_empty()
-        }
+        Some((user, host)) if user.starts_with('"') && user.len() > 2 => user.ends_with('"') && !host.is_empty(),
         Some((user, host)) => {
             let word = |text: &str| text.split('.').all(|part| !part.is_empty() && part.chars().all(plain));
             word(user) && !user.contains('@') && (word(host) || host.starts_with('['))
@@ -158,19 +152,11 @@ mod tests {
             ("byte", &["aGVsbG8="], &["!!"]),
             ("uri", &["http://a/b", "/b"], &["::", "a b"]),
             ("email", &["a@b.c", "An A <a@b>", "\"a b\"@c"], &["a", "@b", "a@", "a b@c", "a@b@c", "a..b@c"]),
-            (
-                "hostname",
-                &["localhost", "a-b.example.com", "x-y", "1.example.com"],
-                &["-a", "a_b", "10.0.0.1", ""],
-            ),
+            ("hostname", &["localhost", "a-b.example.com", "x-y", "1.example.com"], &["-a", "a_b", "10.0.0.1", ""]),
             ("ipv4", &["1.2.3.4", "01.2.3.4"], &["1.2.3", "::1", "1.2.3.256"]),
             ("ipv6", &["::1", "fe80::1"], &["1.2.3.4", "x:"]),
             ("cidr", &["10.0.0.0/8", "::/0"], &["10.0.0.0", "10.0.0.0/33", "10.0.0.0/+8"]),
-            (
-                "mac",
-                &["00:1b:44:11:3a:b7", "00-1b-44-11-3a-b7", "001b.4411.3ab7"],
-                &["00:1b", "001b44113ab7"],
-            ),
+            ("mac", &["00:1b:44:11:3a:b7", "00-1b-44-11-3a-b7", "001b.4411.3ab7"], &["00:1b", "001b44113ab7"]),
             ("uuid", &["123e4567-e89b-12d3-a456-426614174000"], &["x"]),
             ("uuid4", &["123e4567-e89b-42d3-a456-426614174000"], &["123e4567-e89b-12d3-a456-426614174000"]),
             ("uuid3", &["123e4567-e89b-32d3-0456-426614174000"], &["123e4567-e89b-42d3-a456-426614174000"]),
@@ -187,11 +173,7 @@ mod tests {
                 assert_eq!(mismatched_format(&schema, text), Some(format), "{format} {text}");
             }
         }
-        assert_eq!(
-            mismatched_format(&json!({ "type": "integer", "format": "date" }), "x"),
-            None,
-            "of another type"
-        );
+        assert_eq!(mismatched_format(&json!({ "type": "integer", "format": "date" }), "x"), None, "of another type");
         let int32 = json!({ "type": "integer", "format": "int32" });
         assert!(number_matches(&int32, -2_147_483_648.0) && !number_matches(&int32, 2_147_483_648.0));
         assert!(number_matches(&json!({ "type": "integer", "format": "int64" }), 1e18));

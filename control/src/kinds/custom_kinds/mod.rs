@@ -28,8 +28,7 @@ use work::{At, ValidationWork};
 
 /// Types and formats of a column, as Kubernetes lists them.
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
-const COLUMN_FORMATS: [&str; 8] =
-    ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
+const COLUMN_FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 
 /// What a client said about its kind.
 #[derive(Debug)]
@@ -61,11 +60,7 @@ impl ScaleSubresource {
             Some(path.split('.').map(str::to_owned).collect::<Vec<_>>())
         };
         let (wanted, found) = (path("specReplicasPath")?, path("statusReplicasPath")?);
-        Some(Self {
-            spec_replicas_path: wanted,
-            status_replicas_path: found,
-            selector_path: path("labelSelectorPath"),
-        })
+        Some(Self { spec_replicas_path: wanted, status_replicas_path: found, selector_path: path("labelSelectorPath") })
     }
 }
 
@@ -98,12 +93,7 @@ impl CustomKind {
         let (work, mut problems) = (ValidationWork::default(), FieldErrors::default());
         structural_schema::apply_defaults(&mut object, &self.schema, &work);
         if work.exceeded().is_none() {
-            let held = SchemaContext {
-                schema: &self.schema,
-                patterns: &self.patterns,
-                work: &work,
-                old_value: before,
-            };
+            let held = SchemaContext { schema: &self.schema, patterns: &self.patterns, work: &work, old_value: before };
             structural_schema::validate(&object, held, At::Root(""), &mut problems);
         }
         if let Some(why) = work.exceeded() {
@@ -168,8 +158,7 @@ pub(crate) fn status_errors(status: &Value, before: &Value, schema: &Value) -> V
     let schema = &schema["properties"]["status"];
     let mut problems = FieldErrors::default();
     let work = ValidationWork::default();
-    let held =
-        SchemaContext { schema, patterns: &Patterns::of(schema), work: &work, old_value: Some(before) };
+    let held = SchemaContext { schema, patterns: &Patterns::of(schema), work: &work, old_value: Some(before) };
     structural_schema::validate(status, held, At::Root("status"), &mut problems);
     problems.told()
 }
@@ -185,14 +174,12 @@ fn validate_column(column: &Value, at: &str, problems: &mut FieldErrors) {
         "" => problems.add(format!("{at}.type"), format!("Required value: {}", one_of(&COLUMN_TYPES))),
         known if COLUMN_TYPES.contains(&known) => {}
         other => {
-            problems
-                .add(format!("{at}.type"), format!("Invalid value: {other:?}: {}", one_of(&COLUMN_TYPES)));
+            problems.add(format!("{at}.type"), format!("Invalid value: {other:?}: {}", one_of(&COLUMN_TYPES)));
         }
     }
     let format = text("format");
     if !format.is_empty() && !COLUMN_FORMATS.contains(&format) {
-        problems
-            .add(format!("{at}.format"), format!("Invalid value: {format:?}: {}", one_of(&COLUMN_FORMATS)));
+        problems.add(format!("{at}.format"), format!("Invalid value: {format:?}: {}", one_of(&COLUMN_FORMATS)));
     }
     let path = text("jsonPath");
     if path.is_empty() {
@@ -209,8 +196,7 @@ fn validate_version(version: &Value, at: &str, problems: &mut FieldErrors) {
         let path = field["jsonPath"].as_str().unwrap_or("");
         let whole = &version["schema"]["openAPIV3Schema"];
         let mut steps = path.strip_prefix('.').unwrap_or("").split('.');
-        if !steps.try_fold(whole, |schema, step| schema["properties"].get(step)).is_some_and(Value::is_object)
-        {
+        if !steps.try_fold(whole, |schema, step| schema["properties"].get(step)).is_some_and(Value::is_object) {
             let why = format!("Invalid value: {path:?}: is an invalid path: does not refer to a valid field");
             problems.add(format!("{at}.selectableFields[{index}].jsonPath"), why);
         }
@@ -228,14 +214,10 @@ fn validate_version(version: &Value, at: &str, problems: &mut FieldErrors) {
         let at = format!("{at}.subresources.scale.{field}");
         if path.is_empty() && needed && scale.is_object() {
             problems.add(at, "Required value");
-        } else if !path.is_empty()
-            && (!path.starts_with(below) || path.contains(['[', ']']) || !path.starts_with('.'))
+        } else if !path.is_empty() && (!path.starts_with(below) || path.contains(['[', ']']) || !path.starts_with('.'))
         {
             let below = if below.is_empty() { ".spec. or .status." } else { below };
-            let why = format!(
-                "Invalid value: {path:?}: should be a json path under {}",
-                below.trim_end_matches('.')
-            );
+            let why = format!("Invalid value: {path:?}: should be a json path under {}", below.trim_end_matches('.'));
             problems.add(at, why);
         }
     }
@@ -244,8 +226,7 @@ fn validate_version(version: &Value, at: &str, problems: &mut FieldErrors) {
 /// What a definition keeps for as long as it lives: its objects are stored under it.
 pub(super) fn validate_update(spec: &Value, before: &Value, problems: &mut FieldErrors) {
     for (field, at) in [("group", "/group"), ("scope", "/scope"), ("names.kind", "/names/kind")] {
-        let (now, before) =
-            (spec.pointer(at).unwrap_or(&Value::Null), before.pointer(at).unwrap_or(&Value::Null));
+        let (now, before) = (spec.pointer(at).unwrap_or(&Value::Null), before.pointer(at).unwrap_or(&Value::Null));
         if now != before {
             problems.add(format!("spec.{field}"), format!("Invalid value: {now}: field is immutable"));
         }
@@ -266,8 +247,7 @@ pub(super) fn validate(name: &str, spec: &Value, problems: &mut FieldErrors) {
     crd_names::validate(name, spec, problems);
     let versions: Vec<&Value> = spec["versions"].as_array().into_iter().flatten().collect();
     if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
-        problems
-            .add("spec.versions", "Invalid value: must have exactly one version marked as storage version");
+        problems.add("spec.versions", "Invalid value: must have exactly one version marked as storage version");
     }
     if spec["preserveUnknownFields"] == true {
         let why = "Invalid value: true: cannot set to true, set x-kubernetes-preserve-unknown-fields to true in \
@@ -309,10 +289,7 @@ mod tests {
         let found = entries(&json!({ "spec": spec() }));
         let [entry] = &found[..] else { panic!("{found:?}") };
         let meta = entry.meta;
-        assert_eq!(
-            (meta.kind, meta.singular, meta.short_names, meta.has_status),
-            ("Cron", "cron", &["ct"][..], true)
-        );
+        assert_eq!((meta.kind, meta.singular, meta.short_names, meta.has_status), ("Cron", "cron", &["ct"][..], true));
         assert_eq!(meta.columns[0].path, ".spec.cron");
         let who = crate::kind_registry::RequestContext::default();
         let object = json!({ "metadata": { "name": "a", "nme": 1 }, "spec": { "typo": 1 }, "extra": 1 });
@@ -320,10 +297,7 @@ mod tests {
         assert_eq!(admitted, json!({ "metadata": { "name": "a" }, "spec": { "cron": "now" } }));
         let wrong = json!({ "metadata": {}, "spec": { "cron": 1 } });
         assert!(matches!(entry.admit_object(wrong, None, &who), Err(AdmissionError::Invalid(_))));
-        assert!(matches!(
-            entry.admit_object(json!({ "metadata": 7 }), None, &who),
-            Err(AdmissionError::Malformed(_))
-        ));
+        assert!(matches!(entry.admit_object(json!({ "metadata": 7 }), None, &who), Err(AdmissionError::Malformed(_))));
     }
 
     #[test]
@@ -397,11 +371,7 @@ mod tests {
             *spec.pointer_mut(pointer).unwrap() = value;
             let mut problems = FieldErrors::default();
             validate("crons.example.com", &spec, &mut problems);
-            assert!(
-                problems.list.iter().any(|problem| problem.field == field),
-                "{pointer}: {:?}",
-                problems.list
-            );
+            assert!(problems.list.iter().any(|problem| problem.field == field), "{pointer}: {:?}", problems.list);
         }
     }
 }

@@ -65,9 +65,7 @@ impl Patterns {
                     self.bytes += size;
                     return Ok(Compiled { regex, bytes: size });
                 }
-                Err(regex::Error::CompiledTooBig(_)) if size < PATTERN_BYTES_MAX => {
-                    self.bytes += size / SIZES.len()
-                }
+                Err(regex::Error::CompiledTooBig(_)) if size < PATTERN_BYTES_MAX => self.bytes += size / SIZES.len(),
                 Err(why) => {
                     // The error draws a picture of several lines; the last one says it.
                     let why = why.to_string();
@@ -87,8 +85,7 @@ impl Patterns {
     /// the text, which counts as work; where that is too much the object is refused for it.
     pub(super) fn matches(&self, pattern: &str, text: &str, work: &ValidationWork) -> bool {
         let Some(Ok(compiled)) = self.compiled.get(pattern) else { return false };
-        !work.take(1 + text.len() * (compiled.bytes / PART_BYTES) / PARTS_A_STEP)
-            || compiled.regex.is_match(text)
+        !work.take(1 + text.len() * (compiled.bytes / PART_BYTES) / PARTS_A_STEP) || compiled.regex.is_match(text)
     }
 }
 
@@ -105,12 +102,7 @@ mod tests {
         let patterns = Patterns::of(&json!({ "properties": large }));
         let compiled = patterns.compiled.values().filter(|one| one.is_ok()).count();
         assert!((1..100).contains(&compiled), "{compiled}");
-        assert!(
-            patterns
-                .compiled
-                .values()
-                .any(|one| one.as_ref().is_err_and(|why| why.contains("take more than")))
-        );
+        assert!(patterns.compiled.values().any(|one| one.as_ref().is_err_and(|why| why.contains("take more than"))));
 
         let small: Map<String, Value> =
             (0..500).map(|n| (n.to_string(), json!({ "pattern": format!("^[a-z]+{n}$") }))).collect();

@@ -40,8 +40,7 @@ impl RuleCosts {
             return;
         }
         for (_, at) in &self.most_expensive {
-            let why =
-                "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+            let why = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
             problems.add(at.as_str(), format!("Forbidden: {why}"));
         }
         let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";

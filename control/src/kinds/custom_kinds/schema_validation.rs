@@ -41,8 +41,7 @@ pub(super) fn validate(schema: &Value, at: &str, problems: &mut FieldErrors) {
     let mut costs = RuleCosts::default();
     let patterns = Patterns::of(schema);
     let root = At::Root(at);
-    let place =
-        RuleLocation { path: root, is_root: true, cardinality_max: Some(1), uncorrelatable_list: None };
+    let place = RuleLocation { path: root, is_root: true, cardinality_max: Some(1), uncorrelatable_list: None };
     check(schema, place, (&patterns, &ValidationWork::default()), 0, (&mut costs, problems));
     costs.check_total(at, problems);
 }
@@ -66,15 +65,11 @@ fn check(
         problems.add(At::Field(&at, "pattern"), why);
     }
     if schema["uniqueItems"] == true {
-        let why =
-            "Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        let why = "Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
         problems.add(format!("{at}.uniqueItems"), why);
     }
     if schema["additionalProperties"] == false {
-        problems.add(
-            format!("{at}.additionalProperties"),
-            "Forbidden: additionalProperties cannot be set to false",
-        );
+        problems.add(format!("{at}.additionalProperties"), "Forbidden: additionalProperties cannot be set to false");
     }
     if schema.get("$ref").is_some() {
         problems.add(format!("{at}.$ref"), "Forbidden: $ref is not supported");
@@ -94,12 +89,10 @@ fn check(
     check_list(schema, at, problems);
     combinators::check(schema, at, problems);
     validation_rules::validate(schema, place, costs, problems);
-    let times =
-        place.cardinality_max.zip(declared_max(schema)).map(|(times, most)| times.saturating_mul(most));
+    let times = place.cardinality_max.zip(declared_max(schema)).map(|(times, most)| times.saturating_mul(most));
     let mut go_in = |inner: &Value, at: At<'_>, list: Option<At<'_>>| {
         let whole = inner[EMBEDDED] == true;
-        let place =
-            RuleLocation { path: at, is_root: whole, cardinality_max: times, uncorrelatable_list: list };
+        let place = RuleLocation { path: at, is_root: whole, cardinality_max: times, uncorrelatable_list: list };
         check(inner, place, (patterns, work), depth + 1, (&mut *costs, &mut *problems));
     };
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
@@ -128,8 +121,7 @@ fn check_type(schema: &Value, at: At<'_>, depth: usize, problems: &mut FieldErro
         known if TYPES.contains(&known) => {}
         other => {
             let all = TYPES.map(|one| format!("{one:?}")).join(", ");
-            problems
-                .add(format!("{at}.type"), format!("Unsupported value: {other:?}: supported values: {all}"));
+            problems.add(format!("{at}.type"), format!("Unsupported value: {other:?}: supported values: {all}"));
         }
     }
     if schema[EMBEDDED] == true {
@@ -162,14 +154,12 @@ fn check_list(schema: &Value, at: At<'_>, problems: &mut FieldErrors) {
     if kind != "map" {
         return;
     }
-    let keys: Vec<&str> =
-        schema[LIST_KEYS].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let keys: Vec<&str> = schema[LIST_KEYS].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if keys.is_empty() {
         let why = format!("Required value: must not be empty if {LIST_TYPE} is map");
         problems.add(format!("{at}.{LIST_KEYS}"), why);
     }
-    let required: HashSet<&str> =
-        item["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: HashSet<&str> = item["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (index, key) in keys.into_iter().enumerate() {
         let known = &item["properties"][key];
         if !known.is_object() {
@@ -204,10 +194,7 @@ mod tests {
             (json!({ "type": "array" }), Some("items")),
             (json!({ "type": "object", "$ref": "#/x" }), Some("$ref")),
             (json!({ "type": "object", "additionalProperties": false }), Some("additionalProperties")),
-            (
-                json!({ "type": "array", "uniqueItems": true, "items": { "type": "string" } }),
-                Some("uniqueItems"),
-            ),
+            (json!({ "type": "array", "uniqueItems": true, "items": { "type": "string" } }), Some("uniqueItems")),
             (
                 json!({ "type": "object", "properties": { "x": { "type": "string" } },
                     "additionalProperties": { "type": "string" } }),
@@ -233,8 +220,7 @@ mod tests {
             let mut problems = FieldErrors::default();
             validate(&schema, "s", &mut problems);
             let found: Vec<_> = problems.list.iter().map(|problem| problem.field.clone()).collect();
-            let expected: Vec<_> =
-                field.map(|field| format!("s.properties[a].{field}")).into_iter().collect();
+            let expected: Vec<_> = field.map(|field| format!("s.properties[a].{field}")).into_iter().collect();
             assert_eq!(found, expected, "{schema}");
         }
         let mut deep = json!({ "type": "string" });
@@ -264,10 +250,7 @@ mod tests {
     fn sets_hold_single_values_and_junctors_declare_nothing() {
         for (inner, field) in [
             (json!({ "type": "array", LIST_TYPE: "set", "items": { "type": "string" } }), None),
-            (
-                json!({ "type": "array", LIST_TYPE: "set", "items": { "type": "object", MAP_TYPE: "atomic" } }),
-                None,
-            ),
+            (json!({ "type": "array", LIST_TYPE: "set", "items": { "type": "object", MAP_TYPE: "atomic" } }), None),
             (
                 json!({ "type": "array", LIST_TYPE: "set", "items": { "type": "object" } }),
                 Some("s.properties[a].items.x-kubernetes-map-type"),

@@ -239,14 +239,11 @@ fn validate_number(number: f64, schema: &Value, at: At<'_>, problems: &mut Field
     if let Some(most) = bound("maximum")
         && (number > most || (strict("exclusiveMaximum") && number >= most))
     {
-        problems
-            .add(at, format!("Invalid value: {number}: {at} in body should be less than or equal to {most}"));
+        problems.add(at, format!("Invalid value: {number}: {at} in body should be less than or equal to {most}"));
     }
     if !formats::number_matches(schema, number) {
         let (kind, format) = (schema["type"].as_str().unwrap_or(""), schema["format"].as_str().unwrap_or(""));
-        let why = format!(
-            "Invalid value: {number}: Checked value must be of type {kind} with format {format} in {at}"
-        );
+        let why = format!("Invalid value: {number}: Checked value must be of type {kind} with format {format} in {at}");
         problems.add(at, why);
     }
     if let Some(step) = bound("multipleOf").filter(|step| *step > 0.0)
@@ -261,8 +258,7 @@ fn validate_text(text: &str, held: SchemaContext<'_>, at: At<'_>, problems: &mut
     let count = text.chars().count();
     let bound = |name: &str| schema[name].as_u64().and_then(|bound| usize::try_from(bound).ok());
     if let Some(least) = bound("minLength").filter(|least| count < *least) {
-        problems
-            .add(at, format!("Invalid value: {text:?}: {at} in body should be at least {least} chars long"));
+        problems.add(at, format!("Invalid value: {text:?}: {at} in body should be at least {least} chars long"));
     }
     if let Some(most) = bound("maxLength").filter(|most| count > *most) {
         problems.add(at, format!("Too long: may not be more than {most} bytes"));
@@ -330,12 +326,7 @@ fn check_duplicates(items: &[Value], schema: &Value, at: At<'_>, problems: &mut 
     }
 }
 
-fn validate_fields(
-    fields: &Map<String, Value>,
-    held: SchemaContext<'_>,
-    at: At<'_>,
-    problems: &mut FieldErrors,
-) {
+fn validate_fields(fields: &Map<String, Value>, held: SchemaContext<'_>, at: At<'_>, problems: &mut FieldErrors) {
     let schema = held.schema;
     check_count(fields.len(), schema, ["minProperties", "maxProperties"], "properties", at, problems);
     let required = schema["required"].as_array().map_or(&[][..], Vec::as_slice);
@@ -393,8 +384,7 @@ fn validate_choices(value: &Value, held: SchemaContext<'_>, at: At<'_>, problems
     if let Some(one_of) = schema["oneOf"].as_array()
         && one_of.iter().filter(|one| fits(one)).count() != 1
     {
-        problems
-            .add(at, format!("Invalid value: {at} in body must validate one and only one schema (oneOf)"));
+        problems.add(at, format!("Invalid value: {at} in body must validate one and only one schema (oneOf)"));
     }
     if schema["not"].is_object() && fits(&schema["not"]) {
         problems.add(at, format!("Invalid value: {at} in body must not validate the schema (not)"));

@@ -7,17 +7,14 @@ use serde_json::Value;
 use super::rule_costs::RuleCosts;
 use super::structural_schema::{LIST_KEYS, LIST_TYPE, below};
 use super::work::At;
-use crate::cel::{
-    CelProgram, CelType, CelValue, CompileError, EvalBudget, EvalError, EvalScope, SizeEstimator,
-};
+use crate::cel::{CelProgram, CelType, CelValue, CompileError, EvalBudget, EvalError, EvalScope, SizeEstimator};
 use crate::kind_registry::FieldErrors;
 
 pub(super) const RULES: &str = "x-kubernetes-validations";
 /// What a rule may speak of.
 const NAMES: [&str; 2] = ["self", "oldSelf"];
 /// The reasons that a rule may give, as the first words of what is told.
-const REASONS: [&str; 4] =
-    ["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"];
+const REASONS: [&str; 4] = ["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"];
 /// Where a rule stands that is about the whole object.
 pub(super) const ROOT_PATH: &str = "<nil>";
 
@@ -48,12 +45,7 @@ pub(super) struct RuleLocation<'a> {
 }
 
 /// Says what is wrong with the rules that stand at a place of a definition.
-pub(super) fn validate(
-    schema: &Value,
-    place: RuleLocation<'_>,
-    costs: &mut RuleCosts,
-    problems: &mut FieldErrors,
-) {
+pub(super) fn validate(schema: &Value, place: RuleLocation<'_>, costs: &mut RuleCosts, problems: &mut FieldErrors) {
     let at = place.path;
     for (index, rule) in schema[RULES].as_array().into_iter().flatten().enumerate() {
         let rules = At::Field(&at, RULES);
@@ -64,8 +56,7 @@ pub(super) fn validate(
                 match written.compile(text, &CelType::Bool, &costs.sizes) {
                     Ok((cost, compares)) => {
                         let times = place.cardinality_max;
-                        let times =
-                            times.unwrap_or_else(|| costs.sizes.max_in_request(schema, place.is_root));
+                        let times = times.unwrap_or_else(|| costs.sizes.max_in_request(schema, place.is_root));
                         costs.add(At::Field(&at, "rule"), "rule", cost.saturating_mul(times), problems);
                         written.check_transition_rule(compares, at, problems);
                     }
@@ -74,8 +65,7 @@ pub(super) fn validate(
                             RuleError::Compile(why) => format!("compilation failed: ERROR: {why}"),
                             RuleError::NotBool => "cel expression must evaluate to a bool".into(),
                         };
-                        problems
-                            .add(format!("{at}.rule"), format!("Invalid value: {}: {why}", rule_text(rule)));
+                        problems.add(format!("{at}.rule"), format!("Invalid value: {}: {why}", rule_text(rule)));
                     }
                 }
                 let told = |field: &str| rule[field].as_str().is_some_and(|text| !text.is_empty());
@@ -105,10 +95,7 @@ pub(super) fn validate(
             && !REASONS.contains(&reason)
         {
             let all = REASONS.map(|one| format!("{one:?}")).join(", ");
-            problems.add(
-                format!("{at}.reason"),
-                format!("Unsupported value: {reason:?}: supported values: {all}"),
-            );
+            problems.add(format!("{at}.reason"), format!("Unsupported value: {reason:?}: supported values: {all}"));
         }
     }
 }
@@ -129,12 +116,7 @@ enum RuleError {
 
 impl RuleDeclaration<'_> {
     /// What the text costs at most, and whether it looks at what was there before.
-    fn compile(
-        &self,
-        text: &str,
-        wanted: &CelType<'_>,
-        sizes: &SizeEstimator,
-    ) -> Result<(u64, bool), RuleError> {
+    fn compile(&self, text: &str, wanted: &CelType<'_>, sizes: &SizeEstimator) -> Result<(u64, bool), RuleError> {
         let told = |why: CompileError| RuleError::Compile(why.render(text));
         let program = CelProgram::parse(text, &NAMES).map_err(told)?;
         let whole = self.place.is_root;
@@ -142,11 +124,7 @@ impl RuleDeclaration<'_> {
         let optional = self.rule["optionalOldSelf"] == true;
         let was = if optional { CelType::Optional(this.clone().into()) } else { this.clone() };
         let (found, cost) = program.check(&this, was, (self.schema, whole), sizes).map_err(told)?;
-        if found.is_assignable_to(wanted) {
-            Ok((cost, program.uses_old_self))
-        } else {
-            Err(RuleError::NotBool)
-        }
+        if found.is_assignable_to(wanted) { Ok((cost, program.uses_old_self)) } else { Err(RuleError::NotBool) }
     }
 
     /// A rule about a change needs to know what was there before.
@@ -213,16 +191,9 @@ impl ValidationRules {
     }
 
     /// Says which rules an object breaks. What is as it was before is left in peace, as Kubernetes does it.
-    pub(super) fn evaluate(
-        &self,
-        object: &Value,
-        before: Option<&Value>,
-        schema: &Value,
-        problems: &mut FieldErrors,
-    ) {
+    pub(super) fn evaluate(&self, object: &Value, before: Option<&Value>, schema: &Value, problems: &mut FieldErrors) {
         if !self.is_empty() {
-            let mut look =
-                RuleEvaluation { rules: self, steps: EvalBudget::default(), is_exhausted: false, problems };
+            let mut look = RuleEvaluation { rules: self, steps: EvalBudget::default(), is_exhausted: false, problems };
             look.visit(object, before, schema, At::Root(""));
         }
     }
@@ -254,14 +225,7 @@ impl RuleEvaluation<'_> {
         }
     }
 
-    fn evaluate_rule(
-        &mut self,
-        rule: &Value,
-        value: &Value,
-        before: Option<&Value>,
-        schema: &Value,
-        at: At<'_>,
-    ) {
+    fn evaluate_rule(&mut self, rule: &Value, value: &Value, before: Option<&Value>, schema: &Value, at: At<'_>) {
         let text = rule["rule"].as_str().unwrap_or("");
         let kind = schema["type"].as_str().unwrap_or("object");
         let is_root = matches!(at, At::Root(_));
@@ -283,8 +247,8 @@ impl RuleEvaluation<'_> {
         if program.uses_old_self && before.is_none() && !optional {
             return; // it is about a change, and this is none
         }
-        let sides = [value, before.unwrap_or(&Value::Null)]
-            .map(|side| CelValue::of(side, schema, is_root, &mut self.steps));
+        let sides =
+            [value, before.unwrap_or(&Value::Null)].map(|side| CelValue::of(side, schema, is_root, &mut self.steps));
         let [this, was] = match sides {
             [Ok(this), Ok(was)] => [this, was],
             _ => return self.stop(field(), kind),
@@ -312,8 +276,7 @@ impl RuleEvaluation<'_> {
 
     fn stop(&mut self, field: String, kind: &str) {
         self.is_exhausted = true;
-        let why =
-            "validation failed due to running out of cost budget, no further validation rules will be run";
+        let why = "validation failed due to running out of cost budget, no further validation rules will be run";
         self.problems.add(field, format!("Invalid value: {kind:?}: {why}"));
     }
 
@@ -468,12 +431,7 @@ mod tests {
                 cardinality_max: Some(1),
                 uncorrelatable_list: None,
             };
-            validate(
-                &json!({ "type": "object", RULES: [rule] }),
-                place,
-                &mut RuleCosts::default(),
-                &mut problems,
-            );
+            validate(&json!({ "type": "object", RULES: [rule] }), place, &mut RuleCosts::default(), &mut problems);
             assert_eq!(problems.list.len(), 1);
             assert_eq!(problems.list[0].field, field);
         }

@@ -10,9 +10,7 @@ use std::cmp::Reverse;
 use serde_json::{Value, json};
 
 use super::CustomKind;
-use crate::kind_registry::{
-    CustomColumn, KindEntry, KindMeta, PrinterColumn, UnknownFieldPolicy, VersionConversion,
-};
+use crate::kind_registry::{CustomColumn, KindEntry, KindMeta, PrinterColumn, UnknownFieldPolicy, VersionConversion};
 use crate::kinds::core_kinds::AGE;
 
 /// The rows of the kind that a definition describes, the preferred version first; none if it says too little.
@@ -29,30 +27,19 @@ pub fn entries(definition: &Value) -> Vec<KindEntry> {
     else {
         return Vec::new();
     };
-    let translation = Box::leak(Box::new(VersionConversion {
-        stored,
-        to_stored: |_| {},
-        complete: |_| {},
-        from_stored: |_| {},
-    }));
+    let translation =
+        Box::leak(Box::new(VersionConversion { stored, to_stored: |_| {}, complete: |_| {}, from_stored: |_| {} }));
     // A definition that never changed has its objects in the store as they are shown.
-    let is_alone =
-        definition["status"]["storedVersions"] == json!([stored.version]) && is_original(definition);
+    let is_alone = definition["status"]["storedVersions"] == json!([stored.version]) && is_original(definition);
     let converts = spec["conversion"]["strategy"] != "Webhook";
     let mut found: Vec<KindEntry> = all()
         .filter(|other| other["served"] == true && (converts || other["name"] == version["name"]))
         .filter_map(|other| {
             let is_stored = other["name"] == version["name"];
             let meta = if is_stored { stored } else { Box::leak(Box::new(meta(spec, other)?)) };
-            let entry = KindEntry::custom(
-                meta,
-                Box::leak(Box::new(CustomKind::of(other, deprecation_warning(meta, other)))),
-            );
-            Some(if is_stored && is_alone {
-                entry
-            } else {
-                KindEntry { translation: Some(translation), ..entry }
-            })
+            let entry =
+                KindEntry::custom(meta, Box::leak(Box::new(CustomKind::of(other, deprecation_warning(meta, other)))));
+            Some(if is_stored && is_alone { entry } else { KindEntry { translation: Some(translation), ..entry } })
         })
         .collect();
     found.sort_by_key(|entry| version_order(entry.meta.version));
@@ -73,8 +60,7 @@ pub(crate) fn version_order(version: &str) -> impl Ord + use<> {
 /// `v2`, `v1beta3`: how ripe, and which.
 fn rank(version: &str) -> Option<(u8, u64, u64)> {
     let number = |text: &str| {
-        let plain =
-            !text.is_empty() && !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
+        let plain = !text.is_empty() && !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
         if plain { text.parse().ok() } else { None }
     };
     let rest = version.strip_prefix('v')?;
@@ -147,8 +133,7 @@ pub(super) fn schema(version: &Value) -> Value {
     for field in ["apiVersion", "kind"] {
         schema["properties"][field] = json!({ "type": "string" });
     }
-    schema["properties"]["metadata"] =
-        json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    schema["properties"]["metadata"] = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     schema
 }
 
@@ -173,19 +158,8 @@ mod tests {
     /// As Kubernetes ranks them.
     #[test]
     fn releases_come_first_and_the_latest_of_them() {
-        let ranked = [
-            "v10",
-            "v2",
-            "v1",
-            "v11beta2",
-            "v10beta3",
-            "v3beta1",
-            "v12alpha1",
-            "v11alpha2",
-            "foo1",
-            "foo10",
-            "v01",
-        ];
+        let ranked =
+            ["v10", "v2", "v1", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "v11alpha2", "foo1", "foo10", "v01"];
         let mut mixed = ranked;
         mixed.reverse();
         mixed.sort_by_key(|version| version_order(version));
@@ -210,28 +184,19 @@ mod tests {
         let versions: Vec<_> = found.iter().map(|entry| entry.meta.version).collect();
         assert_eq!(versions, ["v1", "v1alpha1"]);
         assert!(found[0].translation.is_none(), "what is stored is what is shown");
-        let object =
-            json!({ "apiVersion": "e.com/v1", "kind": "Up", "spec": { "v1": "a", "v1alpha1": "b" } });
+        let object = json!({ "apiVersion": "e.com/v1", "kind": "Up", "spec": { "v1": "a", "v1alpha1": "b" } });
         let shown = found[1].from_stored(object.clone());
-        assert_eq!(
-            (&shown["apiVersion"], &shown["spec"]),
-            (&json!("e.com/v1alpha1"), &json!({ "v1alpha1": "b" }))
-        );
+        assert_eq!((&shown["apiVersion"], &shown["spec"]), (&json!("e.com/v1alpha1"), &json!({ "v1alpha1": "b" })));
 
         let moved = entries(&definition(&json!(["v1alpha1", "v1"]), "None"));
         let old = json!({ "apiVersion": "e.com/v1alpha1", "spec": { "v1": "a" } });
-        assert_eq!(
-            moved[0].from_stored(old)["apiVersion"],
-            "e.com/v1",
-            "stored before the definition moved on"
-        );
+        assert_eq!(moved[0].from_stored(old)["apiVersion"], "e.com/v1", "stored before the definition moved on");
         assert_eq!(entries(&definition(&json!(["v1"]), "Webhook")).len(), 1, "nobody here converts");
 
         let mut changed = definition(&json!(["v1"]), "None");
         changed["metadata"]["generation"] = 2.into();
         let size = json!({ "type": "integer", "default": 3 });
-        changed["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["size"] =
-            size;
+        changed["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["size"] = size;
         let old = json!({ "apiVersion": "e.com/v1", "spec": { "v1": "a", "gone": 1 } });
         assert_eq!(
             entries(&changed)[0].from_stored(old)["spec"],

@@ -44,8 +44,7 @@ impl ValidationWork {
     /// Counts a default before it is copied into the object; `false`: it is not to be copied.
     pub(super) fn fill(&self, default: &Value) -> bool {
         let (bytes, values) = size(default);
-        let left =
-            self.filled_bytes.get().checked_sub(bytes).zip(self.filled_values.get().checked_sub(values));
+        let left = self.filled_bytes.get().checked_sub(bytes).zip(self.filled_values.get().checked_sub(values));
         let (bytes, values) = left.unwrap_or_default();
         self.filled_bytes.set(bytes);
         self.filled_values.set(values);
@@ -60,7 +59,9 @@ impl ValidationWork {
             ));
         }
         (self.steps.get() == 0).then(|| {
-            format!("Too long: validation against the schema takes more than {STEPS_MAX} comparisons; send a smaller object")
+            format!(
+                "Too long: validation against the schema takes more than {STEPS_MAX} comparisons; send a smaller object"
+            )
         })
     }
 }

@@ -12,8 +12,7 @@ use crate::kinds::conditions::ConditionSet;
 use crate::kinds::core_kinds::AGE;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{
-    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, annotation,
-    namespace,
+    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, annotation, namespace,
 };
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -183,12 +182,7 @@ impl ResourceStrategy for Broker {
             problems.add("spec.config.namespace", format!("mismatched namespaces: {why}"));
         }
         let delivery = self.spec.delivery.as_ref();
-        delivery_validation::check_delivery_features(
-            delivery,
-            "spec.delivery",
-            &settings.event_features,
-            problems,
-        );
+        delivery_validation::check_delivery_features(delivery, "spec.delivery", &settings.event_features, problems);
     }
 }
 
@@ -229,15 +223,11 @@ mod tests {
         let yaml = "clusterDefault: {delivery: {retry: 3}}\n\
             namespaceDefaults: {ns: {brokerClass: Other, apiVersion: v1, kind: ConfigMap, name: c}}";
         let data = [("default-br-config".to_owned(), yaml.to_owned())].into();
-        let settings = Settings {
-            brokers: BrokerDefaults::parse(&data, &mut FieldErrors::default()),
-            ..Settings::default()
-        };
-        let requester =
-            RequestContext { settings: std::sync::Arc::new(settings), ..RequestContext::default() };
-        let admit = |new: Value, before: Option<&Value>| {
-            (KindEntry::of::<Broker>().admit)(new, before, &requester).unwrap()
-        };
+        let settings =
+            Settings { brokers: BrokerDefaults::parse(&data, &mut FieldErrors::default()), ..Settings::default() };
+        let requester = RequestContext { settings: std::sync::Arc::new(settings), ..RequestContext::default() };
+        let admit =
+            |new: Value, before: Option<&Value>| (KindEntry::of::<Broker>().admit)(new, before, &requester).unwrap();
         let elsewhere = admit(json!({"metadata": {"name": "default", "namespace": "other"}}), None);
         assert_eq!(elsewhere["metadata"]["annotations"][BROKER_CLASS], OUR_CLASS);
         assert_eq!(elsewhere["spec"], json!({"delivery": {"retry": 3}}));
@@ -256,8 +246,7 @@ mod tests {
         let data = [("default-br-config".to_owned(), yaml.to_owned())].into();
         let brokers = BrokerDefaults::parse(&data, &mut FieldErrors::default());
         let settings = Settings { brokers, ..Settings::default() };
-        let requester =
-            RequestContext { settings: std::sync::Arc::new(settings), ..RequestContext::default() };
+        let requester = RequestContext { settings: std::sync::Arc::new(settings), ..RequestContext::default() };
         let admit = |home: &str, of: &str, before: Option<&Value>| {
             let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "namespace": of});
             let broker = json!({"metadata": {"name": "b", "namespace": home}, "spec": {"config": config}});
@@ -284,9 +273,7 @@ mod tests {
 
         let mut class = stored.clone();
         class["metadata"]["annotations"][BROKER_CLASS] = json!("Other");
-        let Err(AdmissionError::Invalid(problems)) = admit(class, Some(&stored)) else {
-            panic!("class changed")
-        };
+        let Err(AdmissionError::Invalid(problems)) = admit(class, Some(&stored)) else { panic!("class changed") };
         assert!(problems[0].message.contains("Immutable annotations changed"));
 
         let mut config = stored.clone();

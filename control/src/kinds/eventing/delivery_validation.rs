@@ -42,7 +42,9 @@ pub fn validate_destination(destination: &Destination, at: &str, problems: &mut 
         }
         (None, Some(uri)) if !has_host(uri) => problems.add(
             format!("{at}.uri"),
-            format!("invalid value: {uri}: Relative URI is not allowed when Ref and [apiVersion, kind, name] is absent"),
+            format!(
+                "invalid value: {uri}: Relative URI is not allowed when Ref and [apiVersion, kind, name] is absent"
+            ),
         ),
         (None, Some(_)) => {}
     }
@@ -147,12 +149,7 @@ pub fn check_delivery_features(
     problems: &mut FieldErrors,
 ) {
     let Some(delivery) = delivery else { return };
-    check_destination_features(
-        &delivery.dead_letter_sink,
-        &format!("{at}.deadLetterSink"),
-        features,
-        problems,
-    );
+    check_destination_features(&delivery.dead_letter_sink, &format!("{at}.deadLetterSink"), features, problems);
     for (field, is_set, feature) in [
         ("timeout", delivery.timeout.is_some(), "delivery-timeout"),
         ("retryAfterMax", delivery.retry_after_max.is_some(), "delivery-retryafter"),
@@ -188,8 +185,7 @@ fn is_absolute(uri: &str) -> bool {
 
 /// It is absolute and names a host. Whether somebody can be reached by its scheme shows when an event is sent.
 fn has_host(uri: &str) -> bool {
-    uri.parse::<http::Uri>()
-        .is_ok_and(|uri| uri.scheme().is_some() && uri.host().is_some_and(|host| !host.is_empty()))
+    uri.parse::<http::Uri>().is_ok_and(|uri| uri.scheme().is_some() && uri.host().is_some_and(|host| !host.is_empty()))
 }
 
 #[cfg(test)]
@@ -235,8 +231,7 @@ mod tests {
     #[test]
     fn an_empty_group_is_no_group() {
         let reference: KReference =
-            serde_json::from_value(json!({"kind": "A", "name": "a", "apiVersion": "v1", "group": ""}))
-                .unwrap();
+            serde_json::from_value(json!({"kind": "A", "name": "a", "apiVersion": "v1", "group": ""})).unwrap();
         let mut problems = FieldErrors::default();
         validate_reference(&reference, "r", &mut problems);
         check_reference_features(&reference, "r", &EventingFeatures::default(), &mut problems);
@@ -257,10 +252,7 @@ mod tests {
         };
         assert_eq!(refused(&[]), ["d.retryAfterMax"]);
         assert!(refused(&[("delivery-retryafter", "enabled")]).is_empty());
-        assert_eq!(
-            refused(&[("delivery-timeout", "disabled"), ("delivery-retryafter", "enabled")]),
-            ["d.timeout"]
-        );
+        assert_eq!(refused(&[("delivery-timeout", "disabled"), ("delivery-retryafter", "enabled")]), ["d.timeout"]);
     }
 
     /// EV-OBJ-47, EV-OBJ-48, EV-OBJ-49: each option out of its range is refused by name.
@@ -273,10 +265,8 @@ mod tests {
             problems.list.into_iter().map(|p| p.field).collect::<Vec<_>>()
         };
         assert!(
-            found(
-                json!({"retry": 0, "backoffPolicy": "linear", "backoffDelay": "PT0.5S", "timeout": "PT10S"})
-            )
-            .is_empty()
+            found(json!({"retry": 0, "backoffPolicy": "linear", "backoffDelay": "PT0.5S", "timeout": "PT10S"}))
+                .is_empty()
         );
         for (field, value) in [
             ("retry", json!(-1)),

@@ -22,8 +22,7 @@ pub const API_VERSION: &str = "eventing.knative.dev/v1alpha1";
 
 pub const AUTHENTICATION_ENABLED: &str = "AuthenticationEnabled";
 pub const SUBJECTS_RESOLVED: &str = "SubjectsResolved";
-pub const CONDITIONS: ConditionSet =
-    ConditionSet { dependents: &[AUTHENTICATION_ENABLED, SUBJECTS_RESOLVED] };
+pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[AUTHENTICATION_ENABLED, SUBJECTS_RESOLVED] };
 
 /// Entries of `from`, and of `to`: each is looked at whenever the policy is compiled.
 const ENTRIES_MAX: usize = 1000;
@@ -129,9 +128,8 @@ impl EventPolicy {
     /// Whether it speaks of `object`, of whichever version its kind is named in.
     #[must_use]
     pub fn applies_to(&self, object: &PolicyTarget<'_>) -> bool {
-        let is_kind = |version: &str, kind: &str| {
-            version.split('/').next() == Some(object.group) && kind == object.kind
-        };
+        let is_kind =
+            |version: &str, kind: &str| version.split('/').next() == Some(object.group) && kind == object.kind;
         let one = |to: &EventPolicySpecTo| {
             let named = to
                 .reference
@@ -143,8 +141,7 @@ impl EventPolicy {
                     .as_ref()
                     .is_some_and(|all| is_kind(&all.api_version, &all.kind) && all.matches(object.meta))
         };
-        namespace(&self.metadata) == namespace(object.meta)
-            && (self.spec.to.is_empty() || self.spec.to.iter().any(one))
+        namespace(&self.metadata) == namespace(object.meta) && (self.spec.to.is_empty() || self.spec.to.iter().any(one))
     }
 }
 
@@ -226,8 +223,7 @@ impl ResourceStrategy for EventPolicy {
             if let Some(sub) = sub
                 && sub.find('*').is_some_and(|star| star + 1 < sub.len())
             {
-                problems
-                    .add(format!("{at}.sub"), format!("invalid value: {sub}: '*' is only allowed as suffix"));
+                problems.add(format!("{at}.sub"), format!("invalid value: {sub}: '*' is only allowed as suffix"));
             }
         }
         for (index, to) in self.spec.to.iter().enumerate() {
@@ -275,11 +271,7 @@ mod tests {
         let event_features = EventingFeatures::parse(&data, &mut FieldErrors::default());
         let settings = Arc::new(Settings { event_features, ..Settings::default() });
         let object = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec});
-        (KindEntry::of::<EventPolicy>().admit)(
-            object,
-            None,
-            &RequestContext { settings, ..RequestContext::default() },
-        )
+        (KindEntry::of::<EventPolicy>().admit)(object, None, &RequestContext { settings, ..RequestContext::default() })
     }
 
     /// X-FEA-09: each entry is one thing, whole, and a star stands at the end.
@@ -306,8 +298,7 @@ mod tests {
                 other => panic!("{spec}: {other:?}"),
             }
         }
-        let good =
-            json!({"from": [{"sub": "system:serviceaccount:ns:*"}, {"ref": whole}], "to": [{"ref": whole}]});
+        let good = json!({"from": [{"sub": "system:serviceaccount:ns:*"}, {"ref": whole}], "to": [{"ref": whole}]});
         let stored = admit(&good, "enabled").unwrap();
         assert_eq!(stored["spec"]["from"][1]["ref"]["namespace"], "ns");
         assert!(admit(&json!({}), "enabled").is_ok());
@@ -325,7 +316,8 @@ mod tests {
             ..ObjectMeta::default()
         };
         let (here, there) = (meta("ns"), meta("other"));
-        let reference = |version: &str, kind: &str, name: &str| json!({"ref": {"apiVersion": version, "kind": kind, "name": name}});
+        let reference =
+            |version: &str, kind: &str, name: &str| json!({"ref": {"apiVersion": version, "kind": kind, "name": name}});
         let selector = |rest: Value| {
             let mut selector = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker"});
             selector.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
@@ -346,10 +338,7 @@ mod tests {
                 )]),
                 false,
             ),
-            (
-                json!([selector(json!({"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}))]),
-                true,
-            ),
+            (json!([selector(json!({"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}))]), true),
         ] {
             let policy = EventPolicy::new("ns", "p", serde_json::from_value(json!({ "to": to })).unwrap());
             assert_eq!(policy.applies_to(&PolicyTarget::of::<Broker>(&here)), protects, "{to}");

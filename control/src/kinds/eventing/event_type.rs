@@ -207,26 +207,21 @@ mod tests {
     #[test]
     fn a_broker_named_the_old_way_becomes_a_reference() {
         let stored = admit(json!({"type": "t", "broker": "b"}), None).unwrap();
-        let reference = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "b", "namespace": "ns"});
+        let reference =
+            json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "b", "namespace": "ns"});
         assert_eq!(stored["spec"]["reference"], reference);
         assert_eq!(admit(json!({"type": "t"}), None).unwrap()["spec"], json!({"type": "t"}));
     }
 
     #[test]
     fn an_event_type_has_a_type_and_stays_as_it_is() {
-        for spec in [
-            json!({}),
-            json!({"type": "t", "reference": {"name": "x"}}),
-            json!({"type": "t", "source": "a b"}),
-        ] {
+        for spec in [json!({}), json!({"type": "t", "reference": {"name": "x"}}), json!({"type": "t", "source": "a b"})]
+        {
             assert!(matches!(admit(spec.clone(), None), Err(AdmissionError::Invalid(_))), "{spec}");
         }
         let stored = admit(json!({"type": "t", "source": "/s"}), None).unwrap();
         assert!(admit(json!({"type": "t", "source": "/s"}), Some(&stored)).is_ok());
-        assert!(matches!(
-            admit(json!({"type": "u", "source": "/s"}), Some(&stored)),
-            Err(AdmissionError::Invalid(_))
-        ));
+        assert!(matches!(admit(json!({"type": "u", "source": "/s"}), Some(&stored)), Err(AdmissionError::Invalid(_))));
     }
 
     /// An empty field is one that is not there, for clients that leave such out.

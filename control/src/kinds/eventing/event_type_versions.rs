@@ -133,9 +133,9 @@ pub fn v1beta2() -> KindEntry {
 /// The first version, whose fields are those of `v1beta2`.
 #[must_use]
 pub fn v1beta1() -> KindEntry {
-    KindEntry::of::<EventType>().version::<EventTypeV1Beta2>(&V1BETA1, &WITHOUT_ATTRIBUTES).deprecated(
-        "eventing.knative.dev/v1beta1 EventType is deprecated; use eventing.knative.dev/v1beta2 EventType",
-    )
+    KindEntry::of::<EventType>()
+        .version::<EventTypeV1Beta2>(&V1BETA1, &WITHOUT_ATTRIBUTES)
+        .deprecated("eventing.knative.dev/v1beta1 EventType is deprecated; use eventing.knative.dev/v1beta2 EventType")
 }
 
 /// The attributes stay, and the fields say the same for other versions.
@@ -176,11 +176,7 @@ mod tests {
 
     fn admit(entry: &KindEntry, mut object: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
         entry.to_stored(&mut object);
-        entry.admit_object(
-            object,
-            before,
-            &RequestContext { user: "alice".into(), ..RequestContext::default() },
-        )
+        entry.admit_object(object, before, &RequestContext { user: "alice".into(), ..RequestContext::default() })
     }
 
     #[test]
@@ -238,8 +234,7 @@ mod tests {
             (json!({ "attributes": [attribute("type", "t")] }), "spec.attributes"),
             (json!({ "attributes": [attribute("Type", "t")] }), "spec.attributes"),
         ] {
-            let Err(AdmissionError::Invalid(problems)) = admit(&new, object("v1beta3", spec.clone()), None)
-            else {
+            let Err(AdmissionError::Invalid(problems)) = admit(&new, object("v1beta3", spec.clone()), None) else {
                 panic!("admitted {spec}");
             };
             assert!(problems.iter().any(|one| one.field.starts_with(told)), "{spec}: {problems:?}");

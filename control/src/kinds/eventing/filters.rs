@@ -121,9 +121,7 @@ fn empty_in(filters: &[SubscriptionsApiFilter], at: &str, levels: usize, problem
 }
 
 fn empty(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mut FieldErrors) {
-    for (dialect, attributes) in
-        [("exact", &filter.exact), ("prefix", &filter.prefix), ("suffix", &filter.suffix)]
-    {
+    for (dialect, attributes) in [("exact", &filter.exact), ("prefix", &filter.prefix), ("suffix", &filter.suffix)] {
         for (name, _) in attributes.iter().filter(|(_, value)| value.is_empty()) {
             let why = format!("invalid arguments, attribute and value can't be empty: {name}");
             problems.add(format!("{at}.{dialect}"), why);
@@ -172,8 +170,7 @@ pub fn warnings(trigger: &Value) -> Vec<String> {
     // Filters of another shape are refused elsewhere.
     let filters: Vec<SubscriptionsApiFilter> =
         serde_json::from_value(trigger["spec"]["filters"].clone()).unwrap_or_default();
-    let told =
-        |call| format!("spec.filters: CESQL has no function {call}: an event that reaches it does not pass");
+    let told = |call| format!("spec.filters: CESQL has no function {call}: an event that reaches it does not pass");
     missing_functions(&filters).into_iter().map(told).collect()
 }
 
@@ -231,9 +228,8 @@ mod tests {
     #[test]
     fn empty_value_of_a_filter_is_refused() {
         let found = |filters: &Value, before: Option<&Value>| {
-            let read = |filters: &Value| -> Vec<SubscriptionsApiFilter> {
-                serde_json::from_value(filters.clone()).unwrap()
-            };
+            let read =
+                |filters: &Value| -> Vec<SubscriptionsApiFilter> { serde_json::from_value(filters.clone()).unwrap() };
             let mut problems = FieldErrors::default();
             let before = before.map(read);
             refuse_empty(&read(filters), before.as_deref(), "spec.filters", &mut problems);
@@ -249,9 +245,7 @@ mod tests {
             assert_eq!(found(&filters, None), [format!("spec.filters{field}")]);
             assert!(found(&filters, Some(&filters)).is_empty());
         }
-        assert!(
-            found(&json!([{}, {"exact": {}}, {"exact": {"type": "a"}}, {"cesql": "TRUE"}]), None).is_empty()
-        );
+        assert!(found(&json!([{}, {"exact": {}}, {"exact": {"type": "a"}}, {"cesql": "TRUE"}]), None).is_empty());
     }
 
     /// X-SQL-06: such a call is admitted; its author is told.

@@ -93,10 +93,7 @@ pub fn validate(meta: &ObjectMeta, problems: &mut FieldErrors) {
         if let Some(value) = annotation(meta, key)
             && !is_read(value)
         {
-            problems.add(
-                format!("metadata.annotations[{key}]"),
-                format!("invalid value: {value}: expected {wanted}"),
-            );
+            problems.add(format!("metadata.annotations[{key}]"), format!("invalid value: {value}: expected {wanted}"));
         }
     }
 }
@@ -105,10 +102,7 @@ pub fn validate(meta: &ObjectMeta, problems: &mut FieldErrors) {
 pub fn validate_channel(meta: &ObjectMeta, problems: &mut FieldErrors) {
     validate(meta, problems);
     if annotation(meta, ON_DELETE).is_some() {
-        problems.add(
-            format!("metadata.annotations[{ON_DELETE}]"),
-            "must not set the field(s): only Brokers drain",
-        );
+        problems.add(format!("metadata.annotations[{ON_DELETE}]"), "must not set the field(s): only Brokers drain");
     }
 }
 
@@ -194,8 +188,7 @@ mod tests {
         ]);
         let day = Duration::from_secs(86_400);
         let durability = Durability::Interval(Duration::from_millis(250));
-        let keeping =
-            RetentionPolicy { durability, retention_bytes: 64 << 20, retention_time: day, history_time: day };
+        let keeping = RetentionPolicy { durability, retention_bytes: 64 << 20, retention_time: day, history_time: day };
         let wanted = StreamOptions { retention: keeping, event_bytes_max: 256 << 10, drain_on_delete: true };
         assert_eq!((stream_options(&all, &none), problems(&all)), (wanted, 0));
         for (key, value) in [

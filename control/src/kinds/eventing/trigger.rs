@@ -186,12 +186,7 @@ impl ResourceStrategy for Trigger {
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let (delivery, features) = (self.spec.delivery.as_ref(), &settings.event_features);
         delivery_validation::check_delivery_features(delivery, "spec.delivery", features, problems);
-        delivery_validation::check_destination_features(
-            &self.spec.subscriber,
-            "spec.subscriber",
-            features,
-            problems,
-        );
+        delivery_validation::check_destination_features(&self.spec.subscriber, "spec.subscriber", features, problems);
         if let Some(broker) = &self.spec.broker_ref {
             delivery_validation::check_cross_namespace_link(broker, "spec.brokerRef", features, problems);
         }
@@ -223,8 +218,7 @@ impl Trigger {
         if text == "earliest" {
             return Some(Ok(StartPosition::Earliest));
         }
-        let why =
-            || format!("invalid value: {text}: expected earliest, or a time such as 2026-01-02T03:04:05Z");
+        let why = || format!("invalid value: {text}: expected earliest, or a time such as 2026-01-02T03:04:05Z");
         Some(text.parse().map(StartPosition::Time).map_err(|_| why()))
     }
 
@@ -253,21 +247,17 @@ impl Trigger {
         if let Some(Err(why)) = self.start_position() {
             problems.add(at(START_POSITION), why);
         }
-        for (key, allowed) in
-            [(ORDER_KAFKA, &[ORDERED, UNORDERED][..]), (ORDER, &[ORDERED, UNORDERED, STRICT])]
-        {
+        for (key, allowed) in [(ORDER_KAFKA, &[ORDERED, UNORDERED][..]), (ORDER, &[ORDERED, UNORDERED, STRICT])] {
             if let Some(order) = annotation(&self.metadata, key)
                 && !allowed.contains(&order)
             {
-                problems
-                    .add(at(key), format!("invalid value: {order}: expected one of {}", allowed.join(", ")));
+                problems.add(at(key), format!("invalid value: {order}: expected one of {}", allowed.join(", ")));
             }
         }
         match self.dependency() {
-            Some(Err(why)) => problems.add(
-                at(DEPENDENCY),
-                format!("The provided annotation was not a corev1.ObjectReference: {why}"),
-            ),
+            Some(Err(why)) => {
+                problems.add(at(DEPENDENCY), format!("The provided annotation was not a corev1.ObjectReference: {why}"))
+            }
             Some(Ok(reference)) => {
                 delivery_validation::validate_reference(&reference, &at(DEPENDENCY), problems);
                 let other = reference.explicit_namespace();
@@ -345,11 +335,8 @@ mod tests {
         assert_eq!(stored["metadata"]["labels"][BROKER_LABEL], "b");
         let mut both = stored.clone();
         both["spec"]["broker"] = json!("b");
-        let strange =
-            [by_reference("Channel", "eventing.knative.dev/v1"), by_reference("Broker", "mine.example/v1")];
-        for (new, field) in
-            [(both, "spec.broker")].into_iter().chain(strange.map(|new| (new, "spec.brokerRef")))
-        {
+        let strange = [by_reference("Channel", "eventing.knative.dev/v1"), by_reference("Broker", "mine.example/v1")];
+        for (new, field) in [(both, "spec.broker")].into_iter().chain(strange.map(|new| (new, "spec.brokerRef"))) {
             let Err(AdmissionError::Invalid(problems)) = admit(new, None) else { panic!("{field} admitted") };
             assert_eq!(problems[0].field, field);
         }
@@ -373,9 +360,7 @@ mod tests {
             new["spec"]["filter"] = json!({});
             new["spec"]["filters"] = json!([]);
             *new.pointer_mut(pointer).unwrap() = value;
-            let Err(AdmissionError::Invalid(problems)) = admit(new, None) else {
-                panic!("{pointer} admitted")
-            };
+            let Err(AdmissionError::Invalid(problems)) = admit(new, None) else { panic!("{pointer} admitted") };
             assert_eq!(problems[0].field, field);
         }
     }
@@ -394,9 +379,7 @@ mod tests {
         let stored = admit(trigger(), None).unwrap();
         let mut moved = stored.clone();
         moved["spec"]["broker"] = json!("other");
-        let Err(AdmissionError::Invalid(problems)) = admit(moved, Some(&stored)) else {
-            panic!("the broker moved")
-        };
+        let Err(AdmissionError::Invalid(problems)) = admit(moved, Some(&stored)) else { panic!("the broker moved") };
         // The words that upstream's conformance suite looks for.
         let told = (problems[0].field.as_str(), problems[0].message.as_str());
         assert_eq!(told, ("spec.broker", "Immutable fields changed (-old +new): broker, spec"));

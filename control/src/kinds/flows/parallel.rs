@@ -10,9 +10,7 @@ use crate::kinds::core_kinds::AGE;
 use crate::kinds::eventing::delivery_validation;
 use crate::kinds::messaging::channel::ChannelTemplate;
 use crate::kinds::settings::Settings;
-use crate::kinds::shared::{
-    Addressable, AppliedPolicy, AuthStatus, DeliverySpec, Destination, Status, namespace,
-};
+use crate::kinds::shared::{Addressable, AppliedPolicy, AuthStatus, DeliverySpec, Destination, Status, namespace};
 use crate::kinds::{READY, REASON, column, kind};
 
 kind! {
@@ -118,18 +116,10 @@ impl ResourceStrategy for Parallel {
         }
         for (n, branch) in self.spec.branches.iter().enumerate() {
             let at = format!("spec.branches[{n}]");
-            delivery_validation::validate_destination(
-                &branch.subscriber,
-                &format!("{at}.subscriber"),
-                problems,
-            );
+            delivery_validation::validate_destination(&branch.subscriber, &format!("{at}.subscriber"), problems);
             for (destination, field) in [(&branch.filter, "filter"), (&branch.reply, "reply")] {
                 if let Some(destination) = destination {
-                    delivery_validation::validate_destination(
-                        destination,
-                        &format!("{at}.{field}"),
-                        problems,
-                    );
+                    delivery_validation::validate_destination(destination, &format!("{at}.{field}"), problems);
                 }
             }
             if let Some(delivery) = &branch.delivery {

@@ -173,8 +173,7 @@ mod tests {
     #[test]
     fn a_sequence_gets_a_template_and_its_references_a_namespace() {
         let reference = json!({"kind": "Service", "apiVersion": "v1", "name": "s"});
-        let stored =
-            admit(json!({"steps": [{"ref": reference}, {"uri": "http://a/", "delivery": {"retry": 1}}]}));
+        let stored = admit(json!({"steps": [{"ref": reference}, {"uri": "http://a/", "delivery": {"retry": 1}}]}));
         let spec = &stored.unwrap()["spec"];
         assert_eq!(spec["channelTemplate"]["kind"], "InMemoryChannel");
         assert_eq!(spec["steps"][0]["ref"]["namespace"], "ns");
@@ -186,10 +185,7 @@ mod tests {
         for (spec, field) in [
             (json!({"steps": []}), "spec.steps"),
             (json!({"steps": [{"uri": "http://a/"}, {}]}), "spec.steps[1]"),
-            (
-                json!({"steps": [{"uri": "http://a/", "delivery": {"retry": -1}}]}),
-                "spec.steps[0].delivery.retry",
-            ),
+            (json!({"steps": [{"uri": "http://a/", "delivery": {"retry": -1}}]}), "spec.steps[0].delivery.retry"),
             (json!({"steps": [{"uri": "http://a/"}], "reply": {}}), "spec.reply"),
         ] {
             let Err(AdmissionError::Invalid(problems)) = admit(spec.clone()) else { panic!("{spec}") };

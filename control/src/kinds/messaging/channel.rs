@@ -13,8 +13,7 @@ use crate::kinds::core_kinds::AGE;
 use crate::kinds::eventing::{delivery_validation, stream_options};
 use crate::kinds::settings::{ChannelDefaultTemplate, Settings};
 use crate::kinds::shared::{
-    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, group_of,
-    namespace,
+    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, group_of, namespace,
 };
 use crate::kinds::{READY, REASON, column, kind};
 
@@ -22,9 +21,8 @@ pub const BACKING_CHANNEL_READY: &str = "BackingChannelReady";
 pub const ADDRESSABLE: &str = "Addressable";
 pub const DEAD_LETTER_SINK_RESOLVED: &str = "DeadLetterSinkResolved";
 pub const EVENT_POLICIES_READY: &str = "EventPoliciesReady";
-pub const CONDITIONS: ConditionSet = ConditionSet {
-    dependents: &[BACKING_CHANNEL_READY, ADDRESSABLE, DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY],
-};
+pub const CONDITIONS: ConditionSet =
+    ConditionSet { dependents: &[BACKING_CHANNEL_READY, ADDRESSABLE, DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY] };
 
 /// The kind that carries events when nobody says otherwise (AMB-43).
 pub const DEFAULT_KIND: &str = "InMemoryChannel";
@@ -172,12 +170,7 @@ impl ResourceStrategy for Channel {
 
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let delivery = self.spec.delivery.as_ref();
-        delivery_validation::check_delivery_features(
-            delivery,
-            "spec.delivery",
-            &settings.event_features,
-            problems,
-        );
+        delivery_validation::check_delivery_features(delivery, "spec.delivery", &settings.event_features, problems);
     }
 }
 
@@ -220,8 +213,7 @@ mod tests {
     #[test]
     fn the_template_is_immutable_and_delivery_is_not() {
         let mut new = bare();
-        let template =
-            json!({"apiVersion": "x.dev/v1", "kind": "Y", "spec": {"partitions": [1, {"a": "b"}]}});
+        let template = json!({"apiVersion": "x.dev/v1", "kind": "Y", "spec": {"partitions": [1, {"a": "b"}]}});
         new["spec"]["channelTemplate"] = template.clone();
         let stored = admit(new, None).unwrap();
         assert_eq!(stored["spec"]["channelTemplate"], template);

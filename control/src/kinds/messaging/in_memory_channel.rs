@@ -10,9 +10,7 @@ use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrate
 use crate::kinds::conditions::ConditionSet;
 use crate::kinds::core_kinds::AGE;
 use crate::kinds::eventing::{delivery_validation, stream_options};
-use crate::kinds::shared::{
-    Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, Status, annotation, namespace,
-};
+use crate::kinds::shared::{Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, Status, annotation, namespace};
 use crate::kinds::{READY, REASON, column, kind};
 
 pub const SERVICE_READY: &str = "ServiceReady";
@@ -170,12 +168,9 @@ mod tests {
         let Err(AdmissionError::Invalid(problems)) = admit(nowhere, None, true) else { panic!("nowhere") };
         assert_eq!(problems[0].field, "spec.subscribers[0]");
 
-        for (key, value, good) in [
-            (SCOPE, "cluster", true),
-            (SCOPE, "x", false),
-            (ASYNC_HANDLER, "true", true),
-            (ASYNC_HANDLER, "", false),
-        ] {
+        for (key, value, good) in
+            [(SCOPE, "cluster", true), (SCOPE, "x", false), (ASYNC_HANDLER, "true", true), (ASYNC_HANDLER, "", false)]
+        {
             let mut new = channel(json!({}));
             new["metadata"]["annotations"] = json!({key: value});
             assert_eq!(admit(new, None, false).is_ok(), good, "{key}={value}");

@@ -19,9 +19,8 @@ pub const REFERENCES_RESOLVED: &str = "ReferencesResolved";
 pub const ADDED_TO_CHANNEL: &str = "AddedToChannel";
 pub const CHANNEL_READY: &str = "ChannelReady";
 pub const OIDC_IDENTITY_CREATED: &str = "OIDCIdentityCreated";
-pub const CONDITIONS: ConditionSet = ConditionSet {
-    dependents: &[REFERENCES_RESOLVED, ADDED_TO_CHANNEL, CHANNEL_READY, OIDC_IDENTITY_CREATED],
-};
+pub const CONDITIONS: ConditionSet =
+    ConditionSet { dependents: &[REFERENCES_RESOLVED, ADDED_TO_CHANNEL, CHANNEL_READY, OIDC_IDENTITY_CREATED] };
 
 kind! {
     /// `messaging.knative.dev/v1` Subscription.
@@ -133,18 +132,8 @@ impl ResourceStrategy for Subscription {
 
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let (spec, features) = (&self.spec, &settings.event_features);
-        delivery_validation::check_delivery_features(
-            spec.delivery.as_ref(),
-            "spec.delivery",
-            features,
-            problems,
-        );
-        delivery_validation::check_destination_features(
-            &spec.subscriber,
-            "spec.subscriber",
-            features,
-            problems,
-        );
+        delivery_validation::check_delivery_features(spec.delivery.as_ref(), "spec.delivery", features, problems);
+        delivery_validation::check_destination_features(&spec.subscriber, "spec.subscriber", features, problems);
         delivery_validation::check_destination_features(&spec.reply, "spec.reply", features, problems);
         delivery_validation::check_reference_features(&spec.channel, "spec.channel", features, problems);
         // AMB-40: a channel is read in its own namespace, unless the operator allows more.
@@ -177,8 +166,7 @@ mod tests {
     }
 
     fn subscription(spec: Value) -> Value {
-        let mut whole =
-            json!({"channel": {"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c"}});
+        let mut whole = json!({"channel": {"apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "c"}});
         for (key, value) in spec.as_object().unwrap() {
             whole[key] = value.clone();
         }
@@ -187,9 +175,7 @@ mod tests {
 
     fn refused(new: Value, before: Option<&Value>) -> Vec<String> {
         match admit(new, before) {
-            Err(AdmissionError::Invalid(problems)) => {
-                problems.into_iter().map(|problem| problem.field).collect()
-            }
+            Err(AdmissionError::Invalid(problems)) => problems.into_iter().map(|problem| problem.field).collect(),
             other => panic!("{other:?}"),
         }
     }
@@ -198,8 +184,7 @@ mod tests {
     #[test]
     fn a_subscription_leads_to_a_subscriber_or_to_a_reply() {
         let to = json!({"uri": "http://a/"});
-        for spec in [json!({"subscriber": to}), json!({"reply": to}), json!({"subscriber": {}, "reply": to})]
-        {
+        for spec in [json!({"subscriber": to}), json!({"reply": to}), json!({"subscriber": {}, "reply": to})] {
             let stored = admit(subscription(spec), None).unwrap();
             assert_eq!(stored["spec"].as_object().unwrap().len(), 2, "{}", stored["spec"]);
         }
@@ -237,7 +222,8 @@ mod tests {
         moved["spec"]["channel"]["name"] = json!("other");
         assert_eq!(refused(moved, Some(&stored)), ["spec.channel"]);
 
-        let changes = json!({"subscriber": {"uri": "http://b/"}, "reply": {"uri": "http://c/"}, "delivery": {"retry": 1}});
+        let changes =
+            json!({"subscriber": {"uri": "http://b/"}, "reply": {"uri": "http://c/"}, "delivery": {"retry": 1}});
         assert!(admit(subscription(changes), Some(&stored)).is_ok());
     }
 
@@ -250,12 +236,8 @@ mod tests {
             subscription(json!({"subscriber": {"uri": "http://a/"}, "channel": whole}))
         };
         let bare = channel(json!({}));
-        for more in [
-            json!({"namespace": ""}),
-            json!({"namespace": "ns"}),
-            json!({"group": ""}),
-            json!({"address": ""}),
-        ] {
+        for more in [json!({"namespace": ""}), json!({"namespace": "ns"}), json!({"group": ""}), json!({"address": ""})]
+        {
             let said = channel(more.clone());
             let mut problems = FieldErrors::default();
             let [one, other] = [&bare, &said].map(|object| serde_json::from_value(object.clone()).unwrap());
@@ -264,8 +246,7 @@ mod tests {
             assert_eq!(problems.list, [], "{more}");
         }
         let elsewhere = channel(json!({"namespace": "other"}));
-        let [one, other]: [Subscription; 2] =
-            [bare, elsewhere].map(|object| serde_json::from_value(object).unwrap());
+        let [one, other]: [Subscription; 2] = [bare, elsewhere].map(|object| serde_json::from_value(object).unwrap());
         let mut problems = FieldErrors::default();
         one.validate(Some(&other), &mut problems);
         assert_eq!(problems.list[0].field, "spec.channel");

@@ -150,8 +150,7 @@ mod tests {
     /// X-RTE-07: upstream's rules, by field.
     #[test]
     fn a_certificate_names_hosts_of_its_domain_and_its_secret() {
-        let spec =
-            |names: &[&str], domain: &str| json!({"dnsNames": names, "domain": domain, "secretName": "s"});
+        let spec = |names: &[&str], domain: &str| json!({"dnsNames": names, "domain": domain, "secretName": "s"});
         for (names, domain) in
             [(&["a.ns.example.com"] as &[_], "example.com"), (&["a.test"], "a.test"), (&["a.test"], "")]
         {
@@ -167,8 +166,7 @@ mod tests {
         for (class, ours) in [(CLASS, true), ("cert-manager.certificate.networking.knative.dev", false)] {
             let mut certificate = Certificate::new("ns", "c", CertificateSpec::default());
             assert!(!certificate.is_ours());
-            certificate.metadata.annotations =
-                Some([(CLASS_ANNOTATIONS[0].to_owned(), class.to_owned())].into());
+            certificate.metadata.annotations = Some([(CLASS_ANNOTATIONS[0].to_owned(), class.to_owned())].into());
             assert_eq!(certificate.is_ours(), ours, "{class}");
         }
     }

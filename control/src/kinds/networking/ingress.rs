@@ -251,9 +251,7 @@ impl ResourceStrategy for Ingress {
             validate_rule(rule, namespace(&self.metadata), &format!("spec.rules[{index}]"), problems);
         }
         for (index, tls) in self.spec.tls.iter().enumerate() {
-            for (field, value) in
-                [("secretName", &tls.secret_name), ("secretNamespace", &tls.secret_namespace)]
-            {
+            for (field, value) in [("secretName", &tls.secret_name), ("secretNamespace", &tls.secret_namespace)] {
                 if value.is_empty() {
                     problems.add(format!("spec.tls[{index}].{field}"), MISSING);
                 }
@@ -371,11 +369,7 @@ mod tests {
             (json!({"rules": [{"hosts": ["a"]}]}), "spec.rules[0].http", "missing field(s)"),
             (json!({"rules": [{"http": {"paths": []}}]}), "spec.rules[0].http.paths", "missing field(s)"),
             (rules(json!([])), "spec.rules[0].http.paths[0]", "missing field(s)"),
-            (
-                rules(json!([split(40), split(50)])),
-                splits,
-                "traffic split percentage must total to 100, but was 90",
-            ),
+            (rules(json!([split(40), split(50)])), splits, "traffic split percentage must total to 100, but was 90"),
         ] {
             assert_eq!(problems(spec), [(field.to_owned(), message.to_owned())]);
         }

@@ -41,8 +41,7 @@ const NO_TLS: [&str; 3] = [
     "networking.knative.dev/disable-external-domain-tls",
 ];
 /// What clients without TLS are answered. The former name is the first that upstream looks for.
-const HTTP_PROTOCOL: [&str; 2] =
-    ["networking.knative.dev/httpOption", "networking.knative.dev/http-protocol"];
+const HTTP_PROTOCOL: [&str; 2] = ["networking.knative.dev/httpOption", "networking.knative.dev/http-protocol"];
 /// What is said to the network begins so.
 const NETWORKING: &str = "networking.knative.dev";
 pub const CLUSTER_LOCAL: &str = "cluster-local";
@@ -98,12 +97,7 @@ fn camel(key: &str) -> String {
 
 /// Records who made the object and who changed its spec last. Owned objects do not carry it: their
 /// owner does.
-pub fn set_user(
-    meta: &mut ObjectMeta,
-    before: Option<&ObjectMeta>,
-    spec_changed: bool,
-    requester: &RequestContext,
-) {
+pub fn set_user(meta: &mut ObjectMeta, before: Option<&ObjectMeta>, spec_changed: bool, requester: &RequestContext) {
     if controller(meta).is_some() {
         return;
     }
@@ -126,12 +120,7 @@ pub fn set_user(
 }
 
 /// The two user annotations are the server's.
-pub fn validate_user(
-    meta: &ObjectMeta,
-    before: Option<&ObjectMeta>,
-    spec_changed: bool,
-    problems: &mut FieldErrors,
-) {
+pub fn validate_user(meta: &ObjectMeta, before: Option<&ObjectMeta>, spec_changed: bool, problems: &mut FieldErrors) {
     let Some(before) = before else { return };
     if controller(meta).is_some() {
         return;
@@ -171,9 +160,7 @@ pub fn validate_visibility(meta: &ObjectMeta, before: Option<&ObjectMeta>, probl
 
 /// Autoscaling annotations sit on the template, where the Revision finds them.
 pub fn reject_autoscaling(meta: &ObjectMeta, problems: &mut FieldErrors) {
-    for key in
-        meta.annotations.iter().flatten().map(|(key, _)| key).filter(|key| key.starts_with(AUTOSCALING))
-    {
+    for key in meta.annotations.iter().flatten().map(|(key, _)| key).filter(|key| key.starts_with(AUTOSCALING)) {
         problems.add(
             "metadata.annotations",
             format!(
@@ -203,8 +190,7 @@ pub fn validate_autoscaler_limits(
 ) {
     let count = |key: &str| autoscaling(meta, key).and_then(|text| text.parse::<u32>().ok());
     if count("initial-scale") == Some(0) && !config.zero_initial_scale {
-        let why =
-            "initial-scale=0 is not allowed by cluster: see allow-zero-initial-scale in config-autoscaler";
+        let why = "initial-scale=0 is not allowed by cluster: see allow-zero-initial-scale in config-autoscaler";
         problems.add(field_path(at, "initial-scale"), why);
     }
     let limit = config.max_scale_limit;
@@ -229,8 +215,7 @@ pub fn validate_template(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors
     if let Some(text) = autoscaling(meta, "target") {
         match text.parse::<f64>() {
             Ok(target) if target >= TARGET_MIN && target.is_finite() => {}
-            Ok(_) => problems
-                .add(field_path(&at, "target"), format!("target {text} should be at least {TARGET_MIN}")),
+            Ok(_) => problems.add(field_path(&at, "target"), format!("target {text} should be at least {TARGET_MIN}")),
             Err(_) => problems.add(field_path(&at, "target"), format!("invalid value: {text}")),
         }
     }
@@ -289,10 +274,9 @@ fn validate_enums(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     if class != KPA {
         return;
     }
-    for (key, words) in [
-        ("metric", ["concurrency", "rps"]),
-        ("metric-aggregation-algorithm", ["linear", "weighted-exponential"]),
-    ] {
+    for (key, words) in
+        [("metric", ["concurrency", "rps"]), ("metric-aggregation-algorithm", ["linear", "weighted-exponential"])]
+    {
         if let Some(word) = autoscaling(meta, key).filter(|word| !words.contains(word)) {
             problems.add(field_path(at, key), format!("invalid value: {word}"));
         }
@@ -330,8 +314,7 @@ fn validate_scale(meta: &ObjectMeta, key: &str, at: &str, problems: &mut FieldEr
     match text.parse::<i32>() {
         Ok(scale) if scale >= 0 => Some(scale.unsigned_abs()),
         Ok(scale) => {
-            problems
-                .add(format!("{at}[{AUTOSCALING}{key}]"), format!("expected 0 <= {scale} <= {}", i32::MAX));
+            problems.add(format!("{at}[{AUTOSCALING}{key}]"), format!("expected 0 <= {scale} <= {}", i32::MAX));
             None
         }
         Err(_) => {
@@ -345,10 +328,7 @@ fn validate_whole_seconds(meta: &ObjectMeta, key: &str, at: &str, problems: &mut
     if let Some(text) = annotation(meta, key)
         && duration::parse_go(text).is_none_or(|value| value.subsec_nanos() != 0)
     {
-        problems.add(
-            format!("{at}[{key}]"),
-            format!("invalid value: {text}: a duration of whole seconds is needed"),
-        );
+        problems.add(format!("{at}[{key}]"), format!("invalid value: {text}: a duration of whole seconds is needed"));
     }
 }
 

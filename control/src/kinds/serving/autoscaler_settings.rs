@@ -124,11 +124,7 @@ impl ConfigMapSetting for AutoscalerSettings {
 
         read.duration("stable-window", WINDOW_MIN..=WINDOW_MAX, &mut config.stable_window);
         let up_to_an_hour = Duration::ZERO..=WINDOW_MAX;
-        read.duration(
-            "scale-to-zero-pod-retention-period",
-            up_to_an_hour.clone(),
-            &mut config.scale_to_zero_retention,
-        );
+        read.duration("scale-to-zero-pod-retention-period", up_to_an_hour.clone(), &mut config.scale_to_zero_retention);
         read.duration("scale-down-delay", up_to_an_hour, &mut config.scale_down_delay);
         let usual = Self::default();
         for (key, span, usual) in [
@@ -209,10 +205,7 @@ mod tests {
             (config.stable_window.as_secs(), config.scale_to_zero_enabled, config.initial_scale),
             (120, false, 0)
         );
-        assert!(
-            (parse(&[("container-concurrency-target-percentage", "0.6")]).0.target_utilization - 0.6).abs()
-                < 1e-9
-        );
+        assert!((parse(&[("container-concurrency-target-percentage", "0.6")]).0.target_utilization - 0.6).abs() < 1e-9);
     }
 
     /// With a limit, no limit at all is above it.
@@ -234,10 +227,7 @@ mod tests {
             ("scale-to-zero-grace-period", "0s", "a duration of at least 1ns is needed"),
         ] {
             let mut problems = FieldErrors::default();
-            AutoscalerSettings::parse(
-                &ConfigMapData::from([(key.to_owned(), value.to_owned())]),
-                &mut problems,
-            );
+            AutoscalerSettings::parse(&ConfigMapData::from([(key.to_owned(), value.to_owned())]), &mut problems);
             assert_eq!(problems.list[0].message, format!("invalid value: {value}: {why}"), "{key}");
         }
     }

@@ -15,9 +15,8 @@ pub const DOMAIN_CLAIMED: &str = "DomainClaimed";
 pub const REFERENCE_RESOLVED: &str = "ReferenceResolved";
 pub const INGRESS_READY: &str = "IngressReady";
 pub const CERTIFICATE_PROVISIONED: &str = "CertificateProvisioned";
-pub const CONDITIONS: ConditionSet = ConditionSet {
-    dependents: &[DOMAIN_CLAIMED, REFERENCE_RESOLVED, INGRESS_READY, CERTIFICATE_PROVISIONED],
-};
+pub const CONDITIONS: ConditionSet =
+    ConditionSet { dependents: &[DOMAIN_CLAIMED, REFERENCE_RESOLVED, INGRESS_READY, CERTIFICATE_PROVISIONED] };
 
 /// Names below it are the cluster's own.
 const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -94,14 +93,14 @@ impl ResourceStrategy for DomainMapping {
             problems.add("metadata.generateName", "must not set the field(s)");
         }
         if !is_dns_subdomain(domain) || !domain.contains('.') {
-            problems.add(
-                "metadata.name",
-                format!("invalid name \"{domain}\": should be a fully qualified domain name"),
-            );
+            problems
+                .add("metadata.name", format!("invalid name \"{domain}\": should be a fully qualified domain name"));
         } else if domain == CLUSTER_DOMAIN || domain.ends_with(&format!(".{CLUSTER_DOMAIN}")) {
             problems.add(
                 "metadata.name",
-                format!("invalid name \"{domain}\": must not be a subdomain of cluster local domain \"{CLUSTER_DOMAIN}\""),
+                format!(
+                    "invalid name \"{domain}\": must not be a subdomain of cluster local domain \"{CLUSTER_DOMAIN}\""
+                ),
             );
         }
         let reference = &self.spec.reference;
@@ -112,8 +111,7 @@ impl ResourceStrategy for DomainMapping {
                 problems.add(format!("spec.ref.{field}"), "missing field(s)");
             }
         }
-        if reference.namespace.as_deref().is_some_and(|ns| !ns.is_empty() && ns != namespace(&self.metadata))
-        {
+        if reference.namespace.as_deref().is_some_and(|ns| !ns.is_empty() && ns != namespace(&self.metadata)) {
             problems.add(
                 "spec.ref.namespace",
                 format!(
@@ -152,8 +150,7 @@ mod tests {
     #[test]
     fn a_domain_has_two_labels_and_is_not_the_clusters() {
         assert_eq!(found(mapping("app.example.com")), [] as [&str; 0]);
-        for bad in ["app", "App.example.com", "a..b", "*.example.com", "a.svc.cluster.local", "cluster.local"]
-        {
+        for bad in ["app", "App.example.com", "a..b", "*.example.com", "a.svc.cluster.local", "cluster.local"] {
             assert_eq!(found(mapping(bad)), ["metadata.name"], "{bad}");
         }
     }

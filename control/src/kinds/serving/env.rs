@@ -47,22 +47,16 @@ fn needs_key(key: &str, name: &str, at: &str, problems: &mut FieldErrors) {
 }
 
 /// What only a feature of the operator's allows.
-pub(super) fn validate_by(
-    spec: &RevisionSpec,
-    at: &str,
-    features: &ServingFeatures,
-    problems: &mut FieldErrors,
-) {
+pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatures, problems: &mut FieldErrors) {
     if features.is_allowed("kubernetes.podspec-fieldref") {
         return;
     }
     for (container_at, container) in spec.each_container() {
         for (place, env) in container.env.iter().flatten().enumerate() {
             let Some(from) = &env.value_from else { continue };
-            for (field, set) in [
-                ("fieldRef", from.field_ref.is_some()),
-                ("resourceFieldRef", from.resource_field_ref.is_some()),
-            ] {
+            for (field, set) in
+                [("fieldRef", from.field_ref.is_some()), ("resourceFieldRef", from.resource_field_ref.is_some())]
+            {
                 if set {
                     problems.add(format!("{at}.{container_at}.env[{place}].valueFrom.{field}"), FORBIDDEN);
                 }

@@ -85,17 +85,12 @@ mod tests {
     fn each_key_is_read_and_each_wrong_one_named() {
         let parse = |key: &str, value: &str| {
             let mut problems = FieldErrors::default();
-            let config = RevisionGcSettings::parse(
-                &ConfigMapData::from([(key.to_owned(), value.to_owned())]),
-                &mut problems,
-            );
+            let config =
+                RevisionGcSettings::parse(&ConfigMapData::from([(key.to_owned(), value.to_owned())]), &mut problems);
             (config, problems.list.into_iter().map(|p| p.field).collect::<Vec<_>>())
         };
         assert_eq!(parse("retain-since-create-time", "disabled").0.since_created, None);
-        assert_eq!(
-            parse("retain-since-last-active-time", "1h").0.since_active,
-            Some(Duration::from_secs(3_600))
-        );
+        assert_eq!(parse("retain-since-last-active-time", "1h").0.since_active, Some(Duration::from_secs(3_600)));
         assert_eq!(parse("min-non-active-revisions", "0").0.retained_min, 0);
         assert_eq!(parse("max-non-active-revisions", "disabled").0.retained_max, None);
         for (key, value) in [

@@ -8,9 +8,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::template::RevisionSpec;
 use super::{env, resources, security, volumes};
 use crate::kind_registry::FieldErrors;
-use crate::kinds::names::{
-    NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference, label_error,
-};
+use crate::kinds::names::{NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference, label_error};
 use crate::kinds::settings::ServingFeatures;
 
 /// Ports that upstream's own sidecar takes; a manifest that runs here should run there.
@@ -96,10 +94,7 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
     match container.image.as_deref().unwrap_or_default() {
         "" => problems.add(format!("{at}.image"), MISSING),
         image if !is_image_reference(image) => {
-            problems.add(
-                format!("{at}.image"),
-                format!("invalid value: {image}: Failed to parse image reference"),
-            );
+            problems.add(format!("{at}.image"), format!("invalid value: {image}: Failed to parse image reference"));
         }
         _ => {}
     }
@@ -149,12 +144,7 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
 }
 
 /// SRV-CON-11, and what of several containers the operator's features allow.
-pub(super) fn validate_by(
-    spec: &RevisionSpec,
-    at: &str,
-    features: &ServingFeatures,
-    problems: &mut FieldErrors,
-) {
+pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatures, problems: &mut FieldErrors) {
     let count = spec.containers.len();
     if count > 1 && !features.is_enabled("multi-container") {
         let why = format!("multi-container is off, but found {count} containers");
@@ -198,13 +188,9 @@ fn validate_ports(container: &Container, at: &str, problems: &mut FieldErrors) {
     for (index, port) in container.ports.iter().flatten().enumerate() {
         let at = format!("{at}.ports[{index}]");
         if !(0..=PORT_MAX).contains(&port.container_port) {
-            problems.add(
-                format!("{at}.containerPort"),
-                format!("expected 0 <= {} <= {PORT_MAX}", port.container_port),
-            );
+            problems.add(format!("{at}.containerPort"), format!("expected 0 <= {} <= {PORT_MAX}", port.container_port));
         } else if PORTS_RESERVED.contains(&port.container_port) {
-            problems
-                .add(format!("{at}.containerPort"), format!("{} is a reserved port", port.container_port));
+            problems.add(format!("{at}.containerPort"), format!("{} is a reserved port", port.container_port));
         }
         if let Some(name) = &port.name
             && !["", "http1", "h2c"].contains(&name.as_str())
@@ -219,9 +205,7 @@ fn validate_ports(container: &Container, at: &str, problems: &mut FieldErrors) {
         {
             problems.add(format!("{at}.protocol"), format!("invalid value: {protocol}"));
         }
-        for (field, set) in
-            [("hostPort", port.host_port.is_some_and(|p| p != 0)), ("hostIP", port.host_ip.is_some())]
-        {
+        for (field, set) in [("hostPort", port.host_port.is_some_and(|p| p != 0)), ("hostIP", port.host_ip.is_some())] {
             if set {
                 problems.add(format!("{at}.{field}"), FORBIDDEN);
             }
@@ -230,8 +214,7 @@ fn validate_ports(container: &Container, at: &str, problems: &mut FieldErrors) {
 }
 
 fn validate_probe(probe: &Probe, readiness: bool, at: &str, problems: &mut FieldErrors) {
-    let handlers =
-        [probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.exec.is_some(), probe.grpc.is_some()];
+    let handlers = [probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.exec.is_some(), probe.grpc.is_some()];
     exactly_one(handlers.iter().filter(|set| **set).count(), at, "exec, grpc, httpGet, tcpSocket", problems);
 
     let period = probe.period_seconds.unwrap_or(0);
@@ -251,14 +234,10 @@ fn validate_probe(probe: &Probe, readiness: bool, at: &str, problems: &mut Field
     }
     if readiness && period == 0 {
         // "As fast as possible until ready" has no rounds that could be counted.
-        for (field, value) in
-            [("failureThreshold", probe.failure_threshold), ("timeoutSeconds", probe.timeout_seconds)]
+        for (field, value) in [("failureThreshold", probe.failure_threshold), ("timeoutSeconds", probe.timeout_seconds)]
         {
             if value.unwrap_or(0) != 0 {
-                problems.add(
-                    format!("{at}.{field}"),
-                    format!("{field} is disallowed when periodSeconds is zero"),
-                );
+                problems.add(format!("{at}.{field}"), format!("{field} is disallowed when periodSeconds is zero"));
             }
         }
     } else {
@@ -349,14 +328,8 @@ pub(super) mod tests {
             (json!({"ports": [{"containerPort": 8012}]}), "spec.containers[0].ports[0].containerPort"),
             (json!({"ports": [{"containerPort": 70000}]}), "spec.containers[0].ports[0].containerPort"),
             (json!({"ports": [{"containerPort": 80, "name": "grpc"}]}), "spec.containers[0].ports[0].name"),
-            (
-                json!({"ports": [{"containerPort": 80, "protocol": "UDP"}]}),
-                "spec.containers[0].ports[0].protocol",
-            ),
-            (
-                json!({"ports": [{"containerPort": 80, "hostPort": 1}]}),
-                "spec.containers[0].ports[0].hostPort",
-            ),
+            (json!({"ports": [{"containerPort": 80, "protocol": "UDP"}]}), "spec.containers[0].ports[0].protocol"),
+            (json!({"ports": [{"containerPort": 80, "hostPort": 1}]}), "spec.containers[0].ports[0].hostPort"),
             (json!({"env": [{"name": ""}]}), "spec.containers[0].env[0].name"),
             (json!({"env": [{"name": "PORT", "value": "1"}]}), "spec.containers[0].env[0].name"),
             (json!({"env": [{"name": "K_SERVICE", "value": "1"}]}), "spec.containers[0].env[0].name"),
@@ -382,10 +355,7 @@ pub(super) mod tests {
                     "secretKeyRef": {"name": "s", "key": "k"}}}]}),
                 "spec.containers[0].env[0].valueFrom: expected exactly one",
             ),
-            (
-                json!({"readinessProbe": {}}),
-                "spec.containers[0].readinessProbe: expected exactly one, got neither",
-            ),
+            (json!({"readinessProbe": {}}), "spec.containers[0].readinessProbe: expected exactly one, got neither"),
             (
                 json!({"readinessProbe": {"tcpSocket": {"port": 0}, "failureThreshold": 3}}),
                 "spec.containers[0].readinessProbe.failureThreshold",
@@ -394,10 +364,7 @@ pub(super) mod tests {
                 json!({"livenessProbe": {"tcpSocket": {"port": 0}, "timeoutSeconds": 0}}),
                 "spec.containers[0].livenessProbe.timeoutSeconds",
             ),
-            (
-                json!({"volumeMounts": [{"name": "no", "mountPath": "/x"}]}),
-                "spec.containers[0].volumeMounts[0].name",
-            ),
+            (json!({"volumeMounts": [{"name": "no", "mountPath": "/x"}]}), "spec.containers[0].volumeMounts[0].name"),
         ] {
             let problems = found(patch.clone());
             assert!(problems.len() == 1 && problems[0].starts_with(field), "{patch}: {problems:?}");

@@ -63,8 +63,7 @@ pub(super) fn validate_sidecar(meta: &ObjectMeta, at: &str, problems: &mut Field
 pub fn warnings(object: &Value) -> Vec<String> {
     let annotations = &object["spec"]["template"]["metadata"]["annotations"];
     let keys = annotations.as_object().into_iter().flatten().map(|(key, _)| key);
-    let told =
-        |key| format!("spec.template.metadata.annotations[{key}] changes nothing: there is no sidecar here");
+    let told = |key| format!("spec.template.metadata.annotations[{key}] changes nothing: there is no sidecar here");
     keys.filter(|key| key.starts_with(SIDECAR)).map(told).collect()
 }
 
@@ -78,9 +77,8 @@ mod tests {
     /// SRV-CON-13, SRV-CON-55, SRV-CON-56: amounts are amounts, and nothing else is asked for.
     #[test]
     fn resources_are_quantities_that_are_not_below_zero() {
-        let with = |resources: Value| {
-            found_in(json!({"containers": [{"name": "a", "image": "a", "resources": resources}]}))
-        };
+        let with =
+            |resources: Value| found_in(json!({"containers": [{"name": "a", "image": "a", "resources": resources}]}));
         let good = json!({"limits": {"cpu": "1.5", "memory": "1e3"}, "requests": {"example.com/gpu": "0"},
                           "claims": []});
         assert_eq!(with(good), [""; 0]);
@@ -132,8 +130,7 @@ mod tests {
     #[test]
     fn an_author_is_told_that_there_is_no_sidecar() {
         let key = format!("{SIDECAR}cpu-resource-limit");
-        let object =
-            json!({"spec": {"template": {"metadata": {"annotations": {key.clone(): "1", "a": "b"}}}}});
+        let object = json!({"spec": {"template": {"metadata": {"annotations": {key.clone(): "1", "a": "b"}}}}});
         let told = warnings(&object);
         assert!(told.len() == 1 && told[0].contains(&key), "{told:?}");
         assert!(warnings(&json!({"spec": 1})).is_empty());

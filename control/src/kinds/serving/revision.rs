@@ -103,12 +103,7 @@ impl ResourceStrategy for Revision {
     fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         annotations::validate_name(&self.metadata, problems);
         annotations::validate_template(&self.metadata, "metadata", problems);
-        annotations::validate_owner_label(
-            &self.metadata,
-            annotations::CONFIGURATION,
-            "Configuration",
-            problems,
-        );
+        annotations::validate_owner_label(&self.metadata, annotations::CONFIGURATION, "Configuration", problems);
         match before {
             Some(before) if before.spec != self.spec => {
                 problems.add("spec", SPEC_CHANGED);
@@ -138,9 +133,7 @@ mod tests {
         labelled["metadata"]["labels"] = json!({"a": "b"});
         assert!(admit(labelled, Some(&stored), &requester).is_ok());
 
-        for (pointer, value) in
-            [("/spec/containers/0/image", json!("b")), ("/spec/timeoutSeconds", json!(10))]
-        {
+        for (pointer, value) in [("/spec/containers/0/image", json!("b")), ("/spec/timeoutSeconds", json!(10))] {
             let mut changed = stored.clone();
             *changed.pointer_mut(pointer).unwrap() = value;
             let Err(AdmissionError::Invalid(problems)) = admit(changed, Some(&stored), &requester) else {

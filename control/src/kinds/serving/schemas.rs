@@ -63,24 +63,20 @@ mod tests {
     fn fields_that_no_revision_may_set_are_not_in_the_schema() {
         let schema = schema::of::<RevisionSpec>();
         let container = &schema["properties"]["containers"]["items"]["properties"];
-        let inside =
-            |fields: &Value| -> Vec<String> { fields.as_object().unwrap().keys().cloned().collect() };
+        let inside = |fields: &Value| -> Vec<String> { fields.as_object().unwrap().keys().cloned().collect() };
         assert_eq!(inside(&container["resources"]["properties"]), ["limits", "requests"]);
         assert_eq!(
             inside(&container["volumeMounts"]["items"]["properties"]),
             ["mountPath", "mountPropagation", "name", "readOnly", "subPath"]
         );
-        assert!(
-            !inside(container).iter().any(|name| ["lifecycle", "restartPolicy"].contains(&name.as_str()))
-        );
+        assert!(!inside(container).iter().any(|name| ["lifecycle", "restartPolicy"].contains(&name.as_str())));
     }
 
     /// SRV-EXT-03: of our own there is no field; what is beyond Knative is asked for by annotations.
     #[test]
     fn a_revision_has_no_fields_but_knatives() {
         let schema = schema::of::<RevisionSpec>();
-        let mut fields: Vec<_> =
-            schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        let mut fields: Vec<_> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         fields.sort_unstable();
         assert_eq!(
             fields,

@@ -22,8 +22,7 @@ pub(super) fn set_defaults(containers: &mut [Container], features: &ServingFeatu
         return;
     }
     for container in containers {
-        let has_low_port =
-            container.ports.iter().flatten().any(|port| port.container_port < PORT_UNPRIVILEGED);
+        let has_low_port = container.ports.iter().flatten().any(|port| port.container_port < PORT_UNPRIVILEGED);
         let context = container.security_context.get_or_insert_default();
         context.allow_privilege_escalation.get_or_insert(false);
         let seccomp = context.seccomp_profile.get_or_insert_default();
@@ -56,12 +55,7 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut FieldErro
 }
 
 /// What only a feature of the operator's allows.
-pub(super) fn validate_by(
-    spec: &RevisionSpec,
-    at: &str,
-    features: &ServingFeatures,
-    problems: &mut FieldErrors,
-) {
+pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatures, problems: &mut FieldErrors) {
     if features.is_allowed("kubernetes.containerspec-addcapabilities") {
         return;
     }
@@ -155,11 +149,9 @@ mod tests {
     /// RT-ENV-06: one capability may be added, and others if the operator lets them.
     #[test]
     fn capabilities_are_added_as_the_operator_allows() {
-        for (word, name, is_taken) in [
-            ("disabled", "NET_BIND_SERVICE", true),
-            ("disabled", "SYS_ADMIN", false),
-            ("allowed", "SYS_ADMIN", true),
-        ] {
+        for (word, name, is_taken) in
+            [("disabled", "NET_BIND_SERVICE", true), ("disabled", "SYS_ADMIN", false), ("allowed", "SYS_ADMIN", true)]
+        {
             let data = [("kubernetes.containerspec-addcapabilities".to_owned(), word.to_owned())].into();
             let spec = json!({"containers": [{"name": "a", "image": "a",
                 "securityContext": {"capabilities": {"add": [name]}}}]});

@@ -192,9 +192,7 @@ mod tests {
     fn a_service_without_containers_is_refused() {
         let mut service = hello("a");
         service["spec"] = json!({});
-        let Err(AdmissionError::Invalid(problems)) = admit(service, None, "alice") else {
-            panic!("admitted")
-        };
+        let Err(AdmissionError::Invalid(problems)) = admit(service, None, "alice") else { panic!("admitted") };
         assert_eq!(problems[0].field, "spec.template.spec.containers");
     }
 
@@ -207,9 +205,7 @@ mod tests {
         assert_eq!(admit(service.clone(), Some(&stored), "alice").unwrap(), stored);
 
         service["spec"]["template"]["spec"]["containers"][0]["image"] = json!("b");
-        let Err(AdmissionError::Invalid(problems)) = admit(service, Some(&stored), "alice") else {
-            panic!("admitted")
-        };
+        let Err(AdmissionError::Invalid(problems)) = admit(service, Some(&stored), "alice") else { panic!("admitted") };
         assert!(problems[0].message.contains("without a name change"));
     }
 
@@ -231,9 +227,7 @@ mod tests {
     fn a_value_of_the_wrong_type_is_named() {
         let mut service = hello("a");
         service["spec"]["traffic"] = json!("all");
-        let Err(AdmissionError::WrongTypes(wrong)) = admit(service, None, "alice") else {
-            panic!("admitted")
-        };
+        let Err(AdmissionError::WrongTypes(wrong)) = admit(service, None, "alice") else { panic!("admitted") };
         assert_eq!(wrong[0].field, "spec.traffic");
     }
 }

@@ -27,8 +27,7 @@ pub(super) fn validate(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) 
         problems.add(format!("{at}[{SPARE_INSTANCES}]"), format!("expected 0 <= {text} <= {SPARES_MAX}"));
     }
     if let Some(mode) = annotation(meta, SPARE_MODE).filter(|mode| !["warm", "frozen"].contains(mode)) {
-        problems
-            .add(format!("{at}[{SPARE_MODE}]"), format!("invalid value: {mode}: expected warm or frozen"));
+        problems.add(format!("{at}[{SPARE_MODE}]"), format!("invalid value: {mode}: expected warm or frozen"));
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 
-use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, LocalObjectReference, Probe, TCPSocketAction, Volume,
-};
+use k8s_openapi::api::core::v1::{Container, ContainerPort, LocalObjectReference, Probe, TCPSocketAction, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use schemars::JsonSchema;
@@ -104,9 +102,7 @@ impl RevisionTemplate {
         {
             problems.add(
                 "spec.template.metadata.name",
-                format!(
-                    "Saw the following changes without a name change (-old +new) of \"{name}\": spec.template"
-                ),
+                format!("Saw the following changes without a name change (-old +new) of \"{name}\": spec.template"),
             );
         }
     }
@@ -201,12 +197,7 @@ impl RevisionSpec {
         let concurrency_min = i64::from(!defaults.allow_container_concurrency_zero);
         for (field, value, min, max) in [
             ("timeoutSeconds", self.timeout_seconds, 0, defaults.timeout_seconds_max),
-            (
-                "containerConcurrency",
-                self.container_concurrency,
-                concurrency_min,
-                defaults.container_concurrency_max,
-            ),
+            ("containerConcurrency", self.container_concurrency, concurrency_min, defaults.container_concurrency_max),
         ] {
             if let Some(value) = value
                 && !(min..=max).contains(&value)
@@ -237,9 +228,7 @@ impl RevisionSpec {
 /// apply again would be a change and a new Revision.
 fn default_resources(container: &mut Container, defaults: &RevisionDefaults) {
     let resources = container.resources.get_or_insert_default();
-    for (asked, given) in
-        [(&mut resources.requests, &defaults.requests), (&mut resources.limits, &defaults.limits)]
-    {
+    for (asked, given) in [(&mut resources.requests, &defaults.requests), (&mut resources.limits, &defaults.limits)] {
         for (name, quantity) in given {
             asked.get_or_insert_default().entry(name.clone()).or_insert_with(|| quantity.clone());
         }
@@ -261,8 +250,7 @@ fn default_names(containers: &mut [Container], base: &str) {
 }
 
 fn default_readiness(probe: &mut Probe) {
-    if probe.tcp_socket.is_none() && probe.http_get.is_none() && probe.exec.is_none() && probe.grpc.is_none()
-    {
+    if probe.tcp_socket.is_none() && probe.http_get.is_none() && probe.exec.is_none() && probe.grpc.is_none() {
         probe.tcp_socket = Some(TCPSocketAction { host: None, port: IntOrString::Int(0) });
     }
     if let Some(grpc) = &mut probe.grpc {
@@ -324,8 +312,7 @@ mod tests {
     /// SRV-REV-03: `kn service apply` of the same twice made two Revisions.
     #[test]
     fn what_a_typed_client_sends_empty_is_there_anyway() {
-        let mut bare =
-            spec(serde_json::json!({"containers": [{"image": "a"}], "initContainers": [{"image": "b"}]}));
+        let mut bare = spec(serde_json::json!({"containers": [{"image": "a"}], "initContainers": [{"image": "b"}]}));
         let mut typed = spec(serde_json::json!({
             "containers": [{"image": "a", "name": "", "resources": {}}],
             "initContainers": [{"image": "b", "name": "", "resources": {}}],

@@ -99,15 +99,11 @@ fn validate_target(target: &TrafficTarget, within: TrafficParent, at: &str, prob
             problems.add(format!("{at}.configurationName"), "must not set the field(s)");
         }
         (Some(_), Some(_), TrafficParent::Route) => {
-            problems.add(
-                format!("{at}.revisionName"),
-                "expected exactly one, got both: configurationName, revisionName",
-            );
+            problems
+                .add(format!("{at}.revisionName"), "expected exactly one, got both: configurationName, revisionName");
         }
-        (None, None, TrafficParent::Route) => problems.add(
-            format!("{at}.revisionName"),
-            "expected exactly one, got neither: configurationName, revisionName",
-        ),
+        (None, None, TrafficParent::Route) => problems
+            .add(format!("{at}.revisionName"), "expected exactly one, got neither: configurationName, revisionName"),
         _ => {}
     }
     if let Some(latest) = target.latest_revision
@@ -163,10 +159,7 @@ mod tests {
             found(&[target(50), target(49)], TrafficParent::Service),
             ["spec.traffic: Traffic targets sum to 99, want 100"]
         );
-        assert_eq!(
-            found(&[target(0)], TrafficParent::Service),
-            ["spec.traffic: Traffic targets sum to 0, want 100"]
-        );
+        assert_eq!(found(&[target(0)], TrafficParent::Service), ["spec.traffic: Traffic targets sum to 0, want 100"]);
         assert_eq!(found(&[], TrafficParent::Route), ["spec.traffic: Traffic targets sum to 0, want 100"]);
         assert!(found(&[target(50), target(50)], TrafficParent::Service).is_empty());
     }
@@ -176,10 +169,7 @@ mod tests {
     fn each_percentage_stays_between_0_and_100() {
         assert_eq!(
             found(&[target(101), target(-1)], TrafficParent::Service),
-            [
-                "spec.traffic[0].percent: expected 0 <= 101 <= 100",
-                "spec.traffic[1].percent: expected 0 <= -1 <= 100"
-            ]
+            ["spec.traffic[0].percent: expected 0 <= 101 <= 100", "spec.traffic[1].percent: expected 0 <= -1 <= 100"]
         );
         let huge = found(&[target(i64::MAX), target(i64::MAX)], TrafficParent::Service);
         assert_eq!(huge.len(), 3, "{huge:?}");
@@ -205,13 +195,9 @@ mod tests {
     /// SRV-TT-03: `latestRevision` may not contradict `revisionName`.
     #[test]
     fn latest_revision_contradicting_the_name_is_refused() {
-        let pinned =
-            TrafficTarget { revision_name: Some("r".into()), latest_revision: Some(true), ..target(100) };
+        let pinned = TrafficTarget { revision_name: Some("r".into()), latest_revision: Some(true), ..target(100) };
         let floating = TrafficTarget { latest_revision: Some(false), ..target(100) };
-        assert_eq!(
-            found(&[pinned], TrafficParent::Service),
-            ["spec.traffic[0].latestRevision: invalid value: true"]
-        );
+        assert_eq!(found(&[pinned], TrafficParent::Service), ["spec.traffic[0].latestRevision: invalid value: true"]);
         assert_eq!(
             found(&[floating], TrafficParent::Service),
             ["spec.traffic[0].latestRevision: invalid value: false"]
@@ -229,9 +215,6 @@ mod tests {
         );
         assert!(found(&[tagged("Blue.1", 100)], TrafficParent::Service)[0].contains("invalid value: Blue.1"));
         let with_url = TrafficTarget { url: Some("http://x".into()), ..target(100) };
-        assert_eq!(
-            found(&[with_url], TrafficParent::Service),
-            ["spec.traffic[0].url: must not set the field(s)"]
-        );
+        assert_eq!(found(&[with_url], TrafficParent::Service), ["spec.traffic[0].url: must not set the field(s)"]);
     }
 }

@@ -76,9 +76,8 @@ pub fn validate(meta: &ObjectMeta, traffic: &[TrafficTarget], problems: &mut Fie
 }
 
 fn parse_sticky(text: &str) -> Result<SessionKey, String> {
-    let is_token = |name: &str| {
-        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
-    };
+    let is_token =
+        |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     match text.split_once('=').unwrap_or((text, "")) {
         ("cookie", "") if text == "cookie" => Ok(SessionKey::Issued),
         ("cookie", name) if is_token(name) => Ok(SessionKey::Cookie(name.into())),
@@ -95,9 +94,7 @@ fn parse_header_routes(text: &str) -> Result<Vec<HeaderRoute>, String> {
     let rules: Vec<_> = rules.map(parse_header_route).collect::<Result<_, _>>()?;
     match rules.len() {
         0 => Err("expected NAME: VALUE => TAG; …".to_owned()),
-        count if count > HEADER_ROUTES_MAX => {
-            Err(format!("{count} rules, and there may be {HEADER_ROUTES_MAX}"))
-        }
+        count if count > HEADER_ROUTES_MAX => Err(format!("{count} rules, and there may be {HEADER_ROUTES_MAX}")),
         _ => Ok(rules),
     }
 }
@@ -108,18 +105,13 @@ fn parse_header_route(text: &str) -> Result<HeaderRoute, String> {
         let (header, value) = field.split_once(':')?;
         Some((header.trim(), value.trim(), tag.trim()))
     };
-    let (header, value, tag) =
-        parts().ok_or_else(|| format!("invalid value: {text}: expected NAME: VALUE => TAG"))?;
+    let (header, value, tag) = parts().ok_or_else(|| format!("invalid value: {text}: expected NAME: VALUE => TAG"))?;
     let is_text = |byte: u8| (b' '..0x7f).contains(&byte);
     if !names_clients(header) {
-        return Err(format!(
-            "invalid value: {text}: the proxy writes {header} itself, or it is no header's name"
-        ));
+        return Err(format!("invalid value: {text}: the proxy writes {header} itself, or it is no header's name"));
     }
     if value.is_empty() || value.len() > VALUE_BYTES_MAX || !value.bytes().all(is_text) {
-        return Err(format!(
-            "invalid value: {text}: expected 1 to {VALUE_BYTES_MAX} printable bytes after {header}:"
-        ));
+        return Err(format!("invalid value: {text}: expected 1 to {VALUE_BYTES_MAX} printable bytes after {header}:"));
     }
     Ok(HeaderRoute { header: header.to_owned(), value: value.to_owned(), tag: tag.to_owned() })
 }

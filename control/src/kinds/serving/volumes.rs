@@ -136,8 +136,7 @@ pub(super) fn validate_mounts<'a>(
         if path.is_empty() {
             problems.add(format!("{at}.mountPath"), MISSING);
         } else if !is_clean_path(path) {
-            problems
-                .add(format!("{at}.mountPath"), format!("invalid value: {path}: must be absolute and clean"));
+            problems.add(format!("{at}.mountPath"), format!("invalid value: {path}: must be absolute and clean"));
         } else if PATHS_RESERVED.contains(&path) {
             problems.add(format!("{at}.mountPath"), format!("mountPath \"{path}\" is a reserved path"));
         } else if !paths.insert(path) {
@@ -148,8 +147,7 @@ pub(super) fn validate_mounts<'a>(
 
 pub(super) fn is_clean_path(path: &str) -> bool {
     path == "/"
-        || (path.starts_with('/')
-            && path[1..].split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
+        || (path.starts_with('/') && path[1..].split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
 }
 
 /// The volumes that can be written to.
@@ -175,11 +173,9 @@ mod tests {
     /// RT-ISO-05: how mounts spread is the operator's, and what upstream's mounts do not have is not in ours.
     #[test]
     fn fields_of_a_mount_that_revisions_do_not_have_are_refused() {
-        for (field, value) in [
-            ("mountPropagation", "Bidirectional"),
-            ("subPathExpr", "$(POD_NAME)"),
-            ("recursiveReadOnly", "Enabled"),
-        ] {
+        for (field, value) in
+            [("mountPropagation", "Bidirectional"), ("subPathExpr", "$(POD_NAME)"), ("recursiveReadOnly", "Enabled")]
+        {
             let mut spec = json!({
                 "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
                 "volumes": [{"name": "v", "emptyDir": {}}]
@@ -229,10 +225,7 @@ mod tests {
                 sources(json!([{"serviceAccountToken": {}}])),
                 "projected.sources[0].serviceAccountToken.path: missing field(s)".to_owned(),
             ),
-            (
-                sources(json!([{}])),
-                format!("projected.sources[0]: expected exactly one, got neither: {kinds}"),
-            ),
+            (sources(json!([{}])), format!("projected.sources[0]: expected exactly one, got neither: {kinds}")),
             (
                 sources(json!([{"configMap": {"name": "c"}, "secret": {"name": "s"}}])),
                 format!("projected.sources[0]: expected exactly one, got both: {kinds}"),
@@ -251,11 +244,9 @@ mod tests {
                 "volumes": [{"name": "v", "emptyDir": empty}]
             }))
         };
-        for good in [
-            json!({}),
-            json!({"medium": "", "sizeLimit": "0"}),
-            json!({"medium": "Memory", "sizeLimit": "1.5Gi"}),
-        ] {
+        for good in
+            [json!({}), json!({"medium": "", "sizeLimit": "0"}), json!({"medium": "Memory", "sizeLimit": "1.5Gi"})]
+        {
             assert_eq!(with(good.clone()), [""; 0], "{good}");
         }
         for (bad, wrong) in [

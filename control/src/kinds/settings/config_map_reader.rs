@@ -80,8 +80,7 @@ impl<'a> ConfigMapReader<'a> {
         let Some(text) = self.data.get(key) else { return };
         match text.trim().parse::<i64>() {
             Ok(number) if bounds.contains(&number) => *into = number,
-            _ => self
-                .error(key, &format!("a whole number from {} to {} is needed", bounds.start(), bounds.end())),
+            _ => self.error(key, &format!("a whole number from {} to {} is needed", bounds.start(), bounds.end())),
         }
     }
 
@@ -91,8 +90,7 @@ impl<'a> ConfigMapReader<'a> {
         match words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text.trim())) {
             Some((_, meant)) => *into = *meant,
             None => {
-                let known: Vec<&str> =
-                    words.iter().map(|(word, _)| *word).filter(|word| !word.is_empty()).collect();
+                let known: Vec<&str> = words.iter().map(|(word, _)| *word).filter(|word| !word.is_empty()).collect();
                 self.error(key, &format!("one of {} is needed", known.join(", ")));
             }
         }

@@ -113,12 +113,7 @@ enable-service-links: \"false\"
     }
 }
 
-fn quantity(
-    read: &mut ConfigMapReader<'_>,
-    key: &str,
-    resource: &str,
-    into: &mut BTreeMap<String, Quantity>,
-) {
+fn quantity(read: &mut ConfigMapReader<'_>, key: &str, resource: &str, into: &mut BTreeMap<String, Quantity>) {
     let mut text = String::new();
     read.text(key, is_quantity, "a quantity such as 100m or 128Mi", &mut text);
     if !text.is_empty() {
@@ -128,13 +123,11 @@ fn quantity(
 
 /// A number, and how many of them: `400m`, `1.5`, `100Mi`, `1e3`.
 fn is_quantity(text: &str) -> bool {
-    const SUFFIXES: [&str; 15] =
-        ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi"];
+    const SUFFIXES: [&str; 15] = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi"];
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let exponent = suffix.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i8>().is_ok());
-    number.parse::<f64>().is_ok_and(f64::is_finite)
-        && (exponent || suffix == "Ei" || SUFFIXES.contains(&suffix))
+    number.parse::<f64>().is_ok_and(f64::is_finite) && (exponent || suffix == "Ei" || SUFFIXES.contains(&suffix))
 }
 
 #[cfg(test)]

@@ -33,11 +33,7 @@ progress-deadline: \"600s\"
     fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut config = Self::default();
         let bounds = Duration::from_secs(1)..=DEADLINE_MAX;
-        ConfigMapReader::of(data, problems).duration(
-            "progress-deadline",
-            bounds,
-            &mut config.progress_deadline,
-        );
+        ConfigMapReader::of(data, problems).duration("progress-deadline", bounds, &mut config.progress_deadline);
         config
     }
 }

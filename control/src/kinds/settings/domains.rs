@@ -65,9 +65,8 @@ impl DomainSettings {
     /// nothing is configured for it.
     #[must_use]
     pub fn of(&self, labels: &BTreeMap<String, String>) -> Option<&str> {
-        let fits = |selector: &BTreeMap<String, String>| {
-            selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-        };
+        let fits =
+            |selector: &BTreeMap<String, String>| selector.iter().all(|(key, value)| labels.get(key) == Some(value));
         let fitting = self.list.iter().filter(|(_, selector)| fits(selector));
         // `min_by_key` keeps the first of equals, and the map is in the order of names.
         fitting.min_by_key(|(_, selector)| usize::MAX - selector.len()).map(|(domain, _)| domain.as_str())
@@ -105,8 +104,7 @@ mod tests {
 
     #[test]
     fn what_is_no_domain_or_no_selector_is_named() {
-        for (key, value) in [("not a domain", ""), ("a.example", "selector: ["), ("a.example", "labels: {}")]
-        {
+        for (key, value) in [("not a domain", ""), ("a.example", "selector: ["), ("a.example", "labels: {}")] {
             let mut problems = FieldErrors::default();
             let domains = DomainSettings::parse(&map(&[(key, value)]), &mut problems);
             assert_eq!(problems.list[0].field, format!("data[{key}]"));

@@ -143,11 +143,7 @@ impl ChannelDefaults {
     }
 }
 
-fn read<T: DeserializeOwned>(
-    data: &ConfigMapData,
-    key: &str,
-    problems: &mut FieldErrors,
-) -> ScopedDefaults<T> {
+fn read<T: DeserializeOwned>(data: &ConfigMapData, key: &str, problems: &mut FieldErrors) -> ScopedDefaults<T> {
     let Some(text) = data.get(key) else { return ScopedDefaults::default() };
     match serde_norway::from_str::<Option<ScopedDefaults<T>>>(text) {
         Ok(read) => read.unwrap_or_default(),

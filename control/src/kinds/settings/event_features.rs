@@ -102,10 +102,7 @@ requestreply-default-timeout: \"PT30S\"
         if let Some(text) = data.get(TIMEOUT)
             && duration::parse(text.trim()).is_none()
         {
-            problems.add(
-                format!("data[{TIMEOUT}]"),
-                format!("invalid value: {text}: an ISO 8601 period is needed"),
-            );
+            problems.add(format!("data[{TIMEOUT}]"), format!("invalid value: {text}: an ISO 8601 period is needed"));
         }
         Self { changed }
     }
@@ -119,10 +116,8 @@ mod tests {
     fn each_flag_takes_its_own_words() {
         let parse = |name: &str, word: &str| {
             let mut problems = FieldErrors::default();
-            let features = EventingFeatures::parse(
-                &ConfigMapData::from([(name.to_owned(), word.to_owned())]),
-                &mut problems,
-            );
+            let features =
+                EventingFeatures::parse(&ConfigMapData::from([(name.to_owned(), word.to_owned())]), &mut problems);
             (features, problems.list.len())
         };
         assert!(parse("eventtype-auto-create", "enabled").0.is_enabled("eventtype-auto-create"));

@@ -14,11 +14,8 @@ pub enum FeatureFlag {
     Enabled,
 }
 
-const VALUES: [(&str, FeatureFlag); 3] = [
-    ("enabled", FeatureFlag::Enabled),
-    ("allowed", FeatureFlag::Allowed),
-    ("disabled", FeatureFlag::Disabled),
-];
+const VALUES: [(&str, FeatureFlag); 3] =
+    [("enabled", FeatureFlag::Enabled), ("allowed", FeatureFlag::Allowed), ("disabled", FeatureFlag::Disabled)];
 
 /// The one flag with a word of its own for what is between.
 pub const SECURE_DEFAULTS: &str = "secure-pod-defaults";

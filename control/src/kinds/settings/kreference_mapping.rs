@@ -35,9 +35,8 @@ impl ConfigMapSetting for KReferenceMapping {
                 wrong("the key has to be KIND.VERSION or KIND.VERSION.GROUP");
                 continue;
             };
-            let is_url = |url: String| {
-                url.parse::<http::Uri>().is_ok_and(|url| url.scheme().is_some() && url.host().is_some())
-            };
+            let is_url =
+                |url: String| url.parse::<http::Uri>().is_ok_and(|url| url.scheme().is_some() && url.host().is_some());
             if !url(template.trim(), "name", "namespace").is_some_and(is_url) {
                 wrong(
                     "a URL is needed, in which {{ .Name }}, {{ .Namespace }}, {{ .SystemNamespace }} and {{ .UID }} may stand",
@@ -72,27 +71,19 @@ mod tests {
 
     fn parse(key: &str, template: &str) -> (KReferenceMapping, usize) {
         let mut problems = FieldErrors::default();
-        let mappings = KReferenceMapping::parse(
-            &ConfigMapData::from([(key.to_owned(), template.to_owned())]),
-            &mut problems,
-        );
+        let mappings =
+            KReferenceMapping::parse(&ConfigMapData::from([(key.to_owned(), template.to_owned())]), &mut problems);
         (mappings, problems.list.len())
     }
 
     fn to(api_version: &str, kind: &str) -> KReference {
-        KReference {
-            api_version: api_version.into(),
-            kind: kind.into(),
-            name: "me".into(),
-            ..KReference::default()
-        }
+        KReference { api_version: api_version.into(), kind: kind.into(), name: "me".into(), ..KReference::default() }
     }
 
     /// X-FEA-02: a kind of the core group and one of another.
     #[test]
     fn a_kind_has_the_url_that_its_template_makes() {
-        let (pods, 0) = parse("Pod.v1", "https://p.{{ .SystemNamespace }}.svc/{{ .Namespace }}/{{ .Name }}")
-        else {
+        let (pods, 0) = parse("Pod.v1", "https://p.{{ .SystemNamespace }}.svc/{{ .Namespace }}/{{ .Name }}") else {
             panic!("refused")
         };
         let found = pods.url(&to("v1", "Pod"), "ns");
@@ -104,12 +95,9 @@ mod tests {
 
     #[test]
     fn what_is_no_kind_and_what_makes_no_url_is_refused() {
-        for (key, template) in [
-            ("Pod", "http://a/"),
-            ("Pod.v1", "/{{ .Name }}"),
-            ("Pod.v1", "http://a/{{ .Nobody }}"),
-            ("Pod.v1", ""),
-        ] {
+        for (key, template) in
+            [("Pod", "http://a/"), ("Pod.v1", "/{{ .Name }}"), ("Pod.v1", "http://a/{{ .Nobody }}"), ("Pod.v1", "")]
+        {
             assert_eq!(parse(key, template), (KReferenceMapping::default(), 1), "{key}: {template}");
         }
     }

@@ -179,8 +179,7 @@ autocreate-cluster-domain-claims: \"false\"
         read.integer("rollout-duration", 0..=ROLLOUT_SECONDS_MAX, &mut seconds);
         config.rollout_duration = Duration::from_secs(seconds.unsigned_abs());
         read.flag("autocreate-cluster-domain-claims", &mut config.autocreate_cluster_domain_claims);
-        config.namespace_wildcard_selector =
-            read_selector(data, "namespace-wildcard-cert-selector", read.problems);
+        config.namespace_wildcard_selector = read_selector(data, "namespace-wildcard-cert-selector", read.problems);
         config
     }
 }
@@ -191,8 +190,7 @@ mod tests {
 
     fn parse(key: &str, value: &str) -> (NetworkSettings, usize) {
         let mut problems = FieldErrors::default();
-        let network =
-            NetworkSettings::parse(&ConfigMapData::from([(key.to_owned(), value.to_owned())]), &mut problems);
+        let network = NetworkSettings::parse(&ConfigMapData::from([(key.to_owned(), value.to_owned())]), &mut problems);
         (network, problems.list.len())
     }
 
@@ -250,10 +248,7 @@ mod tests {
         }
         let both = [("http-protocol", "Enabled"), ("httpProtocol", "Redirected")];
         let data = both.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        assert_eq!(
-            NetworkSettings::parse(&data, &mut FieldErrors::default()).http_protocol,
-            HttpProtocol::Enabled
-        );
+        assert_eq!(NetworkSettings::parse(&data, &mut FieldErrors::default()).http_protocol, HttpProtocol::Enabled);
     }
 
     /// X-RTE-07: under all the names that it has had.
@@ -280,11 +275,7 @@ mod tests {
                 external_domain_tls: external_domains,
                 system_internal_tls: backends,
             } = network.auto_tls;
-            assert_eq!(
-                (local_domains, external_domains, backends, problems),
-                (on, false, false, 0),
-                "{value}"
-            );
+            assert_eq!((local_domains, external_domains, backends, problems), (on, false, false, 0), "{value}");
         }
     }
 

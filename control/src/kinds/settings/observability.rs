@@ -56,8 +56,7 @@ logging.enable-probe-request-log: \"false\"
         let mut config = Self::default();
         let is_url = |text: &str| {
             let url = text.replace(UID, "uid");
-            text.is_empty()
-                || url.parse::<http::Uri>().is_ok_and(|url| url.scheme().is_some() && url.host().is_some())
+            text.is_empty() || url.parse::<http::Uri>().is_ok_and(|url| url.scheme().is_some() && url.host().is_some())
         };
         let what = "a URL in which ${REVISION_UID} may stand";
         let mut reader = ConfigMapReader::of(data, problems);
@@ -96,10 +95,7 @@ mod tests {
         let mut problems = FieldErrors::default();
         let data = data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let config = ObservabilitySettings::parse(&data, &mut problems);
-        (
-            config,
-            problems.list.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect(),
-        )
+        (config, problems.list.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect())
     }
 
     /// X-OBS-05

@@ -30,11 +30,7 @@ impl ObjectSelector {
 }
 
 /// Empty: of none; `{}`: of all.
-pub(super) fn read_selector(
-    data: &ConfigMapData,
-    key: &str,
-    problems: &mut FieldErrors,
-) -> Option<ObjectSelector> {
+pub(super) fn read_selector(data: &ConfigMapData, key: &str, problems: &mut FieldErrors) -> Option<ObjectSelector> {
     let text = data.get(key)?;
     let mut unknown = Vec::new();
     let yaml = serde_norway::Deserializer::from_str(text);
@@ -86,10 +82,7 @@ mod tests {
 
     fn of(text: &str) -> (Option<ObjectSelector>, usize) {
         let mut problems = FieldErrors::default();
-        let sugar = SugarSettings::parse(
-            &ConfigMapData::from([(TRIGGERS.to_owned(), text.to_owned())]),
-            &mut problems,
-        );
+        let sugar = SugarSettings::parse(&ConfigMapData::from([(TRIGGERS.to_owned(), text.to_owned())]), &mut problems);
         assert_eq!(sugar.namespaces, None);
         (sugar.triggers, problems.list.len())
     }
@@ -105,8 +98,7 @@ mod tests {
         assert_eq!((of(""), of("  \n")), ((None, 0), (None, 0)));
         let (all, _) = of("{}");
         assert!(all.unwrap().matches(&ObjectMeta::default()));
-        let (some, _) =
-            of("matchLabels:\n  a: b\nmatchExpressions:\n- {key: c, operator: NotIn, values: [d]}\n");
+        let (some, _) = of("matchLabels:\n  a: b\nmatchExpressions:\n- {key: c, operator: NotIn, values: [d]}\n");
         let some = some.unwrap();
         assert!(some.matches(&labelled(&[("a", "b"), ("c", "e")])));
         assert!(!some.matches(&labelled(&[("a", "b"), ("c", "d")])));

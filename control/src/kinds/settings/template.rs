@@ -10,10 +10,7 @@ pub(super) enum TemplateVariable<'a> {
 }
 
 /// Fills in what `find` finds; `None` for a word that it does not know, and for anything else in braces.
-pub(super) fn render<'a>(
-    template: &str,
-    find: impl Fn(TemplateVariable<'_>) -> Option<&'a str>,
-) -> Option<String> {
+pub(super) fn render<'a>(template: &str, find: impl Fn(TemplateVariable<'_>) -> Option<&'a str>) -> Option<String> {
     let mut rendered = String::new();
     let mut rest = template;
     while let Some((before, inside)) = rest.split_once("{{") {
@@ -42,9 +39,8 @@ fn parse_variable(inside: &str) -> Option<TemplateVariable<'_>> {
         return (!key.contains(['"', '\\'])).then_some(TemplateVariable::MapEntry(map, key));
     }
     let path = inside.strip_prefix('.')?;
-    let is_identifier = |text: &str| {
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    };
+    let is_identifier =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     match path.split_once('.') {
         None => Some(TemplateVariable::Field(path)),
         Some((map, key)) => is_identifier(key).then_some(TemplateVariable::MapEntry(map, key)),

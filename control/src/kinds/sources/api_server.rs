@@ -15,8 +15,7 @@ use crate::kinds::shared::{Destination, namespace};
 
 const DEPLOYED: &str = "Deployed";
 const SUFFICIENT_PERMISSIONS: &str = "SufficientPermissions";
-pub const NOT_RUN: &str =
-    "nothing here runs an ApiServerSource: the object is kept, and no events come from it";
+pub const NOT_RUN: &str = "nothing here runs an ApiServerSource: the object is kept, and no events come from it";
 
 kind! {
     /// `sources.knative.dev/v1` ApiServerSource.
@@ -71,12 +70,8 @@ source! {
 }
 
 impl ResourceStrategy for ApiServerSource {
-    const META: KindMeta = KindMeta {
-        kind: "ApiServerSource",
-        plural: "apiserversources",
-        singular: "apiserversource",
-        ..SOURCE
-    };
+    const META: KindMeta =
+        KindMeta { kind: "ApiServerSource", plural: "apiserversources", singular: "apiserversource", ..SOURCE };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata

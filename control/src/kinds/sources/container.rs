@@ -14,8 +14,7 @@ use crate::kinds::shared::{Destination, name, namespace};
 
 const BINDING_READY: &str = "SinkBindingReady";
 const ADAPTER_READY: &str = "ReceiveAdapterReady";
-pub const NOT_RUN: &str =
-    "nothing here runs a ContainerSource: the object is kept, and its containers are not started";
+pub const NOT_RUN: &str = "nothing here runs a ContainerSource: the object is kept, and its containers are not started";
 
 kind! {
     /// `sources.knative.dev/v1` ContainerSource.
@@ -36,12 +35,8 @@ pub struct ContainerSourceSpec {
 source! { ContainerSource { conditions: [BINDING_READY, ADAPTER_READY], not_run: Some((ADAPTER_READY, NOT_RUN)) } }
 
 impl ResourceStrategy for ContainerSource {
-    const META: KindMeta = KindMeta {
-        kind: "ContainerSource",
-        plural: "containersources",
-        singular: "containersource",
-        ..SOURCE
-    };
+    const META: KindMeta =
+        KindMeta { kind: "ContainerSource", plural: "containersources", singular: "containersource", ..SOURCE };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
@@ -52,8 +47,7 @@ impl ResourceStrategy for ContainerSource {
         delivery_validation::default_destination(&mut self.spec.sink, &home);
         let source = name(&self.metadata).to_owned();
         let containers = self.spec.template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
-        for (nth, container) in containers.into_iter().flatten().filter_map(Value::as_object_mut).enumerate()
-        {
+        for (nth, container) in containers.into_iter().flatten().filter_map(Value::as_object_mut).enumerate() {
             if container.get("name").and_then(Value::as_str).is_none_or(str::is_empty) {
                 container.insert("name".into(), format!("{source}-{nth}").into());
             }
@@ -87,8 +81,7 @@ mod tests {
     /// SRC-28: containers without a name are called after their source, each by its place.
     #[test]
     fn containers_are_named_after_their_source() {
-        let containers =
-            json!([{ "image": "a" }, { "name": "own", "image": "b" }, { "name": "", "image": "c" }]);
+        let containers = json!([{ "image": "a" }, { "name": "own", "image": "b" }, { "name": "", "image": "c" }]);
         let mut source: ContainerSource = serde_json::from_value(json!({
             "metadata": { "name": "heartbeats" },
             "spec": { "template": { "spec": { "containers": containers } } },

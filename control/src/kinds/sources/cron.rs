@@ -13,8 +13,7 @@ const NAMED: [(&str, &str); 7] = [
     ("@midnight", "0 0 * * *"),
     ("@hourly", "0 * * * *"),
 ];
-const MONTHS: [&str; 12] =
-    ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 /// Days that are looked at for the next time: the 29th of February comes within eight years, even about 2100.
 const DAYS_AHEAD: usize = 8 * 366 + 1;
@@ -60,9 +59,9 @@ impl CronSchedule {
         if parts.len() == 5 {
             parts.insert(0, "0");
         }
-        let parts: [&str; 6] = parts.try_into().map_err(|parts: Vec<&str>| {
-            format!("expected 5 fields, or 6 with seconds, and found {}", parts.len())
-        })?;
+        let parts: [&str; 6] = parts
+            .try_into()
+            .map_err(|parts: Vec<&str>| format!("expected 5 fields, or 6 with seconds, and found {}", parts.len()))?;
         let mut fields = [0; 6];
         for ((bits, part), field) in fields.iter_mut().zip(parts).zip(&FIELDS) {
             *bits = field.parse(part).map_err(|why| format!("{}: {why}", field.name))?;
@@ -129,13 +128,10 @@ impl CronField {
     fn parse(&self, text: &str) -> Result<u64, String> {
         let mut bits = 0;
         for part in text.split(',') {
-            let (range, step) =
-                part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
+            let (range, step) = part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
             let step: u32 = match step {
                 None => 1,
-                Some(step) => {
-                    step.parse().ok().filter(|step| *step > 0).ok_or_else(|| format!("no step: {step:?}"))?
-                }
+                Some(step) => step.parse().ok().filter(|step| *step > 0).ok_or_else(|| format!("no step: {step:?}"))?,
             };
             let (first, last) = match range.split_once('-') {
                 _ if range == "*" || range == "?" => {

@@ -213,11 +213,7 @@ mod tests {
             ("PingSource", json!({ "sink": sink, "schedule": "61 * * * *" }), vec!["spec.schedule"]),
             ("PingSource", json!({ "sink": sink, "timezone": "Nowhere/Land" }), vec!["spec.timezone"]),
             ("PingSource", json!({ "sink": sink, "data": "a", "dataBase64": "YQ==" }), vec!["spec"]),
-            (
-                "PingSource",
-                json!({ "sink": sink, "contentType": "application/json", "data": "{" }),
-                vec!["spec.data"],
-            ),
+            ("PingSource", json!({ "sink": sink, "contentType": "application/json", "data": "{" }), vec!["spec.data"]),
             ("PingSource", json!({ "sink": sink, "dataBase64": "?" }), vec!["spec.dataBase64"]),
             ("PingSource", json!({ "sink": sink, "contentType": "text/plain; charset=\"utf-8\"" }), vec![]),
             (
@@ -249,21 +245,13 @@ mod tests {
                 json!({ "sink": sink, "resources": [{ "apiVersion": "v1", "kind": "Event" }] }),
                 vec![],
             ),
-            (
-                "ApiServerSource",
-                json!({ "sink": sink, "mode": "Other" }),
-                vec!["spec.mode", "spec.resources"],
-            ),
+            ("ApiServerSource", json!({ "sink": sink, "mode": "Other" }), vec!["spec.mode", "spec.resources"]),
             (
                 "ContainerSource",
                 json!({ "sink": sink, "template": { "spec": { "containers": [{ "image": "a" }] } } }),
                 vec![],
             ),
-            (
-                "ContainerSource",
-                json!({ "sink": sink, "template": {} }),
-                vec!["spec.template.spec.containers"],
-            ),
+            ("ContainerSource", json!({ "sink": sink, "template": {} }), vec!["spec.template.spec.containers"]),
             (
                 "SinkBinding",
                 json!({ "sink": sink, "subject": { "apiVersion": "v1", "kind": "Pod", "name": "p" } }),
@@ -280,10 +268,8 @@ mod tests {
         let ping = judged("PingSource", json!({ "sink": sink })).unwrap();
         assert_eq!(ping["spec"]["schedule"], "* * * * *");
         assert_eq!(ping["spec"]["sink"]["ref"]["namespace"], "ns");
-        let server = judged(
-            "ApiServerSource",
-            json!({ "sink": sink, "resources": [{ "apiVersion": "v1", "kind": "Event" }] }),
-        );
+        let server =
+            judged("ApiServerSource", json!({ "sink": sink, "resources": [{ "apiVersion": "v1", "kind": "Event" }] }));
         assert_eq!(server.unwrap()["spec"]["mode"], "Reference");
     }
 }

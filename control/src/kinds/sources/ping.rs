@@ -10,9 +10,7 @@ use serde_json::{Map, Value};
 
 use super::cron::CronSchedule;
 use super::{AGE, CloudEventOverrides, SINK, SINK_PROVIDED, SOURCE, SourceStatus};
-use crate::kind_registry::{
-    FieldErrors, KindEntry, KindMeta, RequestContext, ResourceStrategy, VersionConversion,
-};
+use crate::kind_registry::{FieldErrors, KindEntry, KindMeta, RequestContext, ResourceStrategy, VersionConversion};
 use crate::kinds::eventing::delivery_validation;
 use crate::kinds::settings::Settings;
 use crate::kinds::shared::{Destination, namespace};
@@ -55,15 +53,11 @@ pub struct PingSourceSpec {
 /// What older clients ask for: the same by another name. `kn` up to 1.16 does.
 pub(super) fn v1beta2() -> KindEntry {
     const META: KindMeta = KindMeta { version: "v1beta2", ..PingSource::META };
-    static TRANSLATION: VersionConversion = VersionConversion {
-        stored: &PingSource::META,
-        to_stored: |_| {},
-        complete: |_| {},
-        from_stored: |_| {},
-    };
-    KindEntry::of::<PingSource>().version::<PingSource>(&META, &TRANSLATION).deprecated(
-        "sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource",
-    )
+    static TRANSLATION: VersionConversion =
+        VersionConversion { stored: &PingSource::META, to_stored: |_| {}, complete: |_| {}, from_stored: |_| {} };
+    KindEntry::of::<PingSource>()
+        .version::<PingSource>(&META, &TRANSLATION)
+        .deprecated("sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource")
 }
 
 /// Whether a text is something in a header, and nothing but that header's value.
@@ -92,13 +86,12 @@ impl PingSourceSpec {
             Some(prefixed) => prefixed.split_once(' ').unwrap_or((prefixed, "")),
             None => (self.timezone.as_str(), schedule),
         };
-        let rest = CronSchedule::parse(rest)
-            .map_err(|why| ("schedule", format!("invalid value: {}: {why}", self.schedule)));
+        let rest =
+            CronSchedule::parse(rest).map_err(|why| ("schedule", format!("invalid value: {}: {why}", self.schedule)));
         let zone = match zone {
             "" => Ok(TimeZone::UTC),
-            zone => TimeZone::get(zone).map_err(|_| {
-                ("timezone", format!("invalid value: provided bad location {zone}: no such time zone"))
-            }),
+            zone => TimeZone::get(zone)
+                .map_err(|_| ("timezone", format!("invalid value: provided bad location {zone}: no such time zone"))),
         };
         Ok((rest?, zone?))
     }
@@ -141,16 +134,13 @@ impl ResourceStrategy for PingSource {
             return problems.add("spec", "expected exactly one, got both: data, dataBase64");
         }
         let is_json = spec.content_type == "application/json";
-        if is_json && !spec.data.is_empty() && serde_json::from_str::<Map<String, Value>>(&spec.data).is_err()
-        {
+        if is_json && !spec.data.is_empty() && serde_json::from_str::<Map<String, Value>>(&spec.data).is_err() {
             problems.add("spec.data", format!("invalid value: {}: has to be a JSON object", spec.data));
         }
         match STANDARD.decode(&spec.data_base64) {
             Err(why) => problems.add("spec.dataBase64", format!("invalid value: {why}")),
             Ok(bytes)
-                if is_json
-                    && !bytes.is_empty()
-                    && serde_json::from_slice::<Map<String, Value>>(&bytes).is_err() =>
+                if is_json && !bytes.is_empty() && serde_json::from_slice::<Map<String, Value>>(&bytes).is_err() =>
             {
                 problems.add("spec.dataBase64", "invalid value: has to be a JSON object");
             }
@@ -168,11 +158,7 @@ mod tests {
     use super::*;
 
     fn next(schedule: &str, timezone: &str) -> Result<String, &'static str> {
-        let spec = PingSourceSpec {
-            schedule: schedule.into(),
-            timezone: timezone.into(),
-            ..PingSourceSpec::default()
-        };
+        let spec = PingSourceSpec { schedule: schedule.into(), timezone: timezone.into(), ..PingSourceSpec::default() };
         let (schedule, zone) = spec.clock().map_err(|(field, _)| field)?;
         let after = "2026-01-01T00:00:00Z".parse().unwrap();
         Ok(schedule.next(after, &zone).unwrap().to_string())

@@ -72,10 +72,8 @@ source! {
 
 /// Who binds what nothing here runs is told so at once.
 pub(super) fn warnings(object: &Value) -> Vec<String> {
-    let subject = object
-        .pointer("/spec/subject")
-        .cloned()
-        .and_then(|told| serde_json::from_value::<BindingSubject>(told).ok());
+    let subject =
+        object.pointer("/spec/subject").cloned().and_then(|told| serde_json::from_value::<BindingSubject>(told).ok());
     let is_bound = subject.is_none_or(|subject| subject.bindable_kind().is_some());
     if is_bound { Vec::new() } else { vec![NOT_BOUND.to_owned()] }
 }
@@ -120,9 +118,7 @@ impl ResourceStrategy for SinkBinding {
         let named = spec.subject.name.as_deref().is_some_and(|name| !name.is_empty());
         match (named, spec.subject.selector.is_some()) {
             (true, true) => problems.add("spec.subject", "expected exactly one, got both: name, selector"),
-            (false, false) => {
-                problems.add("spec.subject", "expected exactly one, got neither: name, selector")
-            }
+            (false, false) => problems.add("spec.subject", "expected exactly one, got neither: name, selector"),
             _ => {}
         }
     }

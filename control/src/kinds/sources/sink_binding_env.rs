@@ -49,11 +49,7 @@ impl SinkBinding {
     #[must_use]
     pub fn environment(&self, url: &str, ca_certs: Option<&str>) -> Vec<EnvVar> {
         let overrides = self.spec.ce_overrides.as_ref().and_then(|known| serde_json::to_string(known).ok());
-        let one = |name: &str, value: String| EnvVar {
-            name: name.to_owned(),
-            value: Some(value),
-            ..EnvVar::default()
-        };
+        let one = |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), ..EnvVar::default() };
         let mut told = vec![one(SINK, url.to_owned()), one(OVERRIDES, overrides.unwrap_or_default())];
         told.extend(ca_certs.map(|known| one(CA_CERTS, known.to_owned())));
         told
@@ -92,9 +88,8 @@ pub fn apply_bindings(
     let Some(told) = mine.and_then(SinkBinding::last_environment) else { return };
     let mut bound = template.clone();
     set_environment(&mut bound, &told);
-    let is_named = |before: &RevisionTemplate| {
-        before.explicit_name().is_some() && before.explicit_name() == bound.explicit_name()
-    };
+    let is_named =
+        |before: &RevisionTemplate| before.explicit_name().is_some() && before.explicit_name() == bound.explicit_name();
     let would_change = before.is_some_and(|before| is_named(before) && *before != bound);
     if controller(object).is_none() && !would_change {
         *template = bound;
@@ -143,14 +138,14 @@ mod tests {
         let told = |env: &Value, told: &[(&str, &str)]| {
             let mut template = template(None, env.clone());
             let one = |(name, value): &(&str, &str)| json!({ "name": name, "value": value });
-            let told: Vec<EnvVar> =
-                told.iter().map(|told| serde_json::from_value(one(told)).unwrap()).collect();
+            let told: Vec<EnvVar> = told.iter().map(|told| serde_json::from_value(one(told)).unwrap()).collect();
             set_environment(&mut template, &told);
             environments(&template)
         };
         let sink = json!({ "name": "K_SINK", "value": "http://b" });
         let (author, last) = (json!({ "name": "A", "value": "1" }), json!({ "name": "Z", "value": "2" }));
-        let old = json!([author, { "name": "K_SINK", "value": "http://a" }, { "name": "K_CA_CERTS", "value": "pem" }, last]);
+        let old =
+            json!([author, { "name": "K_SINK", "value": "http://a" }, { "name": "K_CA_CERTS", "value": "pem" }, last]);
         assert_eq!(told(&old, &[("K_SINK", "http://b")]), json!([[author, sink, last], [sink], [sink]]));
         assert_eq!(told(&old, &[]), json!([[author, last], null, null]));
         assert_eq!(told(&json!(null), &[]), json!([null, null, null]));
@@ -184,15 +179,10 @@ mod tests {
         let (old, young) = (named("old", "01"), named("young", "02"));
         let chosen = binding("chosen", "00", json!({ "selector": { "matchLabels": { "a": "b" } } }));
         let app = || json!({ "name": "app" });
-        let told = |bindings: &[SinkBinding], object: Value| {
-            sink(bindings, object, &mut template(None, json!(null)))
-        };
+        let told = |bindings: &[SinkBinding], object: Value| sink(bindings, object, &mut template(None, json!(null)));
         let all = [young.clone(), old.clone(), chosen];
         assert_eq!(told(&all, app()).as_deref(), Some("http://old"));
-        assert_eq!(
-            told(&all, json!({ "name": "app", "labels": { "a": "b" } })).as_deref(),
-            Some("http://chosen")
-        );
+        assert_eq!(told(&all, json!({ "name": "app", "labels": { "a": "b" } })).as_deref(), Some("http://chosen"));
         assert_eq!(told(&all, json!({ "name": "other" })), None);
         let excluded = |value| json!({ "name": "app", "labels": { "a": "b", EXCLUDE: value } });
         assert_eq!(told(&all, excluded("true")), None, "it asks to be left alone");
@@ -200,8 +190,7 @@ mod tests {
         let owner = json!([{ "apiVersion": "v1", "kind": "K", "name": "n", "uid": "u", "controller": true }]);
         assert_eq!(told(&all, json!({ "name": "app", "ownerReferences": owner })), None, "its owner is told");
 
-        let (mut free, mut going, mut lost, mut strict) =
-            (old.clone(), old.clone(), old.clone(), old.clone());
+        let (mut free, mut going, mut lost, mut strict) = (old.clone(), old.clone(), old.clone(), old.clone());
         free.metadata.finalizers = None;
         going.metadata.deletion_timestamp = old.metadata.creation_timestamp.clone();
         for passed in [free, going] {

@@ -20,9 +20,7 @@ use crate::runtime::prefork_pool::PreforkProcess;
 use crate::runtime::sidecars::{SidecarContainer, SidecarState};
 use crate::runtime::termination_message::TerminationMessage;
 use crate::runtime::volumes::VolumeStore;
-use crate::runtime::{
-    InstanceExit, InstanceSpec, Sidecar, TerminationMessagePath, host_name, may_mount, pod_name,
-};
+use crate::runtime::{InstanceExit, InstanceSpec, Sidecar, TerminationMessagePath, host_name, may_mount, pod_name};
 
 pub(super) struct Sandbox {
     pub(super) record: InstanceRecord,
@@ -59,8 +57,7 @@ impl Sandbox {
             .map(|_| last_words.create(&spec.credentials).map(|()| last_words.path()))
             .transpose()?;
         let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
-        let group =
-            waiting.as_mut().map_or_else(|| InstanceCgroup::new(id.to_string()), |it| it.take_cgroup());
+        let group = waiting.as_mut().map_or_else(|| InstanceCgroup::new(id.to_string()), |it| it.take_cgroup());
         let seat = room.placement(group, has_port, spec, port);
         let name = pod_name(&spec.revision, line);
         let own = InstanceVariables {

@@ -110,12 +110,7 @@ impl InstanceProcess {
     }
 
     /// Awaits `passing`, and tells what is in its way for as long as it takes.
-    async fn reporting<T>(
-        &self,
-        reporter: &InstanceReporter,
-        what: &str,
-        passing: impl Future<Output = T>,
-    ) -> T {
+    async fn reporting<T>(&self, reporter: &InstanceReporter, what: &str, passing: impl Future<Output = T>) -> T {
         tokio::pin!(passing);
         self.last_probe_error.borrow_mut().clear(); // that was another time
         let (mut told, mut wait) = (None, NOT_READY_REPORT_DELAY_MIN);

@@ -18,8 +18,7 @@ const PAGES: usize = ARENA_BYTES_MAX / PAGE;
 static FIRST: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 static ARENA: Mutex<ArenaState> = Mutex::new(ArenaState::Unused);
 
-const _: () =
-    assert!((PAGES * size_of::<ArenaPage>()).is_multiple_of(PAGE), "pages begin where the kernel's do");
+const _: () = assert!((PAGES * size_of::<ArenaPage>()).is_multiple_of(PAGE), "pages begin where the kernel's do");
 
 enum ArenaState {
     Unused,

@@ -140,9 +140,7 @@ pub struct CachedChunks {
 /// each on a page of its own with nothing beside it: 1.7 MB of a thousand sleepers. Takes some 20 µs.
 pub fn cached() -> CachedChunks {
     let sizes = (CACHED_MIN..=CACHED_MAX).step_by(CACHED_STEP);
-    CachedChunks {
-        _pieces: sizes.flat_map(|size| (0..CACHED_COUNT).map(move |_| Vec::with_capacity(size))).collect(),
-    }
+    CachedChunks { _pieces: sizes.flat_map(|size| (0..CACHED_COUNT).map(move |_| Vec::with_capacity(size))).collect() }
 }
 
 /// What this thread's cache holds may join its neighbours, for the next [`release_pages`] of whoever.

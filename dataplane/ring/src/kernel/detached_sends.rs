@@ -40,8 +40,7 @@ impl DetachedSends {
     /// The entry for a new one.
     pub(super) fn start(&mut self, key: OpKey, fd: i32, bytes: &[u8]) -> squeue::Entry {
         let length = super::length(bytes);
-        let post =
-            DetachedSend { key, fd, start: bytes.as_ptr(), bytes: length, whole: length, wanted: true };
+        let post = DetachedSend { key, fd, start: bytes.as_ptr(), bytes: length, whole: length, wanted: true };
         self.open.push(post);
         post.entry(SEND_FLAGS | libc::MSG_DONTWAIT).flags(squeue::Flags::SKIP_SUCCESS)
     }
@@ -58,11 +57,7 @@ impl DetachedSends {
             if !post.wanted {
                 return Some(DetachedOutcome::Done(-libc::ECANCELED));
             }
-            let rest = DetachedSend {
-                start: post.start.wrapping_add(left as usize),
-                bytes: post.bytes - left,
-                ..post
-            };
+            let rest = DetachedSend { start: post.start.wrapping_add(left as usize), bytes: post.bytes - left, ..post };
             self.slow.insert(key, rest);
             return Some(DetachedOutcome::More(rest.entry(SEND_FLAGS)));
         }
@@ -136,12 +131,9 @@ mod tests {
 
     #[test]
     fn one_that_left_in_part_goes_on_and_is_whole_or_failed_in_the_end() {
-        for (first, last, outcome) in [
-            (2, 3, 5),
-            (-libc::EAGAIN, 5, 5),
-            (2, 1, -libc::EPIPE),
-            (2, -libc::ECONNRESET, -libc::ECONNRESET),
-        ] {
+        for (first, last, outcome) in
+            [(2, 3, 5), (-libc::EAGAIN, 5, 5), (2, 1, -libc::EPIPE), (2, -libc::ECONNRESET, -libc::ECONNRESET)]
+        {
             let mut posts = begun(b"hello");
             assert!(matches!(posts.answered(OpKey(7), first), Some(DetachedOutcome::More(_))));
             let mut answers = Vec::new();

@@ -62,9 +62,7 @@ struct WakeEventFd {
 }
 
 /// Opens a ring, or says what this kernel lacks.
-pub(crate) fn open(
-    options: &RingOptions,
-) -> Result<(IoUringDriver, Rc<BufferPool>, Arc<WakeFlag>), Unsupported> {
+pub(crate) fn open(options: &RingOptions) -> Result<(IoUringDriver, Rc<BufferPool>, Arc<WakeFlag>), Unsupported> {
     let (fd, bell) = eventfd().map_err(|why| Unsupported::failed("eventfd", &why))?;
     let (ring, buffers, pool) = setup::open(options)?; // last: they go in the order of `Kernel`'s fields, and in no other
     let bell_state = WakeEventFd { fd, count: Box::new(0), armed: false };
@@ -196,8 +194,7 @@ impl IoUringDriver {
         if !self.wake_eventfd.armed {
             self.wake_eventfd.armed = true;
             let target = (&raw mut *self.wake_eventfd.count).cast::<u8>();
-            let read =
-                opcode::Read::new(Fd(self.wake_eventfd.fd.as_raw_fd()), target, size_of::<u64>() as u32);
+            let read = opcode::Read::new(Fd(self.wake_eventfd.fd.as_raw_fd()), target, size_of::<u64>() as u32);
             self.push(read.build().user_data(WAKE_USER_DATA));
         }
     }
@@ -242,8 +239,8 @@ impl IoUringDriver {
                     let (result, flags) = (entry.result(), entry.flags());
                     // SAFETY: the kernel names a buffer once per time it was provided, and `refill`
                     // provides it again only after its chunk was dropped.
-                    let chunk = cqueue::buffer_select(flags)
-                        .map(|id| unsafe { self.buffers.filled(id, result.max(0) as u32) });
+                    let chunk =
+                        cqueue::buffer_select(flags).map(|id| unsafe { self.buffers.filled(id, result.max(0) as u32) });
                     let more = cqueue::more(flags);
                     let mut answer = Completion { key: OpKey(key), result, more, chunk };
                     if !more && !self.detached_sends.is_empty() {

@@ -29,9 +29,7 @@ impl Unsupported {
     pub(super) fn failed(what: &str, why: &io::Error) -> Self {
         // Who is not root may lock so much memory, and rings are that.
         let hint = match why.kind() {
-            io::ErrorKind::OutOfMemory => {
-                " (is the limit of locked memory too low? `ulimit -l`, LimitMEMLOCK)"
-            }
+            io::ErrorKind::OutOfMemory => " (is the limit of locked memory too low? `ulimit -l`, LimitMEMLOCK)",
             _ => "",
         };
         Self { kernel: kernel_release(), missing: format!("{what}: {why}{hint}") }
@@ -113,8 +111,7 @@ fn judge(probed: &KernelProbe) -> Result<(), Unsupported> {
         (probed.skip_success, "IORING_FEAT_CQE_SKIP"),
     ];
     let operations = probed.operations.iter().copied().zip(OPERATIONS.map(|(_, name)| name));
-    let missing: Vec<&str> =
-        operations.chain(features).filter(|(there, _)| !there).map(|(_, name)| name).collect();
+    let missing: Vec<&str> = operations.chain(features).filter(|(there, _)| !there).map(|(_, name)| name).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -108,13 +108,7 @@ struct BytesInTransit {
 
 impl SimNetwork {
     pub(super) fn new(buffers: SimBuffers) -> Self {
-        Self {
-            buffers,
-            sockets: BTreeMap::new(),
-            operations: BTreeMap::new(),
-            next_handle: 0,
-            next_port: PORT_FIRST,
-        }
+        Self { buffers, sockets: BTreeMap::new(), operations: BTreeMap::new(), next_handle: 0, next_port: PORT_FIRST }
     }
 
     pub(super) fn socket(&mut self) -> SocketHandle {
@@ -188,13 +182,7 @@ impl SimNetwork {
         self.deliver(socket, means);
     }
 
-    pub(super) fn send(
-        &mut self,
-        key: OpKey,
-        socket: SocketHandle,
-        chunk: Chunk,
-        means: &mut SimContext<'_>,
-    ) {
+    pub(super) fn send(&mut self, key: OpKey, socket: SocketHandle, chunk: Chunk, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
         if end.shut || end.broken.is_some() || end.peer.is_none() {
             return means.finish(key, -libc::EPIPE);
@@ -302,8 +290,7 @@ impl SimNetwork {
     fn knock(&mut self, client: SocketHandle, address: SocketAddr, means: &mut SimContext<'_>) {
         let back = means.between(&means.faults.latency.clone());
         let listener = self.listener_at(address);
-        let Some(remote) = self.end(client).filter(|end| end.connect.is_some()).and_then(|end| end.local)
-        else {
+        let Some(remote) = self.end(client).filter(|end| end.connect.is_some()).and_then(|end| end.local) else {
             return; // it has gone away meanwhile
         };
         let mut result = -libc::ECONNREFUSED;
@@ -423,11 +410,8 @@ impl SimNetwork {
         end.arrived.clear();
         self.deliver_hangup(socket, means);
         let Some(end) = self.end(socket) else { return };
-        let keys = [
-            end.connect.take(),
-            end.receive.take().map(|(key, _)| key),
-            end.send.take().map(|outgoing| outgoing.key),
-        ];
+        let keys =
+            [end.connect.take(), end.receive.take().map(|(key, _)| key), end.send.take().map(|outgoing| outgoing.key)];
         for key in keys.into_iter().flatten() {
             self.operations.remove(&key);
             means.finish(key, -errno);
@@ -475,8 +459,7 @@ impl SimNetwork {
         self.sockets.iter().find_map(|(handle, socket)| match socket {
             SimSocket::Listener(listener) => {
                 let at = listener.address;
-                let here =
-                    at.port() == address.port() && (at.ip() == address.ip() || at.ip().is_unspecified());
+                let here = at.port() == address.port() && (at.ip() == address.ip() || at.ip().is_unspecified());
                 (here && listener.queue.len() < BACKLOG_MAX as usize).then_some(*handle)
             }
             SimSocket::End(_) => None,

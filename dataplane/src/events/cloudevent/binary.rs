@@ -5,9 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::{
-    AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData, MalformedEvent, rules, text,
-};
+use super::{AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData, MalformedEvent, rules, text};
 
 /// Attributes that most events have, so that the list seldom grows.
 const ATTRIBUTES_USUAL: usize = 8;

@@ -19,8 +19,7 @@ pub(crate) use text::put_header_value;
 
 /// Attributes that streams add: when a broker took the event in (X-BRK-05); and where, with which code and with what answer it was given
 /// up (EV-DLV-10).
-pub const ADDED: [&str; 4] =
-    ["knativearrivaltime", "knativeerrordest", "knativeerrorcode", "knativeerrordata"];
+pub const ADDED: [&str; 4] = ["knativearrivaltime", "knativeerrordest", "knativeerrorcode", "knativeerrordata"];
 
 /// One event, views into the request where nothing had to be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]

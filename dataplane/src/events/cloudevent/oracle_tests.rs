@@ -1,9 +1,7 @@
 //! cloudevents-sdk as the oracle: what it makes, we read the same; what we write, it reads the same.
 
 use cloudevents::event::ExtensionValue;
-use cloudevents::{
-    AttributesReader as _, Event as Theirs, EventBuilder as _, EventBuilderV03, EventBuilderV10,
-};
+use cloudevents::{AttributesReader as _, Event as Theirs, EventBuilder as _, EventBuilderV03, EventBuilderV10};
 use proptest::prelude::*;
 
 use super::*;
@@ -22,16 +20,15 @@ fn theirs() -> impl Strategy<Value = Theirs> {
         any::<i64>().prop_map(|n| Some(cloudevents::Data::Json(serde_json::json!({ "n": n })))),
         "\\PC{0,30}".prop_map(|text| Some(cloudevents::Data::String(text))),
     ];
-    ("[!-~€]{1,20}", "[a-z]{1,9}", proptest::option::of("[a-z €]{1,9}"), any::<bool>(), extension, data)
-        .prop_map(|(id, ty, subject, old, extension, data)| {
+    ("[!-~€]{1,20}", "[a-z]{1,9}", proptest::option::of("[a-z €]{1,9}"), any::<bool>(), extension, data).prop_map(
+        |(id, ty, subject, old, extension, data)| {
             let media = match &data {
                 Some(cloudevents::Data::Json(_)) => "application/json",
                 _ => "text/plain",
             };
             macro_rules! build {
                 ($builder:ty) => {{
-                    let mut builder =
-                        <$builder>::new().id(id).ty(ty).source("urn:oracle").time("2018-04-05T17:31:00Z");
+                    let mut builder = <$builder>::new().id(id).ty(ty).source("urn:oracle").time("2018-04-05T17:31:00Z");
                     if let Some(subject) = subject {
                         builder = builder.subject(subject);
                     }
@@ -42,7 +39,8 @@ fn theirs() -> impl Strategy<Value = Theirs> {
                 }};
             }
             if old { build!(EventBuilderV03) } else { build!(EventBuilderV10) }
-        })
+        },
+    )
 }
 
 fn stored(event: &CloudEvent<'_>) -> EventRecord {

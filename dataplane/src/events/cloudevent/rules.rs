@@ -48,19 +48,10 @@ fn check_value(attribute: &CloudEventAttribute<'_>, v03: bool) -> Result<(), &'s
     let known = if v03 {
         matches!(
             &*attribute.name,
-            "id" | "source"
-                | "type"
-                | "subject"
-                | "time"
-                | "datacontenttype"
-                | "schemaurl"
-                | "datacontentencoding"
+            "id" | "source" | "type" | "subject" | "time" | "datacontenttype" | "schemaurl" | "datacontentencoding"
         )
     } else {
-        matches!(
-            &*attribute.name,
-            "id" | "source" | "type" | "subject" | "time" | "datacontenttype" | "dataschema"
-        )
+        matches!(&*attribute.name, "id" | "source" | "type" | "subject" | "time" | "datacontenttype" | "dataschema")
     };
     if known && attribute.kind != super::AttributeKind::String {
         return Err("is not a string");

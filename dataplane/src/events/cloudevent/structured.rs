@@ -10,9 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{
-    ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData, MalformedEvent, rules,
-};
+use super::{ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData, MalformedEvent, rules};
 use crate::events::limits::{ATTRIBUTES_MAX, BATCH_EVENTS_MAX};
 
 /// Reads an event from a JSON envelope (DP-PROTO-03).
@@ -24,8 +22,7 @@ pub fn parse(body: &[u8]) -> Result<CloudEvent<'_>, MalformedEvent> {
 
 /// Reads all events of a batch, or none (DP-PROTO-06, AMB-49).
 pub fn parse_batch(body: &[u8]) -> Result<Vec<CloudEvent<'_>>, MalformedEvent> {
-    let JsonBatch(envelopes) =
-        serde_json::from_slice(body).map_err(|why| MalformedEvent::envelope(why.to_string()))?;
+    let JsonBatch(envelopes) = serde_json::from_slice(body).map_err(|why| MalformedEvent::envelope(why.to_string()))?;
     let Some(envelopes) = envelopes else {
         return Err(MalformedEvent::Request { why: "the batch has more than 1000 events" });
     };
@@ -97,10 +94,7 @@ fn data<'a>(json: Option<&'a str>, base64: Option<&'a str>) -> Result<EventData<
 }
 
 /// `null` is the same as absent.
-fn attribute<'a>(
-    name: Cow<'a, str>,
-    raw: &'a str,
-) -> Result<Option<CloudEventAttribute<'a>>, MalformedEvent> {
+fn attribute<'a>(name: Cow<'a, str>, raw: &'a str) -> Result<Option<CloudEventAttribute<'a>>, MalformedEvent> {
     rules::check_name(&name)?;
     let (value, kind) = match raw.as_bytes().first() {
         Some(b'"') => {

@@ -138,10 +138,7 @@ pub(super) fn is_uri_reference(text: &str) -> bool {
         Some(rest) => rest.split_at(memchr::memchr(b'/', rest).unwrap_or(rest.len())),
         None => (&[][..], rest),
     };
-    has_only(authority, b":@[]")
-        && has_only(path, b":@/")
-        && has_only(query, b":@/?")
-        && has_only(fragment, b":@/?")
+    has_only(authority, b":@[]") && has_only(path, b":@/") && has_only(query, b":@/?") && has_only(fragment, b":@/?")
 }
 
 /// RFC 3986 URI: with a scheme.
@@ -166,8 +163,7 @@ fn has_only(part: &[u8], more: &[u8]) -> bool {
                 return false;
             }
             rest = tail;
-        } else if !(byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(byte) || more.contains(byte))
-        {
+        } else if !(byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(byte) || more.contains(byte)) {
             return false;
         }
     }
@@ -235,8 +231,7 @@ pub(super) fn is_media_type(text: &str) -> bool {
     }
     let media = text.split(';').next().unwrap_or_default().trim_end();
     let is_token = |part: &str| {
-        !part.is_empty()
-            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
     };
     media.split_once('/').is_some_and(|(main, sub)| is_token(main) && is_token(sub))
 }

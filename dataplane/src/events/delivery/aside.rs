@@ -62,10 +62,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     }
 
     /// An event as it was read; not even decoded if that, or the request made of it, stopped a core.
-    pub(super) fn see(
-        &self,
-        record: wal::LogRecord,
-    ) -> (LogPosition, Result<Rc<LoadedEvent>, CorruptRecord>) {
+    pub(super) fn see(&self, record: wal::LogRecord) -> (LogPosition, Result<Rc<LoadedEvent>, CorruptRecord>) {
         let position = record.position;
         if self.aside.phase(position) == Some(Phase::Request) {
             return (position, Err(CorruptRecord::Stalled));
@@ -93,20 +90,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
     }
 
     /// The dead letter that an event becomes whose filter, or whose answer, stopped a core.
-    pub(super) fn set_aside(
-        &self,
-        order: &SubscriberConfig,
-        position: LogPosition,
-    ) -> Option<DeliveryAttempt> {
+    pub(super) fn set_aside(&self, order: &SubscriberConfig, position: LogPosition) -> Option<DeliveryAttempt> {
         self.aside.phase(position)?;
         order.subscriber.tally.stalled.fetch_add(1, Relaxed);
         let (url, why) = (&order.subscriber.target.url, "a core stopped at this event");
         tracing::error!(subscriber = %order.subscriber.label, %position, "event set aside: {why} before the restart");
         let failure = DeliveryFailure::unanswered(url, why, STALLED);
-        Some(DeliveryAttempt {
-            leg: AttemptTarget::DeadLetter(Rc::new(failure)),
-            ..DeliveryAttempt::first(position)
-        })
+        Some(DeliveryAttempt { leg: AttemptTarget::DeadLetter(Rc::new(failure)), ..DeliveryAttempt::first(position) })
     }
 }
 
@@ -122,8 +112,7 @@ mod tests {
             position,
             phase,
         };
-        let all =
-            [event("u", 1, Phase::Filter), event("", 2, Phase::Filter), event("other", 3, Phase::Request)];
+        let all = [event("u", 1, Phase::Filter), event("", 2, Phase::Filter), event("other", 3, Phase::Request)];
         let aside = SetAside::of(&all, "b", "u");
         let phases = [1, 2, 3].map(|position| aside.phase(LogPosition::new(position)));
         assert_eq!(phases, [Some(Phase::Filter), Some(Phase::Request), None]);

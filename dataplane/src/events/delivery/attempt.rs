@@ -202,11 +202,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
                     hops = record.hops_left.saturating_sub(1);
                     if hops == 0 {
                         let (subscriber, id) = (&*order.subscriber.label, reply.attribute("id"));
-                        tracing::warn!(
-                            subscriber,
-                            id,
-                            "reply dropped: it has made too many hops, a loop is likely"
-                        );
+                        tracing::warn!(subscriber, id, "reply dropped: it has made too many hops, a loop is likely");
                         return ReplyOutcome::Nowhere;
                     }
                 }
@@ -223,10 +219,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     async fn reenter(&self, order: &SubscriberConfig, head: &[u8], reply: &CloudEvent<'_>) -> ReplyOutcome {
         let max = order.stream.event_bytes_max;
         if reply.bytes() > max as usize {
-            return ReplyOutcome::NotStored(format!(
-                "the reply has {} bytes, the stream takes {max}",
-                reply.bytes()
-            ));
+            return ReplyOutcome::NotStored(format!("the reply has {} bytes, the stream takes {max}", reply.bytes()));
         }
         let end = match self.append_reply(order, &[head, reply.data.bytes()]).await {
             Ok(range) => range.end,
@@ -246,11 +239,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// Appends a reply, and while the log is full waits for room: what it answers cannot end before, and another
     /// request to the subscriber makes none. It keeps its slot of the window meanwhile, because the reply is held in memory.
-    async fn append_reply(
-        &self,
-        order: &SubscriberConfig,
-        reply: &[&[u8]],
-    ) -> Result<Range<LogPosition>, AppendError> {
+    async fn append_reply(&self, order: &SubscriberConfig, reply: &[&[u8]]) -> Result<Range<LogPosition>, AppendError> {
         let home = &self.context.home_writer;
         loop {
             let appended = home
@@ -285,11 +274,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
             match verdict {
                 RetryVerdict::Done | RetryVerdict::Reply => break, // a reply to a reply is dropped (DP-REPLY-08)
                 RetryVerdict::GiveUp(reason) => {
-                    return ReplyOutcome::Refused(DeliveryFailure::of(
-                        &target.url,
-                        &outcome,
-                        reason.as_str(),
-                    ));
+                    return ReplyOutcome::Refused(DeliveryFailure::of(&target.url, &outcome, reason.as_str()));
                 }
                 RetryVerdict::RetryAt(wait) => {
                     order.subscriber.tally.retries.fetch_add(1, Relaxed);
@@ -311,12 +296,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     }
 
     /// Sends the event to the dead letter sink, or drops it with a reason (EV-DLV-08, -09, -11).
-    async fn dead_letter(
-        self: &Rc<Self>,
-        sight: &LoadedEvent,
-        job: DeliveryAttempt,
-        failure: Rc<DeliveryFailure>,
-    ) {
+    async fn dead_letter(self: &Rc<Self>, sight: &LoadedEvent, job: DeliveryAttempt, failure: Rc<DeliveryFailure>) {
         let order = &self.order(); // as it is now: the sink may have come or gone during the attempt
         let Some(sink) = &order.subscriber.dead_letter else {
             if self.holds(HoldReason::DeadLetters) {
@@ -385,13 +365,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     }
 
     /// Tells the flight recorder.
-    pub(super) fn note(
-        &self,
-        what: DeliveryOutcome,
-        job: &DeliveryAttempt,
-        status: Option<u16>,
-        took: Duration,
-    ) {
+    pub(super) fn note(&self, what: DeliveryOutcome, job: &DeliveryAttempt, status: Option<u16>, took: Duration) {
         let Some(journal) = &self.context.delivery_log else { return };
         journal.note(DeliveryLogEntry {
             what,
@@ -437,12 +411,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
             self.window.note(took);
         }
         order.subscriber.tally.dispatched.note(&OutcomeKey::of(status.unwrap_or_default()), took);
-        self.note(
-            what,
-            job,
-            Some(outcome.as_ref().map_or_else(PostError::code, |answer| answer.status)),
-            took,
-        );
+        self.note(what, job, Some(outcome.as_ref().map_or_else(PostError::code, |answer| answer.status)), took);
         outcome
     }
 }
@@ -465,8 +434,5 @@ fn retry_hints(outcome: &Result<LocalResponse, PostError>) -> RetryHints {
 
 /// In whose name: `NAMESPACE` of `NAMESPACE/NAME` (X-DLV-10).
 fn sender<'a>(order: &'a SubscriberConfig, inside_key: &'a str) -> RequestOrigin<'a> {
-    RequestOrigin {
-        namespace: order.subscriber.label.split('/').next().unwrap_or_default(),
-        internal_key: inside_key,
-    }
+    RequestOrigin { namespace: order.subscriber.label.split('/').next().unwrap_or_default(), internal_key: inside_key }
 }

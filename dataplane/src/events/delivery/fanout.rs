@@ -341,8 +341,7 @@ impl FanoutMatcher {
 
     fn work(&self, position: LogPosition, subscriber: usize) -> CurrentWork {
         let stream = self.feed.stream.borrow().as_ref().map_or(0, |stream| Arc::as_ptr(stream).addr());
-        CoreActivity { phase: Phase::Filter, log: self.writer.number(), stream, subscriber, position }
-            .encode()
+        CoreActivity { phase: Phase::Filter, log: self.writer.number(), stream, subscriber, position }.encode()
     }
 
     /// Wakes everybody, so that counts and bookmarks follow what went by unwanted.

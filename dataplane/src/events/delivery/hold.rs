@@ -31,8 +31,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     fn release_dead_letters(&self) {
         if !self.holds(HoldReason::DeadLetters) {
             let at = self.context.ring.now();
-            let due =
-                self.held_dead_letters.take().into_iter().map(|job| Reverse(ScheduledRetry { at, job }));
+            let due = self.held_dead_letters.take().into_iter().map(|job| Reverse(ScheduledRetry { at, job }));
             self.retries.borrow_mut().extend(due);
         }
     }

@@ -120,8 +120,7 @@ mod tests {
     /// EV-RTE-09, X-BRK-05: whoever is sent it, and in whatever mode, is sent the same.
     #[test]
     fn it_is_written_for_the_second_as_for_the_first() {
-        for (told, mode) in
-            [(false, ContentMode::Binary), (true, ContentMode::Binary), (true, ContentMode::Structured)]
+        for (told, mode) in [(false, ContentMode::Binary), (true, ContentMode::Binary), (true, ContentMode::Structured)]
         {
             let sight = sight(7);
             if told {

@@ -149,12 +149,7 @@ impl<P: EventSender> Dispatcher<P> {
         });
     }
 
-    fn sync_stream(
-        &self,
-        stream: &Arc<EventStream>,
-        feed: &Rc<StreamFeed>,
-        version: u64,
-    ) -> Result<(), AppendError> {
+    fn sync_stream(&self, stream: &Arc<EventStream>, feed: &Rc<StreamFeed>, version: u64) -> Result<(), AppendError> {
         if self.carried_out.borrow().get(&feed.id).is_some_and(|known| Arc::ptr_eq(known, stream)) {
             return Ok(());
         }
@@ -216,10 +211,7 @@ impl<P: EventSender> Dispatcher<P> {
         let Ok(feed) = self.context.writer.feed_of(stream) else { return false };
         let pumps = self.workers.borrow();
         let running = pumps.get(&feed.id);
-        stream
-            .subscribers
-            .iter()
-            .all(|subscriber| running.is_some_and(|pumps| pumps.contains_key(&subscriber.name)))
+        stream.subscribers.iter().all(|subscriber| running.is_some_and(|pumps| pumps.contains_key(&subscriber.name)))
     }
 
     /// What a subscriber has still to get, by its place in the log and by the counters: the same, always.

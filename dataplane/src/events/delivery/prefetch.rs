@@ -10,11 +10,8 @@ use super::worker::SubscriptionWorker;
 use crate::events::limits::{PAGE_IN_BYTES, PAGE_IN_RECORD_BYTES, RECENT_BYTES};
 
 /// For one who reads on.
-const BACKLOG: ReadaheadWindow = ReadaheadWindow {
-    recent_bytes: RECENT_BYTES,
-    window_bytes: PAGE_IN_BYTES,
-    record_bytes: PAGE_IN_RECORD_BYTES,
-};
+const BACKLOG: ReadaheadWindow =
+    ReadaheadWindow { recent_bytes: RECENT_BYTES, window_bytes: PAGE_IN_BYTES, record_bytes: PAGE_IN_RECORD_BYTES };
 /// For one event.
 const SINGLE: ReadaheadWindow = ReadaheadWindow { window_bytes: 1, ..BACKLOG };
 

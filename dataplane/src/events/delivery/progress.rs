@@ -156,8 +156,7 @@ mod tests {
     use super::*;
 
     fn log(folder: &tempfile::TempDir) -> WriteAheadLog {
-        let options =
-            wal::LogOptions { segment_bytes: 1 << 20, record_bytes_max: 1 << 16, ..Default::default() };
+        let options = wal::LogOptions { segment_bytes: 1 << 20, record_bytes_max: 1 << 16, ..Default::default() };
         WriteAheadLog::open(folder.path(), options).unwrap().0
     }
 
@@ -208,9 +207,7 @@ mod tests {
         let all: Vec<_> = std::iter::from_fn(|| reader.read(&log, log.durable())).collect();
         let place = SubscriberProgress::new(ours, "s", start.clone());
         for record in &all {
-            assert!(
-                place.take_on(record.position, record.next) && !place.take_on(record.position, record.next)
-            );
+            assert!(place.take_on(record.position, record.next) && !place.take_on(record.position, record.next));
         }
         assert_eq!((place.unfinished(), place.cursor(), place.mark()), (8, reader.cursor(), start));
         for record in all.iter().rev() {
@@ -259,9 +256,6 @@ mod tests {
         place.skip_to(all[4]);
         place.skip_to(all[2]); // backwards is nothing
         assert_eq!(place.read(&log, log.durable()).map(|record| record.position), Some(all[4]));
-        assert_eq!(
-            read_all(&SubscriberProgress::new(ours, "s", place.mark()), &log),
-            [all[0], all[4], all[5]]
-        );
+        assert_eq!(read_all(&SubscriberProgress::new(ours, "s", place.mark()), &log), [all[0], all[4], all[5]]);
     }
 }

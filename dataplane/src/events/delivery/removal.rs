@@ -85,9 +85,7 @@ impl<P: EventSender> Dispatcher<P> {
             self.ends.forget(&absent);
             match absent {
                 AbsentStreams::Stream(_, name) => self.context.writer.forget_stream(&name),
-                AbsentStreams::Subscriber(stream, name) => {
-                    self.context.writer.forget_subscriber(stream, &name)
-                }
+                AbsentStreams::Subscriber(stream, name) => self.context.writer.forget_subscriber(stream, &name),
             }
         }
         self.absent.replace(still);

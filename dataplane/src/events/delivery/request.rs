@@ -10,8 +10,8 @@ use fastrand::Rng;
 use super::loaded_event::LoadedEvent;
 use super::send::PostError;
 use crate::events::cloudevent::{
-    ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentKind, MalformedEvent, binary, carriage,
-    content_type, is_compressed, structured,
+    ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentKind, MalformedEvent, binary, carriage, content_type,
+    is_compressed, structured,
 };
 use crate::events::encode::{EncodedEvent, encode};
 use crate::events::ingress::{HOPS_HEADER, INTERNAL_HEADER, NAMESPACE_HEADER};
@@ -71,11 +71,8 @@ pub(super) fn to_dead_letter_sink(
     sender: &RequestOrigin<'_>,
     rng: &mut Rng,
 ) -> EncodedEvent {
-    let attribute = |name: &'static str, value: String, kind| CloudEventAttribute {
-        name: name.into(),
-        value: value.into(),
-        kind,
-    };
+    let attribute =
+        |name: &'static str, value: String, kind| CloudEventAttribute { name: name.into(), value: value.into(), kind };
     let [_, dest, code, data] = ADDED;
     let mut extra = vec![
         attribute(dest, failure.url.to_string(), AttributeKind::String),
@@ -133,13 +130,7 @@ impl DeliveryFailure {
     pub fn answered(url: &str, answer: &LocalResponse, reason: &'static str) -> Self {
         // Three bytes become four characters: no more of the body can be seen after the cut.
         let seen = &answer.body[..answer.body.len().min(ERROR_DATA_BYTES_MAX)];
-        Self {
-            url: url.into(),
-            code: answer.status,
-            data: cut(BASE64.encode(seen)),
-            reason,
-            unanswered: None,
-        }
+        Self { url: url.into(), code: answer.status, data: cut(BASE64.encode(seen)), reason, unanswered: None }
     }
 
     #[must_use]
@@ -232,8 +223,7 @@ mod tests {
     use super::*;
 
     fn answer(headers: &[(&str, &str)], body: &'static str) -> LocalResponse {
-        let headers =
-            headers.iter().map(|(n, v)| ((*n).into(), Bytes::copy_from_slice(v.as_bytes()))).collect();
+        let headers = headers.iter().map(|(n, v)| ((*n).into(), Bytes::copy_from_slice(v.as_bytes()))).collect();
         LocalResponse { status: 200, headers, body: Bytes::from_static(body.as_bytes()) }
     }
 
@@ -257,10 +247,7 @@ mod tests {
             assert!(carried(&answer(&[&binary[..], bad].concat(), "x")).is_err(), "{bad:?}");
         }
         for page in [("content-encoding", "gzip"), ("content-type", "text/html")] {
-            assert_eq!(
-                carried(&answer(&[page, ("content-type", "text/plain")], "x")),
-                Ok(ReplyBody::NoEvent)
-            );
+            assert_eq!(carried(&answer(&[page, ("content-type", "text/plain")], "x")), Ok(ReplyBody::NoEvent));
         }
         assert!(carried(&answer(&structured, "{}")).is_err());
         assert!(carried(&answer(&[("content-type", "application/cloudevents-batch+json")], "[]")).is_err());

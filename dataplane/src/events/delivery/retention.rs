@@ -46,8 +46,7 @@ impl<P: EventSender> Dispatcher<P> {
         let keeping = &stream.keeping;
         let by_time = (!keeping.retention_time.is_zero())
             .then(|| log.position_at_time(feed.id, before(now_ms, keeping.retention_time)));
-        let (max, all, own) =
-            (keeping.retention_bytes, stream.tally.kept_bytes.load(Relaxed), feed.kept_bytes());
+        let (max, all, own) = (keeping.retention_bytes, stream.tally.kept_bytes.load(Relaxed), feed.kept_bytes());
         let is_over = max > 0 && all > max && own > 0;
         let share = u128::from(own) * u128::from(max) / u128::from(all.max(1));
         let share = u64::try_from(share).unwrap_or(u64::MAX);
@@ -55,13 +54,7 @@ impl<P: EventSender> Dispatcher<P> {
         by_time.max(by_size)
     }
 
-    fn retain_history(
-        &self,
-        stream: &EventStream,
-        feed: &StreamFeed,
-        floor: Option<LogPosition>,
-        now_ms: u64,
-    ) {
+    fn retain_history(&self, stream: &EventStream, feed: &StreamFeed, floor: Option<LogPosition>, now_ms: u64) {
         let time = stream.keeping.history_time;
         let from = (!time.is_zero()).then(|| {
             let from = self.context.writer.log().position_at_time(feed.id, before(now_ms, time));
@@ -95,12 +88,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
             self.skip(found.passed, found.damaged, found.position);
             self.last_spec.set(found.passed + 1);
             self.progress.skip_to(LogPosition::new(found.position.get() + 1));
-            self.note(
-                DeliveryOutcome::Dropped,
-                &DeliveryAttempt::first(found.position),
-                None,
-                Duration::ZERO,
-            );
+            self.note(DeliveryOutcome::Dropped, &DeliveryAttempt::first(found.position), None, Duration::ZERO);
             self.lose(1, EventOutcome::Expired);
         }
         if !self.queue.is_in() {

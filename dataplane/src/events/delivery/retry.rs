@@ -168,10 +168,7 @@ mod tests {
             (&[300, 301, 302, 303, 304, 307, 308, 399], (1, refused)),
             (&[400, 401, 403], (1, refused)),
             (&[404, 408, 409, 429], (3, used_up)),
-            (
-                &[402, 405, 406, 407, 410, 411, 412, 413, 415, 418, 422, 425, 426, 428, 431, 451, 499],
-                (1, refused),
-            ),
+            (&[402, 405, 406, 407, 410, 411, 412, 413, 415, 418, 422, 425, 426, 428, 431, 451, 499], (1, refused)),
             (&[500, 501, 502, 503, 504, 511, 599], (3, used_up)),
             (&[600, 999, u16::MAX], (3, used_up)),
         ];
@@ -257,10 +254,7 @@ mod tests {
         assert_eq!(spread(Duration::ZERO, &mut rng), Duration::ZERO);
         for wait in [Duration::from_millis(200), BACKOFF_MAX, Duration::MAX] {
             let spread: Vec<_> = (0..100).map(|_| spread(wait, &mut rng)).collect();
-            assert!(
-                spread.iter().all(|one| *one >= wait && *one - wait <= wait / 10),
-                "{wait:?}: {spread:?}"
-            );
+            assert!(spread.iter().all(|one| *one >= wait && *one - wait <= wait / 10), "{wait:?}: {spread:?}");
             let (first, last) = (spread.iter().min().unwrap(), spread.iter().max().unwrap());
             assert!(wait == Duration::MAX || *last - *first > wait / 20, "{wait:?}: {first:?} to {last:?}");
         }

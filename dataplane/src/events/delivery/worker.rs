@@ -8,8 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use ring::{Notify, Ring, Tick};
 use wal::{AppendError, Cursor, LogPosition};
@@ -394,8 +393,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
             Err(why) => {
                 let subscriber = &*order.subscriber.label;
                 tracing::error!(subscriber, %position, %why, "event dropped: not readable");
-                let end =
-                    if why == CorruptRecord::Stalled { EventOutcome::Stalled } else { EventOutcome::Damaged };
+                let end = if why == CorruptRecord::Stalled { EventOutcome::Stalled } else { EventOutcome::Damaged };
                 self.settle(position, end);
             }
         }
@@ -469,8 +467,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     fn hasten(&self) {
         let now = self.context.ring.now();
         let waiting = self.retries.take().into_iter();
-        let hastened =
-            waiting.map(|Reverse(retry)| Reverse(ScheduledRetry { at: retry.at.min(now), ..retry }));
+        let hastened = waiting.map(|Reverse(retry)| Reverse(ScheduledRetry { at: retry.at.min(now), ..retry }));
         self.retries.replace(hastened.collect());
         self.notify.ring();
     }

@@ -23,9 +23,8 @@ pub fn matches(filter: &EventFilter, record: &EventRecord, steps: &Steps) -> boo
                 ("", _) => true,
                 _ => found == wanted,
             };
-            let test = |name: &str, wanted: &str| {
-                with_value(record, name, steps, |found| is_wanted(name, found, wanted))
-            };
+            let test =
+                |name: &str, wanted: &str| with_value(record, name, steps, |found| is_wanted(name, found, wanted));
             pairs.iter().all(|(name, wanted)| test(name, wanted))
         }
         EventFilter::Rules(rules) => all(rules, record, steps) != FilterVerdict::Fail,
@@ -38,9 +37,8 @@ fn judge(rule: &FilterRule, record: &EventRecord, steps: &Steps) -> FilterVerdic
         return FilterVerdict::Fail;
     }
     let every = |pairs: &[(Box<str>, Box<str>)], test: fn(&str, &str) -> bool| {
-        let holds = |(name, wanted): &(Box<str>, Box<str>)| {
-            with_value(record, name, steps, |found| test(found, wanted))
-        };
+        let holds =
+            |(name, wanted): &(Box<str>, Box<str>)| with_value(record, name, steps, |found| test(found, wanted));
         verdict(pairs.iter().all(holds))
     };
     match rule {

@@ -50,11 +50,7 @@ fn every_named_attribute_must_have_exactly_the_value() {
         (&[("subject", "")], false),
     ];
     for (named, expected) in cases {
-        assert_eq!(
-            matches(&EventFilter::Exact(pairs(named)), &record(), &Steps::default()),
-            expected,
-            "{named:?}"
-        );
+        assert_eq!(matches(&EventFilter::Exact(pairs(named)), &record(), &Steps::default()), expected, "{named:?}");
     }
     assert!(matches(&EventFilter::Everything, &record(), &Steps::default()));
 }
@@ -72,11 +68,7 @@ fn exact_prefix_and_suffix_look_at_every_key() {
         (FilterRule::Exact, &[("datamediatype", "text/plain")], FilterVerdict::Pass),
         (FilterRule::Exact, &[("datamediatype", "Text/Plain")], FilterVerdict::Fail),
         (FilterRule::Exact, &[("datacontenttype", "Text/Plain; charset=utf-8")], FilterVerdict::Pass),
-        (
-            FilterRule::Exact,
-            &[("schemaurl", "urn:schema"), ("dataschema", "urn:schema")],
-            FilterVerdict::Pass,
-        ),
+        (FilterRule::Exact, &[("schemaurl", "urn:schema"), ("dataschema", "urn:schema")], FilterVerdict::Pass),
         (FilterRule::Prefix, &[("type", "a."), ("time", "2018-04")], FilterVerdict::Pass),
         (FilterRule::Prefix, &[("type", "a."), ("time", "2019")], FilterVerdict::Fail),
         (FilterRule::Prefix, &[("type", "A")], FilterVerdict::Fail),
@@ -108,10 +100,7 @@ fn all_any_and_not_combine_three_verdicts() {
         (FilterRule::Not(Box::new(PASS)), FilterVerdict::Fail),
         (FilterRule::Not(Box::new(FAIL)), FilterVerdict::Pass),
         (FilterRule::Not(Box::new(NONE)), FilterVerdict::NoFilter),
-        (
-            FilterRule::Not(Box::new(FilterRule::Any(vec![FAIL, FilterRule::Not(Box::new(FAIL))]))),
-            FilterVerdict::Fail,
-        ),
+        (FilterRule::Not(Box::new(FilterRule::Any(vec![FAIL, FilterRule::Not(Box::new(FAIL))]))), FilterVerdict::Fail),
     ];
     for (rule, expected) in cases {
         assert_eq!(judge(&rule, &record(), &Steps::default()), expected, "{rule:?}");

@@ -3,8 +3,7 @@
 use super::*;
 use crate::events::auth::{AdmissionRule, TokenError, TokenVerifier, VerifiedToken};
 
-const EVENT: [(&str, &str); 4] =
-    [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
+const EVENT: [(&str, &str); 4] = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
 const ENVELOPE: &str = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#;
 
 fn header<'a>(answer: &'a LocalResponse, name: &str) -> Option<&'a [u8]> {
@@ -68,8 +67,7 @@ fn hops_that_came_along_are_counted_at_brokers_and_channels() {
     let broker = rig.publish(Vec::new());
     let channel = Arc::new(EventStream { guards_loops: false, ..stream_like(&broker) });
     let read = |stream: &Arc<EventStream>, more: &[(&str, &str)]| {
-        let headers: Vec<_> =
-            EVENT.iter().chain(more).map(|(name, value)| (*name, value.as_bytes())).collect();
+        let headers: Vec<_> = EVENT.iter().chain(more).map(|(name, value)| (*name, value.as_bytes())).collect();
         let intake = crate::events::ingress::read(stream, &headers, b"");
         intake.map(|intake| (intake.events[0].hops_left, intake.events[0].event.attributes.len())).ok()
     };
@@ -143,8 +141,7 @@ fn a_stream_that_asks_lets_in_whom_it_knows_with_what_he_may_send() {
         let all: Vec<_> = headers.iter().copied().chain(shown).collect();
         rig.run(rig.request("POST", PATH, &all, b"x")).status
     };
-    let other: Vec<_> =
-        EVENT.into_iter().map(|(n, v)| (n, if n == "ce-type" { "other" } else { v })).collect();
+    let other: Vec<_> = EVENT.into_iter().map(|(n, v)| (n, if n == "ce-type" { "other" } else { v })).collect();
     for (token, headers, status) in [
         ("Bearer friend", &EVENT[..], 202),
         ("Bearer friend", &other, 202),
@@ -163,11 +160,7 @@ fn a_stream_that_asks_lets_in_whom_it_knows_with_what_he_may_send() {
     assert_eq!((tally.accepted.load(Relaxed), counts), (3, [6, 5]));
     rig.run(rig.rest(seconds(1)));
     assert_eq!(ends(&stream, 0), [3, 0, 0, 0, 0]);
-    assert_eq!(
-        rig.run(rig.request("OPTIONS", PATH, &[], b"")).status,
-        200,
-        "anybody may ask what is possible"
-    );
+    assert_eq!(rig.run(rig.request("OPTIONS", PATH, &[], b"")).status, 200, "anybody may ask what is possible");
 }
 
 /// DP-PROTO-06, AMB-49: a batch is stored whole or not at all; each event is delivered on its own.
@@ -229,8 +222,7 @@ fn a_log_that_failed_accepts_nothing() {
 #[test]
 fn a_full_log_refuses_until_its_reader_catches_up() {
     let folder = folder();
-    let small =
-        LogOptions { segment_bytes: 1 << 18, record_bytes_max: 1 << 17, log_bytes_max: 1 << 20, ..options() };
+    let small = LogOptions { segment_bytes: 1 << 18, record_bytes_max: 1 << 17, log_bytes_max: 1 << 20, ..options() };
     let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), small);
     let mut subscriber = trigger("t", "http://s/");
     subscriber.delivery.retries_max = 1_000_000;
@@ -347,8 +339,7 @@ fn types_of_events_are_noted_where_they_come_in() {
         assert_eq!(rig.request("POST", PATH, &old, b"").await.status, 202);
         rig.rest(seconds(5)).await;
     });
-    let mut told: Vec<_> =
-        types.take().map(|seen| [seen.kind, seen.source, seen.schema, seen.by].join(" ")).collect();
+    let mut told: Vec<_> = types.take().map(|seen| [seen.kind, seen.source, seen.schema, seen.by].join(" ")).collect();
     told.sort();
     assert_eq!(told, ["answer /r  ", "answer /r  t", "old /s http://schema ", "question /s  "]);
 }

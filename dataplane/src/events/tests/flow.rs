@@ -102,8 +102,7 @@ fn a_subscriber_that_cannot_be_registered_is_not_passed_by() {
     let folder = folder();
     let few = LogOptions { cursors_max: 2, ..options() };
     let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), few);
-    let triggers =
-        |count: usize| (0..count).map(|n| trigger(&format!("t{n}"), "http://s/")).collect::<Vec<_>>();
+    let triggers = |count: usize| (0..count).map(|n| trigger(&format!("t{n}"), "http://s/")).collect::<Vec<_>>();
     rig.publish(triggers(1));
     rig.run(rig.post("0", "t"));
     rig.publish(triggers(3).into_iter().rev().collect()); // the running one comes last
@@ -231,10 +230,7 @@ fn a_changed_subscriber_goes_on_from_where_it_was() {
         rig.post("2", "t").await;
         rig.rest(seconds(10)).await;
     });
-    assert_eq!(
-        (rig.ids("http://old/"), rig.ids("http://new/")),
-        (vec!["1".into()], vec!["2".into(), "1".into()])
-    );
+    assert_eq!((rig.ids("http://old/"), rig.ids("http://new/")), (vec!["1".into()], vec!["2".into(), "1".into()]));
 }
 
 /// A subscriber that the table loses for a moment goes on where it was; one that stays away is
@@ -299,12 +295,7 @@ fn a_deleted_stream_tells_what_it_had_still_to_deliver() {
         one.delivery.retries_max = 1_000;
         one
     };
-    rig.publish(vec![
-        patient("a"),
-        patient("b"),
-        trigger("done", "http://s/"),
-        of_type(patient("none"), "x"),
-    ]);
+    rig.publish(vec![patient("a"), patient("b"), trigger("done", "http://s/"), of_type(patient("none"), "x")]);
     rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://away/" { 503 } else { 202 }));
     rig.run(async {
         for id in ["1", "2", "3"] {
@@ -324,10 +315,8 @@ fn a_deleted_stream_tells_what_it_had_still_to_deliver() {
     let mut named = Vec::new();
     each_note(folder.path(), |note| {
         if note.what == DeliveryOutcome::Abandoned {
-            named.push(
-                delivery_log::abandoned_subscriber(note.subscriber)
-                    .map(|(s, by)| (s.to_owned(), by.to_owned())),
-            );
+            named
+                .push(delivery_log::abandoned_subscriber(note.subscriber).map(|(s, by)| (s.to_owned(), by.to_owned())));
         }
     });
     named.sort();

@@ -30,10 +30,7 @@ fn while_its_target_is_not_known_a_subscriber_gets_nothing_and_misses_nothing() 
         rig.publish(vec![to("http://new/", HoldReason::Nothing)]);
         rig.sync();
         rig.rest(seconds(1)).await;
-        assert_eq!(
-            (rig.ids("http://new/"), rig.calls("http://old/").len()),
-            (vec!["2".into(), "3".into()], 1)
-        );
+        assert_eq!((rig.ids("http://new/"), rig.calls("http://old/").len()), (vec!["2".into(), "3".into()], 1));
         assert_eq!(ends(&stream, 0), [3, 0, 0, 0, 0]);
     });
 }
@@ -69,9 +66,7 @@ fn a_dead_letter_waits_for_its_sink() {
         let folder = folder();
         let rig = BrokerFixture::new(folder.path());
         let tally = Arc::clone(&rig.publish(vec![holding(HoldReason::DeadLetters)]).subscribers[0].tally);
-        rig.rule(|call| {
-            ScriptedAnswer::Status(if call.url == "http://s/" && call.id == "1" { 400 } else { 202 })
-        });
+        rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://s/" && call.id == "1" { 400 } else { 202 }));
         rig.run(async {
             rig.post("1", "t").await;
             rig.post("2", "t").await;
@@ -79,8 +74,7 @@ fn a_dead_letter_waits_for_its_sink() {
             assert_eq!(rig.ids("http://s/"), ["1", "2"], "it is not asked again and again");
             assert_eq!(tally.pending(), 1);
 
-            let found =
-                Subscriber { dead_letter: sink.map(target), tally: Arc::clone(&tally), ..holding(hold) };
+            let found = Subscriber { dead_letter: sink.map(target), tally: Arc::clone(&tally), ..holding(hold) };
             let stream = rig.publish(vec![found]);
             rig.sync();
             rig.rest(seconds(1)).await;
@@ -96,9 +90,11 @@ fn a_sink_that_comes_back_during_the_last_attempt_gets_its_letter() {
     let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![holding(HoldReason::DeadLetters)]);
     let ten = seconds(10);
-    rig.rule(move |call| {
-        if call.url == "http://s/" { ScriptedAnswer::After(ten, 503) } else { ScriptedAnswer::Status(202) }
-    });
+    rig.rule(
+        move |call| {
+            if call.url == "http://s/" { ScriptedAnswer::After(ten, 503) } else { ScriptedAnswer::Status(202) }
+        },
+    );
     rig.run(async {
         rig.post("1", "t").await;
         rig.rest(seconds(25)).await; // in the third attempt of 10 s

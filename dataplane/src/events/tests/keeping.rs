@@ -46,9 +46,7 @@ fn an_interval_answers_at_once_and_flushes_later() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let patience = Duration::from_millis(700);
-    for (durability, early) in
-        [(Durability::Flush, 0), (Durability::Interval(patience), 2), (Durability::None, 2)]
-    {
+    for (durability, early) in [(Durability::Flush, 0), (Durability::Interval(patience), 2), (Durability::None, 2)] {
         rig.keeping.set(RetentionPolicy { durability, ..RetentionPolicy::default() });
         let stream = rig.publish(vec![trigger("t", URL)]);
         rig.run(async {
@@ -115,8 +113,7 @@ fn retention_by_time_drops_what_waits_for_a_retry_too() {
 fn too_old_is_dropped(sequence: DeliveryOrder) {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
-    rig.keeping
-        .set(RetentionPolicy { retention_time: Duration::from_millis(1), ..RetentionPolicy::default() });
+    rig.keeping.set(RetentionPolicy { retention_time: Duration::from_millis(1), ..RetentionPolicy::default() });
     let mut subscriber = lagging();
     subscriber.delivery.sequence = sequence;
     let stream = rig.publish(vec![subscriber]);

@@ -38,8 +38,8 @@ use crate::events::abandoned::AbandonedEvents;
 use crate::load::ByteQuota;
 use crate::signal::SignalQueue;
 use crate::table::{
-    BackoffPolicy, DeliveryPolicy, DeliveryTarget, EventFilter, EventStream, HoldReason, InitialOffset,
-    ReplyTarget, RetentionPolicy, RoutingTable, Subscriber,
+    BackoffPolicy, DeliveryPolicy, DeliveryTarget, EventFilter, EventStream, HoldReason, InitialOffset, ReplyTarget,
+    RetentionPolicy, RoutingTable, Subscriber,
 };
 
 pub(super) const PATH: &str = "/brokers/ns/b";
@@ -106,11 +106,7 @@ impl EventSender for ScriptedTransport {
 }
 
 impl ScriptedTransport {
-    async fn answer(
-        &self,
-        target: &DeliveryTarget,
-        request: EncodedEvent,
-    ) -> Result<LocalResponse, PostError> {
+    async fn answer(&self, target: &DeliveryTarget, request: EncodedEvent) -> Result<LocalResponse, PostError> {
         let text = |name| String::from_utf8(request.header(name).unwrap_or_default().to_vec()).unwrap();
         let call = RecordedCall {
             url: target.url.to_string(),
@@ -123,9 +119,7 @@ impl ScriptedTransport {
         self.0.calls.borrow_mut().push(call);
         let _open = OpenBroker::new(&self.0, &target.url);
         match step {
-            ScriptedAnswer::Status(status) => {
-                Ok(LocalResponse { status, headers: Vec::new(), body: Bytes::new() })
-            }
+            ScriptedAnswer::Status(status) => Ok(LocalResponse { status, headers: Vec::new(), body: Bytes::new() }),
             ScriptedAnswer::Answer(answer) => Ok(answer),
             ScriptedAnswer::Refuse => Err(PostError::Transport("connection refused".into())),
             ScriptedAnswer::After(wait, status) => {
@@ -187,13 +181,7 @@ impl BrokerFixture {
         Self::with(folder, &[], 1, FaultProfile::calm(), options())
     }
 
-    pub(super) fn with(
-        folder: &Path,
-        others: &[&Path],
-        seed: u64,
-        weather: FaultProfile,
-        options: LogOptions,
-    ) -> Self {
+    pub(super) fn with(folder: &Path, others: &[&Path], seed: u64, weather: FaultProfile, options: LogOptions) -> Self {
         let world = Simulation::new(seed, weather);
         let ring = world.ring();
         let open = |folder: &Path| WriteAheadLog::open(folder, options.clone()).unwrap().0;
@@ -365,10 +353,7 @@ impl Drop for BrokerFixture {
 }
 
 /// All that the flight recorder noted in this log.
-pub(super) fn each_note(
-    folder: &Path,
-    mut take: impl FnMut(delivery_log::DeliveryLogEntry<'_>),
-) -> wal::LogInspection {
+pub(super) fn each_note(folder: &Path, mut take: impl FnMut(delivery_log::DeliveryLogEntry<'_>)) -> wal::LogInspection {
     let mut look = |entry: &wal::InspectedRecord<'_>| {
         if entry.stream == Some(delivery_log::STREAM) && entry.kind == "event" {
             delivery_log::read(entry.payload, &mut take);
@@ -431,11 +416,9 @@ pub(super) fn reply(id: &str, ty: &str) -> ScriptedAnswer {
 /// a reason.
 pub(super) fn ends(stream: &EventStream, at: usize) -> [u64; 5] {
     let tally = &stream.subscribers[at].tally;
-    let settled =
-        [&tally.delivered, &tally.filtered, &tally.dead_lettered, &tally.dropped].map(|n| n.load(Relaxed));
+    let settled = [&tally.delivered, &tally.filtered, &tally.dead_lettered, &tally.dropped].map(|n| n.load(Relaxed));
     assert_eq!(tally.dropped_by_reason().iter().sum::<u64>(), settled[3]);
-    let pending =
-        tally.offered.load(Relaxed).checked_sub(settled.iter().sum()).expect("offered is the largest");
+    let pending = tally.offered.load(Relaxed).checked_sub(settled.iter().sum()).expect("offered is the largest");
     [settled[0], settled[1], settled[2], settled[3], pending]
 }
 

@@ -21,13 +21,8 @@ fn failing_once() -> impl FnMut(&RecordedCall) -> ScriptedAnswer {
 }
 
 async fn post_with_key(rig: &BrokerFixture, id: &str, key: &str) {
-    let headers = [
-        ("ce-specversion", "1.0"),
-        ("ce-id", id),
-        ("ce-source", "/s"),
-        ("ce-type", "t"),
-        ("ce-partitionkey", key),
-    ];
+    let headers =
+        [("ce-specversion", "1.0"), ("ce-id", id), ("ce-source", "/s"), ("ce-type", "t"), ("ce-partitionkey", key)];
     assert_eq!(rig.request("POST", PATH, &headers, b"data").await.status, 202);
 }
 

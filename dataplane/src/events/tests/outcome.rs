@@ -164,11 +164,7 @@ fn a_subscriber_that_never_answers_is_asked_again() {
     let stream = rig.publish(vec![subscriber]);
     let mut first = true;
     rig.rule(move |_| {
-        if std::mem::take(&mut first) {
-            ScriptedAnswer::After(seconds(3600), 202)
-        } else {
-            ScriptedAnswer::Status(202)
-        }
+        if std::mem::take(&mut first) { ScriptedAnswer::After(seconds(3600), 202) } else { ScriptedAnswer::Status(202) }
     });
     rig.run(async {
         rig.post("1", "t").await;
@@ -220,16 +216,13 @@ fn a_stream_of_ours_is_told_the_hops_that_are_left() {
     rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://ours/" { 400 } else { 202 }));
     for (given, left) in [(Some("7"), "6"), (None, "255")] {
         let event = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
-        let headers: Vec<_> =
-            event.into_iter().chain(given.map(|hops| ("ce-knativebrokerttl", hops))).collect();
+        let headers: Vec<_> = event.into_iter().chain(given.map(|hops| ("ce-knativebrokerttl", hops))).collect();
         rig.run(async {
             assert_eq!(rig.request("POST", PATH, &headers, b"").await.status, 202);
             rig.rest(seconds(1)).await;
         });
         let last = |url: &str| rig.calls(url).pop().unwrap();
-        for (url, told) in
-            [("http://ours/", Some(left)), ("http://dls/", Some(left)), ("http://other/", None)]
-        {
+        for (url, told) in [("http://ours/", Some(left)), ("http://dls/", Some(left)), ("http://other/", None)] {
             assert_eq!(last(url).header("sluicegate-hops-left").as_deref(), told, "{url}");
             assert_eq!(last(url).header("sluicegate-inside").as_deref(), told.map(|_| INSIDE_KEY), "{url}");
             assert_eq!(last(url).header("ce-knativebrokerttl"), None);

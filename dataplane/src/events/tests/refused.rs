@@ -21,9 +21,7 @@ fn refuse(rig: &BrokerFixture, statuses: &'static [u16]) {
 
 #[test]
 fn own_stream_that_refuses_a_delivery_gets_it_later() {
-    for (has_sink, statuses) in
-        [(false, &[401, 403, 401, 403, 401][..]), (true, &[401, 401, 401, 401, 401][..])]
-    {
+    for (has_sink, statuses) in [(false, &[401, 403, 401, 403, 401][..]), (true, &[401, 401, 401, 401, 401][..])] {
         let folder = folder();
         let rig = BrokerFixture::new(folder.path());
         let mut subscriber = trigger("t", OWN);

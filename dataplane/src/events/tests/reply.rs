@@ -38,8 +38,7 @@ fn an_endless_echo_ends() {
         let stream = rig.publish(vec![trigger("echo", "http://echo/")]);
         rig.rule(|_| reply("again", "t"));
         rig.run(async {
-            let mut headers =
-                vec![("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
+            let mut headers = vec![("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
             headers.extend(hops.map(|hops| ("ce-knativebrokerttl", hops)));
             assert_eq!(rig.request("POST", PATH, &headers, b"").await.status, 202);
             rig.rest(seconds(600)).await;
@@ -83,9 +82,7 @@ fn only_an_event_in_a_200_is_a_reply() {
 #[test]
 fn a_reply_that_cannot_be_stored_fails_the_delivery() {
     let malformed = || {
-        let ScriptedAnswer::Answer(mut answer) = reply("r", "B") else {
-            unreachable!("reply() makes an answer")
-        };
+        let ScriptedAnswer::Answer(mut answer) = reply("r", "B") else { unreachable!("reply() makes an answer") };
         answer.headers.retain(|(name, _)| &**name != "ce-id");
         answer
     };
@@ -258,8 +255,7 @@ fn a_delivery_is_not_done_before_its_reply_is_durable() {
 fn replies_have_room_in_a_full_log() {
     let folder = folder();
     let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), small_log());
-    let stream =
-        rig.publish(vec![of_type(trigger("t", "http://t/"), "A"), of_type(trigger("r", "http://r/"), "B")]);
+    let stream = rig.publish(vec![of_type(trigger("t", "http://t/"), "A"), of_type(trigger("r", "http://r/"), "B")]);
     rig.sync();
     let up = Rc::new(Cell::new(false));
     rig.rule(answering(&up, 50_000));
@@ -297,10 +293,8 @@ fn a_reply_without_room_waits_and_costs_no_retry() {
         assert!(pending > 0, "the limit counts for replies too");
         assert!(rig.calls("http://t/").len() <= asked + accepted as usize, "nobody is asked twice");
 
-        let again = |at: usize, subscriber| Subscriber {
-            tally: Arc::clone(&stream.subscribers[at].tally),
-            ..subscriber
-        };
+        let again =
+            |at: usize, subscriber| Subscriber { tally: Arc::clone(&stream.subscribers[at].tally), ..subscriber };
         let t = again(0, of_type(trigger("t", "http://t/"), "A"));
         let taking = rig.publish(vec![t, again(1, of_type(trigger("r", "http://r/"), "B"))]);
         rig.sync();

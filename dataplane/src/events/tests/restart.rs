@@ -56,8 +56,7 @@ fn an_event_that_was_given_up_is_noted_when_its_bookmark_is_written() {
         rig.rest(CURSOR_INTERVAL + Duration::from_millis(50)).await;
     });
     let mut told = Vec::new();
-    let held =
-        each_note(folder.path(), |note| told.push((note.subscriber.to_owned(), note.what, note.position)));
+    let held = each_note(folder.path(), |note| told.push((note.subscriber.to_owned(), note.what, note.position)));
     for (name, what) in [
         ("dropped", DeliveryOutcome::Dropped),
         ("buried", DeliveryOutcome::DeadLettered),
@@ -102,8 +101,7 @@ fn event_that_stopped_a_core_is_set_aside_after_a_restart() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let all = || {
-        let buried =
-            Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://a/") };
+        let buried = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://a/") };
         vec![buried, trigger("dropped", "http://b/"), trigger("taken", "http://c/")]
     };
     rig.publish(all());
@@ -169,8 +167,7 @@ fn a_power_cut_loses_no_acknowledged_event_and_no_reply() {
     for seed in 0..60 {
         let folder = folder();
         let life = BrokerFixture::with(folder.path(), &[], seed, FaultProfile::windy(), options());
-        let subscribers =
-            || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
+        let subscribers = || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
         let answer = |call: &RecordedCall| match &*call.url {
             "http://a/" => reply(&format!("1{}", call.id), "B"),
             _ => ScriptedAnswer::Status(202),
@@ -217,8 +214,7 @@ fn a_power_cut_loses_no_acknowledged_event_and_no_reply() {
 #[test]
 fn a_log_of_a_core_that_is_no_more_runs_empty() {
     let (old, new) = (folder(), folder());
-    let subscribers =
-        || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
+    let subscribers = || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
     let rig = BrokerFixture::new(old.path());
     rig.publish(subscribers());
     rig.rule(|_| ScriptedAnswer::After(seconds(3600), 202));

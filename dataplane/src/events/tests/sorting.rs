@@ -48,14 +48,8 @@ fn filters_see_the_time_of_arrival() {
         (EventFilter::Exact(pair("2001-01-01T00:00:00Z")), false),
         (EventFilter::Rules([FilterRule::Prefix(pair("2"))].into()), true),
         (EventFilter::Rules([FilterRule::Suffix(pair("Z"))].into()), true),
-        (
-            EventFilter::Rules([sql("EXISTS knativearrivaltime AND knativearrivaltime > '2020'")].into()),
-            false,
-        ),
-        (
-            EventFilter::Rules([sql("EXISTS knativearrivaltime AND knativearrivaltime LIKE '2%Z'")].into()),
-            true,
-        ),
+        (EventFilter::Rules([sql("EXISTS knativearrivaltime AND knativearrivaltime > '2020'")].into()), false),
+        (EventFilter::Rules([sql("EXISTS knativearrivaltime AND knativearrivaltime LIKE '2%Z'")].into()), true),
     ];
     let subscribers = || {
         let each = filters.iter().enumerate().map(|(n, (filter, _))| Subscriber {
@@ -91,11 +85,7 @@ fn a_subscriber_that_left_the_line_catches_up_and_joins_again() {
     let rig = BrokerFixture::new(folder.path());
     let is_dead = Rc::new(Cell::new(true));
     let dead = Rc::clone(&is_dead);
-    rig.rule(
-        move |_| {
-            if dead.get() { ScriptedAnswer::After(seconds(3), 503) } else { ScriptedAnswer::Status(202) }
-        },
-    );
+    rig.rule(move |_| if dead.get() { ScriptedAnswer::After(seconds(3), 503) } else { ScriptedAnswer::Status(202) });
     let mut patient = of_type(trigger("t", "http://s/"), "wanted");
     patient.delivery.retries_max = 1000;
     let stream = rig.publish(vec![patient]);
@@ -149,9 +139,7 @@ fn a_stream_that_nobody_listened_to_for_a_while_loses_nothing() {
     let first = || trigger("t", "http://s/");
     rig.run(async {
         for (round, subscribers) in
-            [vec![first()], vec![], vec![trigger("new", "http://new/"), first()], vec![]]
-                .into_iter()
-                .enumerate()
+            [vec![first()], vec![], vec![trigger("new", "http://new/"), first()], vec![]].into_iter().enumerate()
         {
             rig.publish(subscribers);
             for n in 0..5 {

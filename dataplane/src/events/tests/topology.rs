@@ -33,11 +33,7 @@ fn subscribers(rng: &mut fastrand::Rng) -> Vec<Subscriber> {
 }
 
 /// `calm`: everybody takes everything at once.
-fn world(
-    seed: u64,
-    calm: bool,
-    taken: &DeliveredEvents,
-) -> impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static {
+fn world(seed: u64, calm: bool, taken: &DeliveredEvents) -> impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static {
     let (mut rng, taken) = (fastrand::Rng::with_seed(seed), Rc::clone(taken));
     move |call| {
         // A sink that gave up too would be a drop, and drops are another test's.

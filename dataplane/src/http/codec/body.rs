@@ -5,9 +5,7 @@ use std::ops::Range;
 use bytes::{BufMut, BytesMut};
 
 use super::{BodyFraming, FieldName, MalformedHttp};
-use crate::http::limits::{
-    CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, FIELDS_USUAL, TRAILER_BYTES_MAX,
-};
+use crate::http::limits::{CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, FIELDS_USUAL, TRAILER_BYTES_MAX};
 
 /// What the next bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,18 +107,14 @@ impl BodyDecoder {
                 BodyDecoderState::Length { left } => {
                     let take = at_most(left, input.len() - at);
                     let left = left - take as u64;
-                    self.state =
-                        if left == 0 { BodyDecoderState::Done } else { BodyDecoderState::Length { left } };
+                    self.state = if left == 0 { BodyDecoderState::Done } else { BodyDecoderState::Length { left } };
                     return Ok(BodyEvent::Data { skip: at, take });
                 }
                 BodyDecoderState::Data { left } => {
                     let take = at_most(left, input.len() - at);
                     let left = left - take as u64;
-                    self.state = if left == 0 {
-                        BodyDecoderState::DataCarriageReturn
-                    } else {
-                        BodyDecoderState::Data { left }
-                    };
+                    self.state =
+                        if left == 0 { BodyDecoderState::DataCarriageReturn } else { BodyDecoderState::Data { left } };
                     return Ok(BodyEvent::Data { skip: at, take });
                 }
                 _ => {
@@ -183,9 +177,7 @@ impl BodyDecoder {
             (BodyDecoderState::TrailerStart | BodyDecoderState::TrailerLine, _) => {
                 self.retain(byte, BodyDecoderState::TrailerLine)?
             }
-            (BodyDecoderState::TrailerLineFeed, b'\n') => {
-                self.retain(byte, BodyDecoderState::TrailerStart)?
-            }
+            (BodyDecoderState::TrailerLineFeed, b'\n') => self.retain(byte, BodyDecoderState::TrailerStart)?,
             (BodyDecoderState::TrailerLineFeed, _) => return Err(MalformedHttp::Trailer),
 
             (
@@ -344,11 +336,7 @@ mod tests {
             (&long_trailers, MalformedHttp::TrailersTooLarge),
         ] {
             for step in [1, 2, input.len()] {
-                assert_eq!(
-                    read(BodyFraming::Chunked, input.as_bytes(), step).unwrap_err(),
-                    why,
-                    "{input:?} by {step}"
-                );
+                assert_eq!(read(BodyFraming::Chunked, input.as_bytes(), step).unwrap_err(), why, "{input:?} by {step}");
             }
         }
     }

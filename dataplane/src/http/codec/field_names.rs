@@ -76,9 +76,7 @@ impl FieldName {
             24 if is(b"knative-serving-revision") => Self::Platform,
             25 if is(b"knative-serving-namespace") => Self::Platform,
             length if length > INTERNAL_PREFIX.len() => {
-                if begins(INTERNAL_PREFIX)
-                    && name[..INTERNAL_PREFIX.len()].eq_ignore_ascii_case(INTERNAL_PREFIX)
-                {
+                if begins(INTERNAL_PREFIX) && name[..INTERNAL_PREFIX.len()].eq_ignore_ascii_case(INTERNAL_PREFIX) {
                     Self::Internal
                 } else {
                     Self::Other

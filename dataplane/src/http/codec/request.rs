@@ -250,9 +250,7 @@ fn split_as_it_is(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
     let usual = head.limits.fields_max.min(FIELDS_USUAL);
     match split_into(window, head, &mut slots[..usual]) {
-        Err(MalformedHttp::TooManyFields) if head.limits.fields_max > usual => {
-            split_with_many_fields(window, head)
-        }
+        Err(MalformedHttp::TooManyFields) if head.limits.fields_max > usual => split_with_many_fields(window, head),
         split => split,
     }
 }
@@ -407,12 +405,8 @@ impl RequestFields {
                 }
                 FieldName::TransferEncoding => noted.coding.add(value),
                 FieldName::Connection => noted.connection(value),
-                FieldName::Upgrade => {
-                    noted.websocket |= tokens(value).any(|t| t.eq_ignore_ascii_case(b"websocket"))
-                }
-                FieldName::Expect if trim(value).eq_ignore_ascii_case(b"100-continue") => {
-                    noted.expects_continue = true
-                }
+                FieldName::Upgrade => noted.websocket |= tokens(value).any(|t| t.eq_ignore_ascii_case(b"websocket")),
+                FieldName::Expect if trim(value).eq_ignore_ascii_case(b"100-continue") => noted.expects_continue = true,
                 FieldName::Expect => noted.expects_more = true,
                 FieldName::MaxForwards if matches!(head.method, Method::Options | Method::Trace) => {
                     noted.hops_left = content_length(value).into_iter().chain(noted.hops_left).min();
@@ -421,8 +415,7 @@ impl RequestFields {
                 FieldName::NetworkProbe => noted.probe = PlatformProbe::Health,
                 // `K-Network-Probe` says more, wherever it stands.
                 FieldName::Other
-                    if noted.probe == PlatformProbe::No
-                        && is_of_kubelet(field.name.in_bytes(bytes), value) =>
+                    if noted.probe == PlatformProbe::No && is_of_kubelet(field.name.in_bytes(bytes), value) =>
                 {
                     noted.probe = PlatformProbe::Health
                 }

@@ -20,18 +20,9 @@ fn what_another_parser_could_read_differently_is_refused() {
     use MalformedHttp::*;
     for (text, why) in [
         // Content-Length and Transfer-Encoding
-        (
-            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-            LengthAndCoding,
-        ),
-        (
-            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
-            LengthAndCoding,
-        ),
-        (
-            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n",
-            LengthAndCoding,
-        ),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", LengthAndCoding),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n", LengthAndCoding),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n", LengthAndCoding),
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: x\r\n\r\n", LengthAndCoding),
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", LengthRepeated),
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", LengthRepeated),
@@ -46,10 +37,7 @@ fn what_another_parser_could_read_differently_is_refused() {
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, identity\r\n\r\n", CodingInvalid),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n", CodingInvalid),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, chunked\r\n\r\n", CodingInvalid),
-        (
-            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n",
-            CodingInvalid,
-        ),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n", CodingInvalid),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n", CodingInvalid),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \"chunked\"\r\n\r\n", CodingInvalid),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked;q=1\r\n\r\n", CodingInvalid),
@@ -91,10 +79,7 @@ fn what_another_parser_could_read_differently_is_refused() {
         ("GET / HTTP/0.2\r\nHost: a\r\n\r\n", Version),
         ("GET / HTTP/1.2\r\n\r\n", HostMissing),
         ("GET / HTTP/1.2\nHost: a\r\n\r\n", BareLineFeed),
-        (
-            "POST / HTTP/1.2\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-            LengthAndCoding,
-        ),
+        ("POST / HTTP/1.2\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", LengthAndCoding),
         ("GET / http/1.1\r\nHost: a\r\n\r\n", Version),
         ("GET a HTTP/1.1\r\nHost: a\r\n\r\n", Target),
         ("GET * HTTP/1.1\r\nHost: a\r\n\r\n", Target),

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 
 use super::transfer_coding::TransferCoding;
 use super::{
-    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Method, Parsed,
-    as_version_known, bare_line_feed, content_length, first_line, is_cut_by_crlf, text, tokens,
+    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Method, Parsed, as_version_known,
+    bare_line_feed, content_length, first_line, is_cut_by_crlf, text, tokens,
 };
 use crate::http::limits::{EMPTY_LINES, FIELDS_CEILING, FIELDS_USUAL, HeadLimits};
 
@@ -119,9 +119,7 @@ fn split_as_it_is(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
     let usual = head.limits.fields_max.min(FIELDS_USUAL);
     match split_into(window, head, &mut slots[..usual]) {
-        Err(MalformedHttp::TooManyFields) if head.limits.fields_max > usual => {
-            split_with_many_fields(window, head)
-        }
+        Err(MalformedHttp::TooManyFields) if head.limits.fields_max > usual => split_with_many_fields(window, head),
         split => split,
     }
 }
@@ -186,9 +184,7 @@ fn judge(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<(), Mal
         let value = field.value.in_bytes(bytes);
         match field.kind {
             FieldName::ContentLength if length.is_some() => return Err(MalformedHttp::LengthRepeated),
-            FieldName::ContentLength => {
-                length = Some(content_length(value).ok_or(MalformedHttp::LengthInvalid)?)
-            }
+            FieldName::ContentLength => length = Some(content_length(value).ok_or(MalformedHttp::LengthInvalid)?),
             FieldName::TransferEncoding => coding.add(value),
             FieldName::Lookalike => return Err(MalformedHttp::FieldName),
             FieldName::Connection if value == b"keep-alive" => {} // nearly all of them, and it says what is so anyway
@@ -264,10 +260,7 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5", MalformedHttp::LengthRepeated),
             ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5", MalformedHttp::LengthInvalid),
             ("HTTP/1.1 200 OK\r\nContent-Length: -1", MalformedHttp::LengthInvalid),
-            (
-                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked",
-                MalformedHttp::LengthAndCoding,
-            ),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked", MalformedHttp::LengthAndCoding),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, identity", MalformedHttp::CodingInvalid),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked", MalformedHttp::CodingUnknown),
             ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked", MalformedHttp::CodingInOldVersion),
@@ -332,18 +325,13 @@ mod tests {
         for (text, framing, kept) in [
             ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\n\r\n", BodyFraming::Length(5), true),
             ("\r\nHTTP/1.9 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", BodyFraming::Chunked, true),
-            (
-                "HTTP/1.2 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\n",
-                BodyFraming::Length(5),
-                false,
-            ),
+            ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\n", BodyFraming::Length(5), false),
         ] {
             let head = parse(text, Method::Get).unwrap();
             assert_eq!((head.framing, head.keep_alive, head.version), (framing, kept, HttpVersion::Http11));
             assert_eq!(head.view(text.as_bytes()).reason(), b"OK");
             for end in 0..text.len() {
-                let parsed =
-                    parse_response(&text.as_bytes()[..end], Method::Get, &mut ResponseHead::default());
+                let parsed = parse_response(&text.as_bytes()[..end], Method::Get, &mut ResponseHead::default());
                 assert_eq!(parsed, Parsed::NeedBytes, "{end} bytes of {text:?}");
             }
         }
@@ -353,10 +341,7 @@ mod tests {
             ("HTTP/3 200 OK\r\n\r\n", MalformedHttp::StatusLine),
             ("HTTP/1.2 20 OK\r\n\r\n", MalformedHttp::StatusLine),
             ("HTTP/1.2 200 OK\nA: b\r\n\r\n", MalformedHttp::BareLineFeed),
-            (
-                "HTTP/1.2 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
-                MalformedHttp::LengthRepeated,
-            ),
+            ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", MalformedHttp::LengthRepeated),
         ] {
             assert_eq!(parse(text, Method::Get).unwrap_err(), why, "{text:?}");
         }
@@ -375,8 +360,7 @@ mod tests {
 
     #[test]
     fn head_may_have_as_many_fields_and_bytes_as_its_limits_say() {
-        for (fields_max, fields, taken) in [(4, 4, true), (4, 5, false), (256, 256, true), (256, 257, false)]
-        {
+        for (fields_max, fields, taken) in [(4, 4, true), (4, 5, false), (256, 256, true), (256, 257, false)] {
             let text = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(fields));
             let limits = HeadLimits { fields_max, ..HeadLimits::default() };
             let mut head = ResponseHead { limits, ..ResponseHead::default() };

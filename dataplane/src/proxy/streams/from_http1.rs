@@ -9,14 +9,12 @@ use ring::{Chunk, Ring, Tick};
 
 use super::replay::TeeBody;
 use super::{
-    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter,
-    StreamProgress, StreamRequest, carry, heads,
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
+    StreamRequest, carry, heads,
 };
 use crate::h2::trailers;
 use crate::http::buffers::{ReadBuffer, WriteBuffer};
-use crate::http::codec::{
-    BodyDecoder, BodyEvent, BodyFraming, HttpVersion, Method, RequestHead, put_chunk_line,
-};
+use crate::http::codec::{BodyDecoder, BodyEvent, BodyFraming, HttpVersion, Method, RequestHead, put_chunk_line};
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::date;
 use crate::http::headers::{ResponseContext, put_request};
@@ -49,15 +47,8 @@ pub(in crate::proxy) async fn exchange(
     note.written(proxy, outgoing);
     client.read_buffer.detach();
 
-    let ClientConnection {
-        ring,
-        stream,
-        read_buffer: inflow,
-        write_buffer: outflow,
-        head,
-        guard: seat,
-        limits,
-    } = client;
+    let ClientConnection { ring, stream, read_buffer: inflow, write_buffer: outflow, head, guard: seat, limits } =
+        client;
     let head: &RequestHead = head;
     let reader = BodyDecoder::new(head.framing);
     let course = StreamProgress::new(limits);
@@ -76,11 +67,9 @@ pub(in crate::proxy) async fn exchange(
         backend: place.backend().key.clone(),
     };
     job.progress.request_read.set(reader.is_done());
-    let tape =
-        MirrorBuffer::start(proxy, place.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
+    let tape = MirrorBuffer::start(proxy, place.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
     let mut body = Http1RequestBody { ring, limits, stream, read_buffer: inflow, reader, progress: &course };
-    let mut body =
-        TeeBody { body: &mut body, mirror_buffer: tape, chunked: head.framing == BodyFraming::Chunked };
+    let mut body = TeeBody { body: &mut body, mirror_buffer: tape, chunked: head.framing == BodyFraming::Chunked };
     let mut reply = Http1ResponseWriter {
         ring,
         stream,
@@ -100,11 +89,9 @@ pub(in crate::proxy) async fn exchange(
     body.end(&job, &ended);
     job.progress.tell(note);
     match ended {
-        AttemptOutcome::Done { status, .. } => ExchangeOutcome::Answered {
-            status,
-            close: reply.close,
-            request_read: job.progress.request_read.get(),
-        },
+        AttemptOutcome::Done { status, .. } => {
+            ExchangeOutcome::Answered { status, close: reply.close, request_read: job.progress.request_read.get() }
+        }
         AttemptOutcome::Refused(refusal) => ExchangeOutcome::Refused(refusal),
         AttemptOutcome::Cut
         | AttemptOutcome::Stale
@@ -209,14 +196,11 @@ impl ResponseWriter for Http1ResponseWriter<'_> {
         if self.until_close {
             self.stream.set_reset_on_close(true).map_err(|_| ClientGone)?;
         }
-        self.close = !self.head.keep_alive
-            || self.guard.is_draining()
-            || !self.progress.request_read.get()
-            || self.until_close;
+        self.close =
+            !self.head.keep_alive || self.guard.is_draining() || !self.progress.request_read.get() || self.until_close;
         let date = Some(date::at(self.ring.now()));
         let (chunked, close) = (self.chunked, self.close);
-        let client =
-            ResponseContext { chunked, close, keep_alive: !modern && !close, websocket: false, date };
+        let client = ResponseContext { chunked, close, keep_alive: !modern && !close, websocket: false, date };
         heads::put_answer(&mut self.out.buffer, &answer, client);
         put_cookie(&mut self.out.buffer, self.cookie);
         self.flush().await

@@ -15,8 +15,8 @@ use super::over_http2::capacity;
 use super::replay::TeeBody;
 use super::server::StreamContext;
 use super::{
-    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter,
-    StreamProgress, StreamRequest, carry, heads, unless_gone, websocket,
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
+    StreamRequest, carry, heads, unless_gone, websocket,
 };
 use crate::h2::grpc;
 use crate::h2::heads::TranslatedRequest;
@@ -34,11 +34,7 @@ use crate::proxy::{AcquireRequest, LocalReply, Proxy};
 use crate::table::{AffinityCookie, RouteRequest};
 
 /// Serves one stream to its end.
-pub(super) async fn stream(
-    shared: Rc<StreamContext>,
-    request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
-) {
+pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
     let proxy = &shared.proxy;
     let started = proxy.ring.now();
     let (parts, incoming) = request.into_parts();
@@ -170,10 +166,8 @@ async fn exchange(
     job.progress.request_read.set(request.head.framing == BodyFraming::Empty);
     reply.deadlines = job.deadlines.total;
     reply.cookie = place.selected.affinity.cookie;
-    let tape =
-        MirrorBuffer::start(proxy, place.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
-    let mut body =
-        TeeBody { body, mirror_buffer: tape, chunked: request.head.framing == BodyFraming::Chunked };
+    let tape = MirrorBuffer::start(proxy, place.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
+    let mut body = TeeBody { body, mirror_buffer: tape, chunked: request.head.framing == BodyFraming::Chunked };
     let ended = carry(&job, place, link, &mut body, reply).await;
     body.end(&job, &ended);
     job.progress.tell(note);
@@ -242,9 +236,7 @@ impl ResponseWriter for Http2ResponseWriter<'_> {
     }
 
     async fn head(&mut self, mut answer: Response<()>, ends: bool) -> Result<(), ClientGone> {
-        if let Some(cookie) =
-            self.cookie.take().and_then(|cookie| HeaderValue::from_bytes(&cookie.value()).ok())
-        {
+        if let Some(cookie) = self.cookie.take().and_then(|cookie| HeaderValue::from_bytes(&cookie.value()).ok()) {
             answer.headers_mut().append(::http::header::SET_COOKIE, cookie);
         }
         date::add(answer.headers_mut(), self.proxy.ring.now());
@@ -311,9 +303,7 @@ impl<'a> Http2ResponseWriter<'a> {
         let mut head = Response::new(());
         *head.status_mut() = StatusCode::from_u16(answer.status).map_err(|_| ClientGone)?;
         for (name, value) in &answer.headers {
-            if let (Ok(name), Ok(value)) =
-                (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value))
-            {
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value)) {
                 head.headers_mut().append(name, value);
             }
         }

@@ -9,8 +9,8 @@ use ring::Chunk;
 
 use super::expect_continue::ExpectContinue;
 use super::{
-    AttemptOutcome, BodyFault, BodyPart, RequestBody, ResponseWriter, StreamAbort, StreamRequest, heads,
-    is_ended, unless_gone,
+    AttemptOutcome, BodyFault, BodyPart, RequestBody, ResponseWriter, StreamAbort, StreamRequest, heads, is_ended,
+    unless_gone,
 };
 use crate::h2::trailers;
 use crate::http::buffers::{HeadReadError, ReadBuffer, by, earlier};
@@ -31,8 +31,7 @@ pub(super) async fn attempt(
     reply: &mut impl ResponseWriter,
 ) -> AttemptOutcome {
     let UpstreamConnection { stream, read_buffer: inflow, write_buffer: outflow, head, reused } = upstream;
-    let answering =
-        Http1UpstreamResponse { job, up: stream, read_buffer: inflow, head, reused: *reused, reply };
+    let answering = Http1UpstreamResponse { job, up: stream, read_buffer: inflow, head, reused: *reused, reply };
     let sending = async {
         match send(job, stream, &mut outflow.buffer, body).await {
             Ok(()) => {
@@ -41,9 +40,7 @@ pub(super) async fn attempt(
                 AttemptOutcome::Cut
             }
             Err(Http1UpstreamError::Instance) => pending().await, // it may have answered all the same
-            Err(Http1UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => {
-                AttemptOutcome::Cut
-            }
+            Err(Http1UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => AttemptOutcome::Cut,
             Err(Http1UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::TimedOut),
             Err(Http1UpstreamError::Body(fault)) => job.broken(fault),
         }
@@ -59,9 +56,7 @@ pub(super) async fn forward(
     reply: &mut impl ResponseWriter,
 ) -> AttemptOutcome {
     let UpstreamConnection { stream, read_buffer: inflow, head, reused, .. } = upstream;
-    Http1UpstreamResponse { job, up: stream, read_buffer: inflow, head, reused: *reused, reply }
-        .forward(bytes)
-        .await
+    Http1UpstreamResponse { job, up: stream, read_buffer: inflow, head, reused: *reused, reply }.forward(bytes).await
 }
 
 enum Http1UpstreamError {
@@ -213,8 +208,7 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
                 return Err(self.job.failed());
             }
             if expectation.observe(self.head.status) {
-                let answer =
-                    heads::from_instance(self.head.view(&bytes)).map_err(|why| self.job.malformed(why))?;
+                let answer = heads::from_instance(self.head.view(&bytes)).map_err(|why| self.job.malformed(why))?;
                 drop(bytes);
                 self.reply.interim(answer).await.map_err(|_| AttemptOutcome::Cut)?;
             }

@@ -53,9 +53,7 @@ pub(super) async fn attempt(
                 AttemptOutcome::Cut
             }
             Err(Http2UpstreamError::Instance) => pending().await, // it may have answered all the same
-            Err(Http2UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => {
-                AttemptOutcome::Cut
-            }
+            Err(Http2UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => AttemptOutcome::Cut,
             Err(Http2UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::TimedOut),
             Err(Http2UpstreamError::Body(fault)) => job.broken(fault),
         }

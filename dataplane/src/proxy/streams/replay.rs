@@ -9,8 +9,8 @@ use ::http::{HeaderMap, Response};
 use bytes::{Buf, Bytes};
 
 use super::{
-    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter,
-    StreamProgress, StreamRequest, carry,
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
+    StreamRequest, carry,
 };
 use crate::h2::trailers;
 use crate::http::codec::{BodyDecoder, BodyEvent, BodyFraming, RequestHead};
@@ -31,8 +31,7 @@ pub(in crate::proxy) async fn replay(
     let ask = RouteRequest::ours(host, head.view(written).path());
     let choice = proxy.route(&ask).ok()?;
     *backend = Some(Arc::clone(&choice.backend));
-    let mut wish =
-        AcquireRequest { route_request: ask, bytes: written.len() + body.len(), tried: Vec::new() };
+    let mut wish = AcquireRequest { route_request: ask, bytes: written.len() + body.len(), tried: Vec::new() };
     let (place, link) = proxy.reach(choice, &mut wish, started).await.ok()?;
     let course = StreamProgress::new(&proxy.limits);
     course.placed(&proxy.limits, place.backend());

@@ -39,16 +39,10 @@ pub(in crate::proxy) async fn serve(
     let sheet = Rc::clone(&open.stats);
     sheet.count_frames(&facts, proxy.ring.now());
     let server_name = stream.server_name();
-    let shared = Rc::new(StreamContext {
-        proxy: Rc::clone(&proxy),
-        peer,
-        stats: sheet,
-        facts: Rc::clone(&facts),
-        server_name,
-    });
+    let shared =
+        Rc::new(StreamContext { proxy: Rc::clone(&proxy), peer, stats: sheet, facts: Rc::clone(&facts), server_name });
     let (ring, limits, counters) = (proxy.ring.clone(), *proxy.limits, Arc::clone(&proxy.counters));
-    let opened =
-        DetectedHttp2 { ring, limits, counters, stream, held, guard: seat, facts: Rc::clone(&facts) };
+    let opened = DetectedHttp2 { ring, limits, counters, stream, held, guard: seat, facts: Rc::clone(&facts) };
     let served = server::serve(opened, true, |request, respond| {
         let shown = shared.stats.stream(&shared.proxy);
         let stream = from_http2::stream(Rc::clone(&shared), request, respond);

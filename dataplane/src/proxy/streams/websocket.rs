@@ -18,8 +18,7 @@ use ring::Chunk;
 use super::from_http2::{Http2ResponseWriter, drain_body};
 use super::server::StreamContext;
 use super::{
-    AttemptOutcome, ClientGone, ResponseDeadlines, ResponseWriter, StreamRequest, heads, over_http1,
-    unless_gone,
+    AttemptOutcome, ClientGone, ResponseDeadlines, ResponseWriter, StreamRequest, heads, over_http1, unless_gone,
 };
 use crate::h2::heads::TranslatedRequest;
 use crate::http::buffers::{HeadReadError, ReadBuffer, by};
@@ -76,8 +75,7 @@ pub(super) async fn stream(
             };
             let pipe = StreamPipe { from: RefCell::new(incoming), to: RefCell::new(to) };
             let key = proxy.rng.borrow_mut().u32(..).to_be_bytes();
-            let course =
-                TunnelContext { ring: &proxy.ring, limits: &proxy.limits, guard: &seat, key, deadlines: due };
+            let course = TunnelContext { ring: &proxy.ring, limits: &proxy.limits, guard: &seat, key, deadlines: due };
             let bytes = between(&course, &pipe, &mut ReadBuffer::default(), upstream).await;
             drop(place);
             ended(101, bytes, None);
@@ -164,8 +162,7 @@ async fn open(
             }
             Err(ended @ (AttemptOutcome::Stale | AttemptOutcome::Unread)) => {
                 sends += 1;
-                (place, upstream) =
-                    retry_upstream(&job, place, matches!(ended, AttemptOutcome::Stale), reply).await?;
+                (place, upstream) = retry_upstream(&job, place, matches!(ended, AttemptOutcome::Stale), reply).await?;
                 job.progress.last_progress.replace(Some(Arc::clone(&place.endpoint)));
             }
             other => break other,

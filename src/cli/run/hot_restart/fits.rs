@@ -51,13 +51,10 @@ mod tests {
     #[test]
     fn refusal_names_the_flag_and_both_addresses() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let refusal =
-            |wanted, have| check_address(ListenerName::EventsHttps, wanted, have).unwrap_err().to_string();
+        let refusal = |wanted, have| check_address(ListenerName::EventsHttps, wanted, have).unwrap_err().to_string();
         let other = refusal(at("127.0.0.1:1"), Some(at("127.0.0.1:2")));
         assert!(
-            ["--events-https 127.0.0.1:1", "--events-https 127.0.0.1:2"]
-                .iter()
-                .all(|text| other.contains(text)),
+            ["--events-https 127.0.0.1:1", "--events-https 127.0.0.1:2"].iter().all(|text| other.contains(text)),
             "{other}"
         );
         assert!(refusal(at("127.0.0.1:1"), None).contains("no --events-https"));

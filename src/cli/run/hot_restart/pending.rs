@@ -42,8 +42,7 @@ impl Pending {
     pub(super) fn wait(&mut self, listener: &UnixListener) -> bool {
         let now = Instant::now();
         let paused = self.accept_after.filter(|after| *after > now);
-        let mut sockets: Vec<PollFd<'_>> =
-            self.all.iter().map(|one| PollFd::new(&one.stream, PollFlags::IN)).collect();
+        let mut sockets: Vec<PollFd<'_>> = self.all.iter().map(|one| PollFd::new(&one.stream, PollFlags::IN)).collect();
         if paused.is_none() {
             sockets.push(PollFd::new(listener, PollFlags::IN));
         }

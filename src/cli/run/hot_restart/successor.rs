@@ -95,14 +95,12 @@ fn read<T: DeserializeOwned>(stream: &UnixStream, what: &str) -> Result<T> {
     let patience = Timespec::try_from(MESSAGE_TIMEOUT)?;
     // An error: a signal of ours.
     if poll(&mut socket, Some(&patience)).is_ok_and(|ready| ready == 0) {
-        let stopped =
-            is_stopped(process).then(|| format!(", which is stopped: `kill -CONT {process}` lets it go on"));
+        let stopped = is_stopped(process).then(|| format!(", which is stopped: `kill -CONT {process}` lets it go on"));
         let (stopped, seconds_max) = (stopped.unwrap_or_default(), HANDOVER_MAX.as_secs());
         tracing::warn!(process, seconds_max, "waiting for {what} of the running process{stopped}");
     }
-    wire::receive(stream).with_context(|| {
-        format!("--hot-restart: {what} of the running process ({process}) was waited for in vain")
-    })
+    wire::receive(stream)
+        .with_context(|| format!("--hot-restart: {what} of the running process ({process}) was waited for in vain"))
 }
 
 /// No process is at the other end any more.
@@ -146,9 +144,7 @@ impl Predecessor {
     pub(in crate::cli::run) fn wait_for_folder(&self) -> Result<()> {
         match read::<StateReleased>(&self.stream, "the data folder") {
             Err(why) if is_end(&why) => {
-                tracing::warn!(
-                    "the process that was to be replaced ended in the middle of it; what it left is taken"
-                );
+                tracing::warn!("the process that was to be replaced ended in the middle of it; what it left is taken");
                 self.wait_for_death();
                 Ok(())
             }

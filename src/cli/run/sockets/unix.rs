@@ -64,14 +64,11 @@ impl PreparedSocket {
     /// Another process listens there.
     pub(super) fn publish(self, beside: bool) -> Result<UnixListener> {
         let listens = || {
-            self.path
-                .file_name()
-                .is_some_and(|name| UnixStream::connect(near(&self.folder, Path::new(name))).is_ok())
+            self.path.file_name().is_some_and(|name| UnixStream::connect(near(&self.folder, Path::new(name))).is_ok())
         };
         let named = || format!("--api-socket {}", self.path.display());
         if !beside && listens() {
-            return Err(anyhow!("another process listens there; stop it or choose another path"))
-                .with_context(named);
+            return Err(anyhow!("another process listens there; stop it or choose another path")).with_context(named);
         }
         std::fs::rename(&self.fresh, &self.path).with_context(named)?;
         self.listener.try_clone().with_context(named)
@@ -99,8 +96,7 @@ mod tests {
         let deep = folder.path().join("d".repeat(100)).join("e".repeat(100));
         std::fs::create_dir_all(&deep).unwrap();
         let path = deep.join("api.sock");
-        let bind =
-            |path: &Path, beside| PreparedSocket::new(path).and_then(|prepared| prepared.publish(beside));
+        let bind = |path: &Path, beside| PreparedSocket::new(path).and_then(|prepared| prepared.publish(beside));
         let first = bind(&path, false).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let refusal = bind(&path, false).map(drop).unwrap_err();

@@ -22,11 +22,7 @@ const MODE_DEFAULT: i32 = 0o644;
 
 impl RevisionDataSources {
     /// The folders that the Revision's instances read.
-    pub fn volumes(
-        &self,
-        specs: &[VolumeSpec],
-        meta: &ObjectMeta,
-    ) -> Result<Vec<InstanceVolume>, RevisionError> {
+    pub fn volumes(&self, specs: &[VolumeSpec], meta: &ObjectMeta) -> Result<Vec<InstanceVolume>, RevisionError> {
         specs
             .iter()
             .map(|spec| Ok(InstanceVolume { name: spec.name.clone(), content: self.content(spec, meta)? }))
@@ -46,29 +42,17 @@ impl RevisionDataSources {
         Ok(VolumeContent::Files(files))
     }
 
-    fn config_map(
-        &self,
-        volume: &ConfigMapVolumeSource,
-        meta: &ObjectMeta,
-    ) -> Result<Vec<VolumeFile>, RevisionError> {
+    fn config_map(&self, volume: &ConfigMapVolumeSource, meta: &ObjectMeta) -> Result<Vec<VolumeFile>, RevisionError> {
         let source = (DataSourceKind::ConfigMap, volume.name.as_str());
         self.files(source, volume.items.as_deref(), volume.default_mode, volume.optional, meta)
     }
 
-    fn secret(
-        &self,
-        volume: &SecretVolumeSource,
-        meta: &ObjectMeta,
-    ) -> Result<Vec<VolumeFile>, RevisionError> {
+    fn secret(&self, volume: &SecretVolumeSource, meta: &ObjectMeta) -> Result<Vec<VolumeFile>, RevisionError> {
         let source = (DataSourceKind::Secret, volume.secret_name.as_deref().unwrap_or_default());
         self.files(source, volume.items.as_deref(), volume.default_mode, volume.optional, meta)
     }
 
-    fn projected(
-        &self,
-        volume: &ProjectedVolumeSource,
-        meta: &ObjectMeta,
-    ) -> Result<Vec<VolumeFile>, RevisionError> {
+    fn projected(&self, volume: &ProjectedVolumeSource, meta: &ObjectMeta) -> Result<Vec<VolumeFile>, RevisionError> {
         let (mut all, mode) = (Vec::new(), volume.default_mode);
         for part in volume.sources.iter().flatten() {
             if let Some(map) = &part.config_map {
@@ -190,9 +174,8 @@ mod tests {
         let all = files(json!({"name": "v", "configMap": {"name": "settings"}})).unwrap();
         let wanted = [("colour", "red"), ("size", "9"), ("zip", "\0\u{1}")];
         assert_eq!(all, wanted.map(|(path, text)| (path.into(), text.into(), 0o644)));
-        let binary = files(
-            json!({"name": "v", "configMap": {"name": "settings", "items": [{"key": "zip", "path": "z"}]}}),
-        );
+        let binary =
+            files(json!({"name": "v", "configMap": {"name": "settings", "items": [{"key": "zip", "path": "z"}]}}));
         assert_eq!(binary.unwrap(), [("z".into(), "\0\u{1}".into(), 0o644)]);
 
         let some = files(json!({"name": "v", "secret": {"secretName": "keys", "defaultMode": 0o400,

@@ -35,10 +35,7 @@ impl From<OverBudget> for CesqlError<'_> {
     }
 }
 
-pub(super) fn evaluate<'e>(
-    node: &'e CesqlNode,
-    scope: EvaluationScope<'e>,
-) -> Result<CesqlValue<'e>, CesqlError<'e>> {
+pub(super) fn evaluate<'e>(node: &'e CesqlNode, scope: EvaluationScope<'e>) -> Result<CesqlValue<'e>, CesqlError<'e>> {
     scope.steps.take(1)?;
     match node {
         CesqlNode::Text(text) => Ok(CesqlValue::Text(Cow::Borrowed(text))),
@@ -143,11 +140,7 @@ fn compare<'e>(
     })
 }
 
-fn equal<'e>(
-    left: &'e CesqlNode,
-    right: &'e CesqlNode,
-    scope: EvaluationScope<'e>,
-) -> Result<bool, CesqlError<'e>> {
+fn equal<'e>(left: &'e CesqlNode, right: &'e CesqlNode, scope: EvaluationScope<'e>) -> Result<bool, CesqlError<'e>> {
     match (left, right) {
         // What most filters are made of.
         (CesqlNode::Attribute(name), CesqlNode::Text(text)) => Ok(scope.bytes(name)? == text.as_bytes()),

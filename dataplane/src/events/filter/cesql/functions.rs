@@ -45,9 +45,9 @@ const FUNCTIONS: [(&str, CesqlFunction, usize, usize); 15] = [
 
 impl CesqlFunction {
     pub(super) fn find(name: &str, arguments: usize) -> Option<Self> {
-        let found = FUNCTIONS.iter().find(|(known, _, min, max)| {
-            name.eq_ignore_ascii_case(known) && (*min..=*max).contains(&arguments)
-        });
+        let found = FUNCTIONS
+            .iter()
+            .find(|(known, _, min, max)| name.eq_ignore_ascii_case(known) && (*min..=*max).contains(&arguments));
         found.map(|(_, function, ..)| *function)
     }
 
@@ -152,11 +152,7 @@ fn right<'e>(text: Cow<'e, str>, characters: i32) -> Result<Cow<'e, str>, CesqlE
 }
 
 /// From `position`, counted from 1 or from the end; position 0 is nowhere, and gives nothing.
-fn substring<'e>(
-    text: Cow<'e, str>,
-    position: i32,
-    length: Option<i32>,
-) -> Result<Cow<'e, str>, CesqlError<'e>> {
+fn substring<'e>(text: Cow<'e, str>, position: i32, length: Option<i32>) -> Result<Cow<'e, str>, CesqlError<'e>> {
     const OUT: CesqlError<'static> = CesqlError::Argument("SUBSTRING");
     let characters = text.chars().count();
     let distance = usize::try_from(position.unsigned_abs()).map_err(|_| OUT)?;

@@ -72,11 +72,7 @@ pub fn parse(text: &str) -> Result<CesqlExpression, CesqlParseError> {
 
 impl CesqlExpression {
     /// The expression's value for this event.
-    pub fn evaluate<'e>(
-        &'e self,
-        event: &'e EventRecord,
-        steps: &'e Steps,
-    ) -> Result<CesqlValue<'e>, CesqlError<'e>> {
+    pub fn evaluate<'e>(&'e self, event: &'e EventRecord, steps: &'e Steps) -> Result<CesqlValue<'e>, CesqlError<'e>> {
         eval::evaluate(&self.root, EvaluationScope { event, steps })
     }
 

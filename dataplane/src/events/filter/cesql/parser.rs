@@ -275,9 +275,7 @@ impl<'t> CesqlParser<'t> {
                 CesqlSymbol::Less => (Operator::Compare(Compare::Less), Precedence::Comparison),
                 CesqlSymbol::LessOrEqual => (Operator::Compare(Compare::LessOrEqual), Precedence::Comparison),
                 CesqlSymbol::Greater => (Operator::Compare(Compare::Greater), Precedence::Comparison),
-                CesqlSymbol::GreaterOrEqual => {
-                    (Operator::Compare(Compare::GreaterOrEqual), Precedence::Comparison)
-                }
+                CesqlSymbol::GreaterOrEqual => (Operator::Compare(Compare::GreaterOrEqual), Precedence::Comparison),
                 CesqlSymbol::Plus => (Operator::Arithmetic(Arithmetic::Add), Precedence::Sum),
                 CesqlSymbol::Minus => (Operator::Arithmetic(Arithmetic::Subtract), Precedence::Sum),
                 CesqlSymbol::Star => (Operator::Arithmetic(Arithmetic::Multiply), Precedence::Product),

@@ -162,9 +162,7 @@ impl LikeSegment {
         let search = match parts.as_slice() {
             [] => Search::Nothing,
             [Part::Text(text)] => Search::Text(text.clone()),
-            several if characters(several) <= WORD_CHARACTERS => {
-                Search::Word(Box::new(ShiftAnd::new(several)))
-            }
+            several if characters(several) <= WORD_CHARACTERS => Search::Word(Box::new(ShiftAnd::new(several))),
             _ => Search::Parts(parts),
         };
         Self { skip, search, behind }

@@ -371,10 +371,7 @@ fn what_functions_put_together_is_bounded() {
     assert_eq!(twice.evaluate(&event, &Steps::default()), Ok(CesqlValue::Integer(8000)));
 
     let grown = event_with_word(&"x".repeat(TEXT_BYTES_MAX / 2 + 1));
-    assert_eq!(
-        parse("CONCAT(word, word)").unwrap().evaluate(&grown, &Steps::default()),
-        Err(CesqlError::TooLong)
-    );
+    assert_eq!(parse("CONCAT(word, word)").unwrap().evaluate(&grown, &Steps::default()), Err(CesqlError::TooLong));
 }
 
 fn event_with_word(word: &str) -> EventRecord {
