@@ -10,8 +10,8 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use http::{Request, header};
 use libfuzzer_sys::fuzz_target;
-use sluicegate_control::kind::Access;
-use sluicegate_control::store::Store;
+use sluicegate_control::kind_registry::AllowedVerbs;
+use sluicegate_control::store::ObjectStore;
 use sluicegate_control::{api, kinds};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -40,10 +40,10 @@ impl House {
     fn open() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-        let store = Arc::new(Store::open(folder.path()).expect("an empty folder is a store"));
+        let store = Arc::new(ObjectStore::open(folder.path()).expect("an empty folder is a store"));
         let registry = Arc::new(kinds::registry());
         runtime.block_on(api::seed(&store, &registry)).expect("an empty store takes namespaces");
-        let full = registry.entries.iter().filter(|entry| entry.access == Access::Full);
+        let full = registry.entries.iter().filter(|entry| entry.access == AllowedVerbs::Full);
         let collections = full.map(|entry| {
             let meta = entry.meta;
             let group = if meta.group.is_empty() { "/api".into() } else { format!("/apis/{}", meta.group) };

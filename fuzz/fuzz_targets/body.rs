@@ -4,27 +4,27 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use sluicegate_dataplane::http::codec::{BodyReader, Framing, Malformed, Piece};
-use sluicegate_dataplane::http::relay::{self, Step};
-use sluicegate_dataplane::http::wire::Inflow;
+use sluicegate_dataplane::http::codec::{BodyDecoder, BodyFraming, MalformedHttp, BodyEvent};
+use sluicegate_dataplane::http::core_relay::{self, RelayStep};
+use sluicegate_dataplane::http::wire::ReadBuffer;
 
 /// Content, and the bytes that the body took if it ended.
-type Read = Result<(Vec<u8>, Option<usize>), Malformed>;
+type Read = Result<(Vec<u8>, Option<usize>), MalformedHttp>;
 
 fuzz_target!(|input: &[u8]| {
     let [choice, step, bytes @ ..] = input else { return };
     let framing = match choice % 8 {
-        0 => Framing::Empty,
-        1 => Framing::Length(u64::from(*step)),
-        2 => Framing::UntilClose,
-        _ => Framing::Chunked,
+        0 => BodyFraming::Empty,
+        1 => BodyFraming::Length(u64::from(*step)),
+        2 => BodyFraming::UntilClose,
+        _ => BodyFraming::Chunked,
     };
     let whole = read(framing, bytes, usize::MAX);
     for step in [1, usize::from(*step % 32) + 1] {
         assert_eq!(read(framing, bytes, step), whole, "in pieces of {step}");
     }
 
-    if framing == Framing::Chunked {
+    if framing == BodyFraming::Chunked {
         let plain = second_reader(bytes);
         match &whole {
             Ok((content, Some(taken))) => assert_eq!(plain, Some((content.clone(), *taken))),
@@ -36,21 +36,21 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn read(framing: Framing, input: &[u8], step: usize) -> Read {
-    let mut reader = BodyReader::new(framing);
+fn read(framing: BodyFraming, input: &[u8], step: usize) -> Read {
+    let mut reader = BodyDecoder::new(framing);
     let (mut content, mut taken, mut end) = (Vec::new(), 0, input.len().min(step));
     loop {
         match reader.next(&input[taken..end])? {
-            Piece::Data { skip, take } => {
+            BodyEvent::Data { skip, take } => {
                 assert!(take > 0);
                 content.extend_from_slice(&input[taken + skip..taken + skip + take]);
                 taken += skip + take;
             }
-            Piece::End { skip } => {
+            BodyEvent::End { skip } => {
                 assert!(reader.is_done() && reader.may_close());
                 return Ok((content, Some(taken + skip)));
             }
-            Piece::NeedBytes => {
+            BodyEvent::NeedBytes => {
                 taken = end;
                 if end == input.len() {
                     return Ok((content, None));
@@ -113,20 +113,20 @@ fn trailers(input: &[u8]) -> Option<usize> {
 }
 
 /// Passes a whole body on in chunks and reads it again.
-fn relayed(framing: Framing, body: &[u8], content: &[u8]) {
-    let mut inflow = Inflow::default();
+fn relayed(framing: BodyFraming, body: &[u8], content: &[u8]) {
+    let mut inflow = ReadBuffer::default();
     inflow.held = body.to_vec().into();
-    let (mut reader, mut out) = (BodyReader::new(framing), BytesMut::new());
+    let (mut reader, mut out) = (BodyDecoder::new(framing), BytesMut::new());
     loop {
-        match relay::step(&mut inflow, &mut reader, true, &mut out) {
-            Ok(Step::Done) => break,
-            Ok(Step::Send(piece)) => {
+        match core_relay::step(&mut inflow, &mut reader, true, &mut out) {
+            Ok(RelayStep::Done) => break,
+            Ok(RelayStep::Send(piece)) => {
                 out.extend_from_slice(&piece);
-                relay::after_send(true, &mut out);
+                core_relay::after_send(true, &mut out);
             }
             other => panic!("a whole body stopped: {other:?}"),
         }
     }
-    let again = read(Framing::Chunked, &out, usize::MAX);
+    let again = read(BodyFraming::Chunked, &out, usize::MAX);
     assert_eq!(again, Ok((content.to_vec(), Some(out.len()))), "{out:?}");
 }

@@ -7,10 +7,10 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::events::cloudevent::{
-    Attribute, Data, Event, Kind, Mode, binary, carriage, structured,
+    CloudEventAttribute, EventData, CloudEvent, AttributeKind, ContentMode, binary, carriage, structured,
 };
 use sluicegate_dataplane::events::encode::encode;
-use sluicegate_dataplane::events::record::{Record, encode_head};
+use sluicegate_dataplane::events::record::{EventRecord, encode_head};
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, bytes)) = input.split_first() else { return };
@@ -55,19 +55,19 @@ fn split(bytes: &[u8]) -> (Vec<(&str, &[u8])>, &[u8]) {
     (headers, rest)
 }
 
-fn kept(event: &Event<'_>) {
+fn kept(event: &CloudEvent<'_>) {
     let mut bytes = encode_head(event, &[], 3);
     bytes.extend_from_slice(event.data.bytes());
-    let record = Record::decode(Bytes::from(bytes)).expect("what was written is read");
+    let record = EventRecord::decode(Bytes::from(bytes)).expect("what was written is read");
     assert_eq!(record.event(), *event);
 
     let out = encode(&record, event.mode, &[]);
     match event.mode {
-        Mode::Binary => {
+        ContentMode::Binary => {
             let again = binary::parse(out.headers(), &out.body).expect("what was taken is sent");
             assert_eq!(again, *event);
         }
-        Mode::Structured => {
+        ContentMode::Structured => {
             let again = structured::parse(&out.body).expect("what was taken is sent");
             assert_eq!(again.data, event.data);
             assert_eq!(values(&again), values(event));
@@ -75,18 +75,18 @@ fn kept(event: &Event<'_>) {
     }
 
     // In the other mode the attributes are the same texts; how data travels depends on its type.
-    if event.mode == Mode::Binary {
-        let out = encode(&record, Mode::Structured, &[]);
+    if event.mode == ContentMode::Binary {
+        let out = encode(&record, ContentMode::Structured, &[]);
         let again = structured::parse(&out.body).expect("binary events have a structured form");
         assert_eq!(without_coding(&again), without_coding(event));
     } else {
-        let out = encode(&record, Mode::Binary, &[]);
+        let out = encode(&record, ContentMode::Binary, &[]);
         let again = binary::parse(out.headers(), &out.body).expect("structured events have a binary form");
         let typed = event.attribute("datacontenttype").is_some();
         let mut found = without_coding(&again);
         found.retain(|(name, _)| typed || name != "datacontenttype"); // written for data without a type
         assert_eq!(found, without_coding(event));
-        if let Data::Bytes(data) = &event.data {
+        if let EventData::Bytes(data) = &event.data {
             assert_eq!(again.data.bytes(), &**data);
         }
     }
@@ -94,16 +94,16 @@ fn kept(event: &Event<'_>) {
 
 type Named<'e> = Vec<(Cow<'e, str>, Cow<'e, str>)>;
 
-fn values<'e>(event: &'e Event<'_>) -> Vec<(Cow<'e, str>, Cow<'e, str>, Kind)> {
+fn values<'e>(event: &'e CloudEvent<'_>) -> Vec<(Cow<'e, str>, Cow<'e, str>, AttributeKind)> {
     event
         .attributes
         .iter()
-        .map(|Attribute { name, value, kind }| (Cow::from(&**name), Cow::from(&**value), *kind))
+        .map(|CloudEventAttribute { name, value, kind }| (Cow::from(&**name), Cow::from(&**value), *kind))
         .collect()
 }
 
 /// 0.3 says in an attribute whether data is base64; that changes with the mode.
-fn without_coding<'e>(event: &'e Event<'_>) -> Named<'e> {
+fn without_coding<'e>(event: &'e CloudEvent<'_>) -> Named<'e> {
     let named = values(event).into_iter().map(|(name, value, _)| (name, value));
     named.filter(|(name, _)| name != "datacontentencoding").collect()
 }

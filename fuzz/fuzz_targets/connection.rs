@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::table::Protocol;
 use sluicegate_fuzz::instance::{Request, bad, good};
 use sluicegate_fuzz::{PREFACE, pieces};
-use sluicegate_ring::sim::Weather;
+use sluicegate_ring::sim::FaultProfile;
 
 /// What one night looked like.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,18 +43,18 @@ const LATE: &[u8] = b"HTTP/1.1 408 Request Timeout\r\n";
 fuzz_target!(|input: &[u8]| {
     let [choice, cut, bytes @ ..] = input else { return };
     if choice % 2 == 0 {
-        let kind = night(bytes, None, Weather::calm());
+        let kind = night(bytes, None, FaultProfile::calm());
         let rough = night(bytes, None, pieces());
         // What an HTTP/2 connection has said before its first bad frame depends on when that came.
         assert!(bytes.starts_with(PREFACE) || kind.is_as(&rough), "{kind:?}\n{rough:?}");
     } else {
         let (client, instance) = bytes.split_at(bytes.len() * usize::from(*cut) / 256);
-        night(client, Some(instance), Weather::calm());
+        night(client, Some(instance), FaultProfile::calm());
         night(client, Some(instance), pieces());
     }
 });
 
-fn night(client: &[u8], instance: Option<&[u8]>, weather: Weather) -> Night {
+fn night(client: &[u8], instance: Option<&[u8]>, weather: FaultProfile) -> Night {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let (noted, script) = (Rc::clone(&seen), instance.map(<[u8]>::to_vec));
     let answer = sluicegate_fuzz::night(client, Protocol::Http1, weather, async move |ring, listener| match script {

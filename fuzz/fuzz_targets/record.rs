@@ -3,31 +3,31 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use sluicegate_dataplane::events::cloudevent::Mode;
-use sluicegate_dataplane::events::companions;
+use sluicegate_dataplane::events::cloudevent::ContentMode;
+use sluicegate_dataplane::events::extension_headers;
 use sluicegate_dataplane::events::encode::encode;
-use sluicegate_dataplane::events::record::{Companion, Record, addressed, encode_head};
+use sluicegate_dataplane::events::record::{ExtensionHeader, EventRecord, addressed, encode_head};
 
 /// The bit of the second byte of records that are for one subscriber only.
 const ADDRESSED: u8 = 0x80;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(record) = Record::decode(Bytes::copy_from_slice(bytes)) else { return };
+    let Ok(record) = EventRecord::decode(Bytes::copy_from_slice(bytes)) else { return };
     let event = record.event();
-    let beside: Vec<Companion<'_>> = record.companions().collect();
+    let beside: Vec<ExtensionHeader<'_>> = record.companions().collect();
     let mut again = encode_head(&event, &beside, record.hops_left);
     again.extend_from_slice(event.data.bytes());
     again[1] |= bytes[1] & ADDRESSED;
     assert_eq!(again, bytes);
     if let Some(to) = record.addressee() {
         let sent_again = addressed(&record, &to, (3, u64::MAX));
-        let sent_again = Record::decode(sent_again.into()).expect("what we wrote is a record");
+        let sent_again = EventRecord::decode(sent_again.into()).expect("what we wrote is a record");
         assert_eq!((sent_again.addressee(), sent_again.original()), (Some(to), Some((3, u64::MAX))));
     }
 
-    for mode in [Mode::Binary, Mode::Structured] {
+    for mode in [ContentMode::Binary, ContentMode::Structured] {
         let mut out = encode(&record, mode, &[]);
-        companions::attach(&record, &mut out, &mut fastrand::Rng::with_seed(1));
+        extension_headers::attach(&record, &mut out, &mut fastrand::Rng::with_seed(1));
     }
     for attribute in record.attributes() {
         assert!(record.attribute(&attribute.name).is_some());

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use sluicegate_wal::{Bookmark, Log, Options, Position};
+use sluicegate_wal::{Cursor, WriteAheadLog, LogOptions, LogPosition};
 use tempfile::TempDir;
 
 const EVENTS: u32 = 90;
@@ -18,7 +18,7 @@ const STREAMS: [&str; 2] = ["broker/a", "broker/b"];
 const DAMAGES_MAX: usize = 4;
 
 /// By stream: where each record is and what it says.
-type Contents = BTreeMap<String, Vec<(Position, Vec<u8>)>>;
+type Contents = BTreeMap<String, Vec<(LogPosition, Vec<u8>)>>;
 
 struct Pristine {
     files: Vec<(String, Vec<u8>)>,
@@ -34,7 +34,7 @@ static PRISTINE: LazyLock<Pristine> = LazyLock::new(|| {
         let tail = vec![number as u8; (number as usize * 37) % 900];
         log.append(stream, 7, &[&number.to_le_bytes(), &tail]).expect("there is room");
         if number % 4 == 0 {
-            let mark = Bookmark::at(log.end(stream));
+            let mark = Cursor::at(log.end(stream));
             log.bookmark(stream, "subscriber", mark).expect("there is room");
         }
         if number % 5 == 0 {
@@ -101,17 +101,17 @@ fn folder() -> TempDir {
     made.expect("a temporary folder")
 }
 
-fn open(folder: &Path) -> Option<Log> {
+fn open(folder: &Path) -> Option<WriteAheadLog> {
     let options =
-        Options { segment_bytes: SEGMENT_BYTES, log_bytes_max: 1 << 20, seed: 1, ..Options::default() };
-    Log::open(folder, options).ok().map(|(log, _)| log)
+        LogOptions { segment_bytes: SEGMENT_BYTES, log_bytes_max: 1 << 20, seed: 1, ..LogOptions::default() };
+    WriteAheadLog::open(folder, options).ok().map(|(log, _)| log)
 }
 
-fn contents(log: &Log) -> Contents {
+fn contents(log: &WriteAheadLog) -> Contents {
     let mut all = Contents::new();
     for (stream, name) in log.streams() {
         let list = all.entry(name.to_owned()).or_default();
-        let mut from = Position::ORIGIN;
+        let mut from = LogPosition::ORIGIN;
         while let Some(record) = log.read(stream, from) {
             assert!(record.next > from, "reading goes on");
             list.push((record.position, record.payload.to_vec()));

@@ -5,9 +5,9 @@
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::http::codec::{
-    Framing, Name, Parsed, RequestHead, RequestView, is_authority, parse_request,
+    BodyFraming, FieldName, Parsed, RequestHead, RequestView, is_authority, parse_request,
 };
-use sluicegate_dataplane::http::headers::{Peer, Scheme, put_request};
+use sluicegate_dataplane::http::headers::{ClientAddress, ClientScheme, put_request};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut head = RequestHead::default();
@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// What an instance gets.
 fn passed_on(request: RequestView<'_>) {
     assert!(request.authority().is_empty() || is_authority(request.authority().as_bytes()));
-    let peer = Peer::new(([192, 0, 2, 1], 7).into(), Scheme::Http);
+    let peer = ClientAddress::new(([192, 0, 2, 1], 7).into(), ClientScheme::Http);
     let mut out = BytesMut::new();
     put_request(&mut out, request, &peer, None, &mut fastrand::Rng::with_seed(1));
 
@@ -55,25 +55,25 @@ fn passed_on(request: RequestView<'_>) {
     assert_eq!(passed.path(), [request.root(), request.path()].concat());
     assert_eq!(passed.authority(), request.authority());
     assert_eq!(passed.head.framing, request.head.framing, "{text}");
-    assert!(request.head.framing != Framing::UntilClose);
+    assert!(request.head.framing != BodyFraming::UntilClose);
     assert_eq!(passed.head.wants_websocket, request.head.wants_websocket, "{text}");
     // Only a WebSocket is asked for again on the next hop.
     let again = usize::from(request.head.wants_websocket);
     for (kind, count) in [
-        (Name::Connection, again),
-        (Name::Upgrade, again),
-        (Name::HopByHop, 0),
-        (Name::Internal, 0),
-        (Name::Host, 1),
-        (Name::Forwarded, 1),
-        (Name::ForwardedFor, 1),
-        (Name::TraceParent, 1),
+        (FieldName::Connection, again),
+        (FieldName::Upgrade, again),
+        (FieldName::HopByHop, 0),
+        (FieldName::Internal, 0),
+        (FieldName::Host, 1),
+        (FieldName::Forwarded, 1),
+        (FieldName::ForwardedFor, 1),
+        (FieldName::TraceParent, 1),
     ] {
         assert_eq!(passed.values(kind).count(), count, "{kind:?}: {text}");
     }
-    let chain = passed.values(Name::ForwardedFor).next().unwrap_or_default();
+    let chain = passed.values(FieldName::ForwardedFor).next().unwrap_or_default();
     assert!(chain.ends_with(b"192.0.2.1"), "{text}");
-    let trace = passed.values(Name::TraceParent).next().unwrap_or_default();
+    let trace = passed.values(FieldName::TraceParent).next().unwrap_or_default();
     assert!(is_trace(trace), "{text}");
 }
 

@@ -5,9 +5,9 @@
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::http::codec::{
-    Framing, Method, Name, Parsed, ResponseHead, ResponseView, parse_response,
+    BodyFraming, Method, FieldName, Parsed, ResponseHead, ResponseView, parse_response,
 };
-use sluicegate_dataplane::http::headers::{ForClient, put_response};
+use sluicegate_dataplane::http::headers::{ResponseContext, put_response};
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, bytes)) = input.split_first() else { return };
@@ -34,9 +34,9 @@ fuzz_target!(|input: &[u8]| {
 
 /// What the client gets.
 fn passed_on(response: ResponseView<'_>, asked: Method, close: bool) {
-    let chunked = matches!(response.head.framing, Framing::Chunked | Framing::UntilClose);
+    let chunked = matches!(response.head.framing, BodyFraming::Chunked | BodyFraming::UntilClose);
     let mut out = BytesMut::new();
-    put_response(&mut out, response, ForClient { chunked, close, ..ForClient::INTERIM });
+    put_response(&mut out, response, ResponseContext { chunked, close, ..ResponseContext::INTERIM });
     let mut head = ResponseHead::default();
     let parsed = parse_response(&out, asked, &mut head);
     let text = String::from_utf8_lossy(&out);
@@ -47,10 +47,10 @@ fn passed_on(response: ResponseView<'_>, asked: Method, close: bool) {
     assert_eq!(end, out.len(), "an answer hides in a head: {text}");
     assert_eq!(head.status, response.head.status);
     assert_eq!(head.view(&out).reason(), response.reason());
-    let expected = if chunked { Framing::Chunked } else { response.head.framing };
+    let expected = if chunked { BodyFraming::Chunked } else { response.head.framing };
     assert_eq!(head.framing, expected, "{text}");
     assert_eq!(head.keep_alive, !(close && head.status >= 200), "{text}");
-    for kind in [Name::Upgrade, Name::HopByHop] {
+    for kind in [FieldName::Upgrade, FieldName::HopByHop] {
         assert_eq!(head.view(&out).values(kind).count(), 0, "{kind:?} belongs to one hop: {text}");
     }
 }

@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::table::Protocol;
 use sluicegate_fuzz::instance::{bad, good};
 use sluicegate_fuzz::{PREFACE, night, pieces};
-use sluicegate_ring::sim::Weather;
+use sluicegate_ring::sim::FaultProfile;
 
 /// A frame with nothing in it, of type SETTINGS.
 const NO_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -25,7 +25,7 @@ const END_HEADERS: u8 = 4;
 
 fuzz_target!(|input: &[u8]| {
     let [choice, cut, bytes @ ..] = input else { return };
-    let weather = || if choice & 2 == 0 { Weather::calm() } else { pieces() };
+    let weather = || if choice & 2 == 0 { FaultProfile::calm() } else { pieces() };
     if choice & 1 == 0 {
         let client = [PREFACE, &NO_SETTINGS, &frames(bytes, POST)].concat();
         let seen = Rc::new(RefCell::new(Vec::new()));

@@ -8,7 +8,7 @@ extern crate sluicegate_dataplane as dataplane;
 
 use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::http::codec::{has_token, is_authority, tokens};
-use sluicegate_dataplane::table::{Table, host_name};
+use sluicegate_dataplane::table::{RoutingTable, host_name};
 
 #[path = "../../src/config/value.rs"]
 #[allow(dead_code, unreachable_pub)]
@@ -27,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let name = host_name(text);
     assert!(text.starts_with(name));
-    let _ = Table::default().route(text);
+    let _ = RoutingTable::default().route(text);
     if is_authority(bytes) {
         authority(text, name);
     }

@@ -9,22 +9,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use sluicegate_dataplane::core::{CoreConfig, CoreLimits, Stop, run_on};
-use sluicegate_dataplane::publish::Tables;
-use sluicegate_dataplane::signal::Signals;
-use sluicegate_dataplane::table::{Protocol, Route, Table};
-use sluicegate_ring::sim::{Weather, World};
-use sluicegate_ring::{Listener, Options, Ring, Stream};
+use sluicegate_dataplane::core::{CoreConfig, CoreLimits, StopSignal, run_on};
+use sluicegate_dataplane::table_publisher::TablePublisher;
+use sluicegate_dataplane::signal::SignalQueue;
+use sluicegate_dataplane::table::{Protocol, Route, RoutingTable};
+use sluicegate_ring::sim::{FaultProfile, Simulation};
+use sluicegate_ring::{RingListener, RingOptions, Ring, RingStream};
 
 /// How a client begins that speaks HTTP/2 by prior knowledge.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Small pieces, and nothing breaks.
-pub fn pieces() -> Weather {
-    Weather {
+pub fn pieces() -> FaultProfile {
+    FaultProfile {
         segment_bytes_max: 7,
         latency: Duration::from_micros(10)..=Duration::from_micros(300),
-        ..Weather::calm()
+        ..FaultProfile::calm()
     }
 }
 
@@ -36,19 +36,19 @@ pub fn pieces() -> Weather {
 pub fn night(
     client: &[u8],
     protocol: Protocol,
-    weather: Weather,
-    serve: impl AsyncFnOnce(Ring, Listener) + 'static,
+    weather: FaultProfile,
+    serve: impl AsyncFnOnce(Ring, RingListener) + 'static,
 ) -> Vec<u8> {
-    let options = Options { chunk_bytes: 4096, chunks: 64, ..Options::default() };
-    let world = World::with_options(7, weather, options);
+    let options = RingOptions { chunk_bytes: 4096, chunks: 64, ..RingOptions::default() };
+    let world = Simulation::with_options(7, weather, options);
     let ring = world.ring();
 
     // Of a real listener a simulated machine takes the address only.
     let taken = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let http = TcpListener::bind("127.0.0.1:0").expect("loopback");
-    let upstream = Listener::from_std(&ring, taken).expect("a simulated listener");
-    let tables = Tables::new(table(upstream.local_addr().expect("it listens"), protocol));
-    let stop = Arc::new(Stop::default());
+    let upstream = RingListener::from_std(&ring, taken).expect("a simulated listener");
+    let tables = TablePublisher::new(table(upstream.local_addr().expect("it listens"), protocol));
+    let stop = Arc::new(StopSignal::default());
     let at = http.local_addr().expect("it listens");
     let config = CoreConfig {
         questions: None,
@@ -57,7 +57,7 @@ pub fn night(
         events_tls: None,
         make_events: None,
         tables: Arc::clone(&tables),
-        signals: Signals::new(|| {}),
+        signals: SignalQueue::new(|| {}),
         stop: Arc::clone(&stop),
         counters: Arc::default(),
         limits: CoreLimits::default(),
@@ -86,18 +86,18 @@ pub fn night(
     answer.take()
 }
 
-fn table(to: SocketAddr, protocol: Protocol) -> Table {
+fn table(to: SocketAddr, protocol: Protocol) -> RoutingTable {
     let mut route = Route::to_addresses("*", &[to]);
     for split in &mut route.splits {
         Arc::get_mut(&mut split.backend).expect("it is new").protocol = protocol;
     }
-    Table { any_host: Some(Arc::new(route)), ..Table::default() }
+    RoutingTable { any_host: Some(Arc::new(route)), ..RoutingTable::default() }
 }
 
 /// Sends all, and reads until we are done with the connection or the client has waited long enough.
 async fn talk(ring: &Ring, to: SocketAddr, bytes: Vec<u8>) -> Vec<u8> {
     let mut answer = Vec::new();
-    let Ok(stream) = Stream::connect(ring, to).await else { return answer };
+    let Ok(stream) = RingStream::connect(ring, to).await else { return answer };
     let spoken = async {
         let _ = stream.send(bytes).await; // we may refuse before it has all left
         while let Ok(chunk) = stream.recv().await {
