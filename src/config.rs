@@ -98,13 +98,18 @@ impl RunConfig {
 
         let http_limits = http::limits(&given, &file)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let deprecations = renamed::deprecations(&given, &file);
         let mut config = Self {
             data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
             workers: given.workers.or(file.workers).unwrap_or(cores),
             http: given.http.or(file.http).unwrap_or(loopback(8080)),
             https: given.https.or(file.https),
-            private: given.private.or(file.private),
-            private_https: given.private_https.or(file.private_https),
+            private: given.cluster_local.or(file.cluster_local).or(given.private).or(file.private),
+            private_https: given
+                .cluster_local_https
+                .or(file.cluster_local_https)
+                .or(given.private_https)
+                .or(file.private_https),
             certificates: either(given.tls_cert, file.tls_cert),
             tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
@@ -124,7 +129,7 @@ impl RunConfig {
             otlp: given.otlp.or(file.otlp),
             server_timing: given.server_timing.or(file.server_timing).unwrap_or_default(),
             hot_restart: given.hot_restart || file.hot_restart || given.takeover || file.takeover,
-            deprecations: renamed::deprecations(given.takeover || file.takeover),
+            deprecations,
             domain: given.domain.or(file.domain).unwrap_or_else(|| "localhost".to_owned()),
             manifests: either(given.manifests, file.manifests),
             images: located(either(given.image, file.image)),

@@ -42,14 +42,22 @@ pub(crate) struct Settings {
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) tls_cert: Vec<ManyValues<CertificateRule>>,
 
-    /// Address for callers inside, who reach cluster-local hosts too; those are 404 on the others [default:
-    /// none]
-    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_PRIVATE")]
+    /// Address for internal callers, which also serves cluster-local hosts; the other listeners answer them 404
+    /// [default: none]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_CLUSTER_LOCAL")]
+    pub(crate) cluster_local: Option<SocketAddr>,
+
+    /// The same over TLS; `cluster-local-domain-tls` in ConfigMap `config-network` issues its certificates
+    /// [default: none]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_CLUSTER_LOCAL_HTTPS")]
+    pub(crate) cluster_local_https: Option<SocketAddr>,
+
+    /// The earlier name of `cluster-local`.
+    #[arg(long, hide = true, value_parser = value::address, env = "SLUICEGATE_PRIVATE")]
     pub(crate) private: Option<SocketAddr>,
 
-    /// Address for callers inside by TLS; `cluster-local-domain-tls` in ConfigMap `config-network` makes certificates for
-    /// it [default: none]
-    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_PRIVATE_HTTPS")]
+    /// The earlier name of `cluster-local-https`.
+    #[arg(long, hide = true, value_parser = value::address, env = "SLUICEGATE_PRIVATE_HTTPS")]
     pub(crate) private_https: Option<SocketAddr>,
 
     /// The oldest version of TLS that clients may speak: 1.2 or 1.3 [default: 1.2]

@@ -88,8 +88,8 @@ impl ListenerName {
         match self {
             Self::Http => "--http",
             Self::Https => "--https",
-            Self::Private => "--private",
-            Self::PrivateHttps => "--private-https",
+            Self::Private => "--cluster-local",
+            Self::PrivateHttps => "--cluster-local-https",
             Self::Events => "--events",
             Self::EventsHttps => "--events-https",
             Self::Api => "--api",

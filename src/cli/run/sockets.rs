@@ -41,9 +41,9 @@ pub(super) struct BoundSockets {
     pub(super) http: Vec<TcpListener>,
     /// Likewise; empty without `--https`.
     pub(super) https: Vec<TcpListener>,
-    /// Likewise; empty without `--private`.
+    /// Likewise; empty without `--cluster-local`.
     pub(super) private: Vec<TcpListener>,
-    /// Likewise; empty without `--private-https`.
+    /// Likewise; empty without `--cluster-local-https`.
     pub(super) private_https: Vec<TcpListener>,
     pub(super) events: Vec<TcpListener>,
     /// Likewise; empty without `--events-https`.

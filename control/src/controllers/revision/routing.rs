@@ -10,7 +10,7 @@ use crate::kinds::serving::annotations::{
     CONFIGURATION, CONFIGURATION_GENERATION, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED,
 };
 use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::revision::{RESOURCES_AVAILABLE, Revision};
+use crate::kinds::serving::revision::{CONTAINER_HEALTHY, RESOURCES_AVAILABLE, Revision};
 use crate::kinds::shared::{ConditionStatus, HasConditions, annotation, label, name, namespace};
 
 /// Upstream's words for the label.
@@ -23,16 +23,19 @@ struct Standing<'a> {
     is_routed: bool,
     routing_state: Option<&'a str>,
     was_ready: bool,
+    /// An attempt to start it has failed.
+    has_failed: bool,
     /// Its Configuration has a newer one.
     is_superseded: bool,
 }
 
 impl Standing<'_> {
-    /// A Route sends to it or waits for it; or it is new, and a Route may be about to. What lost its Route, or was overtaken
-    /// before it had one, is not tried any more.
+    /// A Route sends to it or waits for it, or it is the newest and was never ready. The newest is tried without a Route until
+    /// an attempt fails after it lost its Route: its Configuration may change a moment before its Route does.
     fn is_reachable(self) -> bool {
         let has_lost_routes = matches!(self.routing_state, Some(ACTIVE | RESERVE));
-        self.is_routed || !self.was_ready && !self.is_superseded && !has_lost_routes
+        let is_given_up = self.has_failed && has_lost_routes;
+        self.is_routed || !self.was_ready && !self.is_superseded && !is_given_up
     }
 
     /// The label that fits, as upstream moves it: `pending` until a Route comes, `active`, and `reserve` when the last one
@@ -53,6 +56,7 @@ pub(super) fn is_reachable(world: &ControllerContext, revision: &Revision) -> bo
         is_routed: is_routed(world, revision),
         routing_state: label(&revision.metadata, ROUTING_STATE),
         was_ready: revision.condition(RESOURCES_AVAILABLE).is_some_and(|c| c.status == ConditionStatus::True),
+        has_failed: revision.condition(CONTAINER_HEALTHY).is_some_and(|c| c.status == ConditionStatus::False),
         is_superseded: parent.is_some_and(|parent| !is_newest(revision, &parent)),
     };
     standing.is_reachable()
@@ -102,6 +106,7 @@ pub(super) fn patch(world: &ControllerContext, revision: &Revision) -> Option<Va
         is_routed: !routes.is_empty(),
         routing_state: state,
         was_ready: false, // the label does not depend on these
+        has_failed: false,
         is_superseded: false,
     };
     let wanted = standing.routing_state().or(state);
@@ -120,7 +125,7 @@ pub(super) fn patch(world: &ControllerContext, revision: &Revision) -> Option<Va
 mod tests {
     use super::*;
 
-    /// As (routed, label, was ready, superseded) and the wanted (reachable, label).
+    /// As (routed, label, was ready, superseded) and the wanted (reachable, label), of one that has failed.
     #[test]
     fn routes_decide_reachability_and_routing_state() {
         for (is_routed, routing_state, was_ready, is_superseded, wanted) in [
@@ -141,8 +146,19 @@ mod tests {
             // Nothing has to run of a version that no Route knows.
             (false, Some("pending"), true, false, (false, None)),
         ] {
-            let standing = Standing { is_routed, routing_state, was_ready, is_superseded };
+            let standing = Standing { is_routed, routing_state, was_ready, has_failed: true, is_superseded };
             assert_eq!((standing.is_reachable(), standing.routing_state()), wanted, "{standing:?}");
+        }
+    }
+
+    /// Traffic and template of a Service may change at once, so that the newest Revision has a Route for a moment.
+    #[test]
+    fn newest_revision_without_a_route_is_tried_until_it_fails() {
+        for (has_failed, reachable) in [(false, true), (true, false)] {
+            let routing_state = Some(RESERVE);
+            let standing =
+                Standing { is_routed: false, routing_state, was_ready: false, has_failed, is_superseded: false };
+            assert_eq!(standing.is_reachable(), reachable);
         }
     }
 }
