@@ -129,6 +129,6 @@ mod tests {
             assert!(OuterFixture::deserialize(StrictDeserializer(&bad)).is_err(), "{bad}");
         }
         let why = OuterFixture::deserialize(StrictDeserializer(&json!({ "inner": [] }))).unwrap_err().to_string();
-        assert_eq!(why, "invalid type: sequence, expected struct Inner");
+        assert_eq!(why, "invalid type: sequence, expected struct InnerFixture");
     }
 }

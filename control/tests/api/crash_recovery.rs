@@ -74,7 +74,7 @@ fn what_was_acknowledged_survives_a_kill() {
     let mut acknowledged: Vec<Value> = Vec::new();
     for _ in 0..3 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "--nocapture", "surviving::writes_until_it_is_killed"])
+            .args(["--ignored", "--exact", "--nocapture", "crash_recovery::writes_until_it_is_killed"])
             .env(KILLED_DIR, dir.path())
             .stdout(Stdio::piped())
             .spawn()
