@@ -194,7 +194,7 @@ fn gateway(world: &ControllerContext, host: &str) -> Result<Option<SocketAddr>, 
         Some(Some(address)) => Ok(Some(address)),
         Some(None) => Err(BackendResolveError {
             reason: "ListenerOff",
-            message: format!("{host} is a listener that is off; start with --private ADDRESS."),
+            message: format!("{host} is a listener that is off; start with --cluster-local ADDRESS."),
         }),
         None => Ok(None),
     }
