@@ -43,7 +43,7 @@ fn a_backlog_brings_as_many_instances_as_there_may_be_and_fills_them() {
         post(&appliance, &TestEvent::new(&n.to_string()));
     }
 
-    let inside = || appliance.metric("sluicegate_backend_in_flight", "default/app-00001");
+    let inside = || appliance.metric("sluicegate_backend_active_requests", "default/app-00001");
     let delivered = || appliance.metric("sluicegate_subscriber_delivered_total", "default/t");
     let mut most = 0;
     wait::until(PATIENCE * 3, "all events to be delivered", || {

@@ -285,7 +285,7 @@ fn nothing_vanishes() {
             });
             line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap()
         };
-        let (sinkless, refused) = (by("no_dead_letter_sink"), by("dead_letter_sink_refused"));
+        let (sinkless, refused) = (by("no_dead_letter_sink"), by("dead_letter_sink_failed"));
         assert_eq!(
             (sinkless, refused),
             match name {

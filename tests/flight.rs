@@ -60,10 +60,10 @@ fn a_trace_tells_what_became_of_an_event() {
     subscribe(appliance.api(), "slow", &sink.url(), &[delivery(5, &dead)]);
     subscribe(appliance.api(), "other", &sink.url(), &[only(json!({ "type": "other" }))]);
     post(&appliance, &TestEvent::new("one"));
-    let event_one = traced(&appliance, "one", |event| of(event, "default/slow")["verdict"] == "delivered");
+    let event_one = traced(&appliance, "one", |event| of(event, "default/slow")["outcome"] == "delivered");
     assert_eq!(event_one["attributes"]["source"], "/kit");
     assert_eq!(event_one["stream"], "/brokers/default/main");
-    assert_eq!(of(&event_one, "default/other")["verdict"], "filtered");
+    assert_eq!(of(&event_one, "default/other")["outcome"], "filtered");
     let notes = of(&event_one, "default/slow")["notes"].as_array().unwrap();
     let seen: Vec<_> = notes.iter().map(|note| (note["attempt"].clone(), note["status"].clone())).collect();
     assert_eq!(seen, [(json!(1), json!(503)), (json!(2), json!(503)), (json!(3), json!(202))]);
@@ -102,7 +102,7 @@ fn what_cores_left_that_are_no_more_is_told_of() {
     let after = with("1").start();
     wait::until(PATIENCE, "twenty letters", || (open(&after, "default/t") == 20).then_some(()));
     for n in 0..20 {
-        traced(&after, &n.to_string(), |event| of(event, "default/t")["verdict"] == "dropped");
+        traced(&after, &n.to_string(), |event| of(event, "default/t")["outcome"] == "dropped");
     }
 }
 
@@ -149,7 +149,7 @@ fn dead_letters_are_listed_and_sent_again() {
         (witness.received().len() + dead.received().len() > 4).then_some(())
     });
     let copy = traced(&appliance, "a", |event| {
-        event["replay"] == true && of(event, "default/broken")["verdict"] == "delivered"
+        event["replay"] == true && of(event, "default/broken")["outcome"] == "delivered"
     });
     assert_eq!(copy["subscribers"].as_array().unwrap().len(), 1, "{copy:#}");
 }
@@ -196,7 +196,7 @@ fn dead_letters_are_sent_to_a_patched_subscriber() {
     subscribe(appliance.api(), "t", &broken.url(), &[options]);
     post(&appliance, &TestEvent::new("1"));
     broken.wait_for(1, PATIENCE);
-    traced(&appliance, "1", |event| of(event, "default/t")["verdict"] == "dropped");
+    traced(&appliance, "1", |event| of(event, "default/t")["outcome"] == "dropped");
     let api = appliance.api().address().to_string();
     let redrive = |trigger: &str, words: &[&str]| {
         event(&appliance, &[&["redrive", "--trigger", trigger, "--api", &api], words].concat())
@@ -238,10 +238,10 @@ fn a_trace_tells_of_what_retention_dropped_unread() {
     let keep = json!({ "metadata": { "annotations": { "sluicegate.dev/retention-time": "1s" } } });
     appliance.api().patch("Broker", "default", "main", &keep);
     for id in ["1200", "1299"] {
-        let dropped = traced(&appliance, id, |event| of(event, "default/lags")["verdict"] != "pending");
+        let dropped = traced(&appliance, id, |event| of(event, "default/lags")["outcome"] != "pending");
         let told = of(&dropped, "default/lags");
         let notes = told["notes"].as_array().unwrap();
-        assert!(notes.iter().any(|note| note["what"].as_str().unwrap().starts_with("dropped")), "{told:#}");
+        assert!(notes.iter().any(|note| note["event"].as_str().unwrap().starts_with("dropped")), "{told:#}");
     }
 }
 
@@ -327,7 +327,7 @@ fn why_there_was_no_answer_is_told() {
         subscribe(appliance.api(), name, url, &[("/spec/delivery", once)]);
     }
     post(&appliance, &TestEvent::new("one"));
-    let ended = |event: &Value| event["subscribers"].as_array().unwrap().iter().all(|one| one["verdict"] == "dropped");
+    let ended = |event: &Value| event["subscribers"].as_array().unwrap().iter().all(|one| one["outcome"] == "dropped");
     let traced = traced(&appliance, "one", ended);
     let told = text(&event(&appliance, &["trace", "one"]));
     for (name, .., words, logged) in rows {
@@ -430,10 +430,10 @@ fn a_trace_tells_what_is_to_come_from_what_never_will() {
     subscribe(appliance.api(), "late", &late.url(), &[]);
     let noted = |event: &Value| of(event, "default/half")["notes"].as_array().is_some_and(|all| !all.is_empty());
     let event_one = traced(&appliance, "one", noted);
-    assert_eq!(of(&event_one, "default/half")["verdict"], "pending", "{event_one:#}");
-    traced(&appliance, "one", |event| of(event, "default/late")["verdict"] == "passed over");
+    assert_eq!(of(&event_one, "default/half")["outcome"], "pending", "{event_one:#}");
+    traced(&appliance, "one", |event| of(event, "default/late")["outcome"] == "passed over");
     post(&appliance, &TestEvent::new("two"));
-    traced(&appliance, "two", |event| of(event, "default/late")["verdict"] == "delivered");
+    traced(&appliance, "two", |event| of(event, "default/late")["outcome"] == "delivered");
 }
 
 /// Nothing is said to be sent that nobody gets, and nothing is done by an order that is not understood.

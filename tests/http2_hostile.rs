@@ -112,12 +112,12 @@ fn floods_of_cheap_frames_are_cut_and_counted_by_kind() {
         ("empty_data", open.clone(), frame(0x0, 0, 1, &[])),
         ("window_updates", vec![], frame(0x8, 0, 0, &[0, 0, 0, 1])),
     ] {
-        let before = metric(&appliance, "sluicegate_http2_floods_total", kind);
+        let before = metric(&appliance, "sluicegate_http2_flood_closes_total", kind);
         let parts = std::iter::once(first).chain(std::iter::repeat_n(flood, 100_000));
         let code = while_others_are_served(&appliance, parts);
         assert!(code.is_none_or(|code| code == ENHANCE_YOUR_CALM), "{kind}: {code:?}");
         wait::until(PATIENCE, kind, || {
-            let after = metric(&appliance, "sluicegate_http2_floods_total", kind);
+            let after = metric(&appliance, "sluicegate_http2_flood_closes_total", kind);
             (after == before + 1).then_some(())
         });
     }
@@ -130,7 +130,7 @@ fn a_flood_on_the_events_listener_is_cut_and_counted() {
     let code = attack(appliance.events(), std::iter::repeat_n(frame(0x6, 0, 0, &[7; 8]), 100_000));
     assert!(code.is_none_or(|code| code == ENHANCE_YOUR_CALM), "{code:?}");
     wait::until(PATIENCE, "the cut", || {
-        (metric(&appliance, "sluicegate_http2_floods_total", "pings") == 1).then_some(())
+        (metric(&appliance, "sluicegate_http2_flood_closes_total", "pings") == 1).then_some(())
     });
 }
 
@@ -148,7 +148,7 @@ fn rapid_resets_are_cut_before_they_reach_the_instance_in_number() {
     let code = while_others_are_served(&appliance, parts);
     assert!(code.is_none_or(|code| code == ENHANCE_YOUR_CALM), "{code:?}");
     wait::until(PATIENCE, "the cut", || {
-        let cut = metric(&appliance, "sluicegate_http2_floods_total", "resets");
+        let cut = metric(&appliance, "sluicegate_http2_flood_closes_total", "resets");
         (cut == 1).then_some(())
     });
     let requests = metric(&appliance, "sluicegate_requests_total", "");
@@ -163,7 +163,7 @@ fn a_client_that_makes_us_reset_streams_is_cut() {
     // A window update by nothing, which ends the connection, and one by too much, which ends the stream.
     for (more, counter, kind) in [
         (0_u32, "sluicegate_http2_violations_total", ""),
-        (0x7fff_ffff, "sluicegate_http2_floods_total", "made_resets"),
+        (0x7fff_ffff, "sluicegate_http2_flood_closes_total", "own_resets"),
     ] {
         let parts = (0..50_000_u32).map(move |n| {
             let stream = 2 * n + 1;
@@ -188,7 +188,7 @@ fn a_head_without_end_is_cut() {
         while_others_are_served(&appliance, parts);
         assert!(upstream.requests() > before); // the others
         wait::until(PATIENCE, "the cut", || {
-            (metric(&appliance, "sluicegate_http2_floods_total", "continuations") == cut).then_some(())
+            (metric(&appliance, "sluicegate_http2_flood_closes_total", "continuations") == cut).then_some(())
         });
         assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
     }

@@ -140,9 +140,9 @@ fn answers_to_requests_that_were_taken_back_end_nobodys_connection() {
 #[test]
 fn an_answer_that_is_none_is_told_by_its_reason() {
     for (block, reason) in [
-        (b"\x00\x04name\x05value".as_slice(), "did not answer in HTTP/2: "), // without a status
-        (b"\x88\x00\x01X\x01a", "did not answer in HTTP/2: "),
-        (b"\x88\x00\x01x\x02 a", "did not answer in HTTP: a header value has a forbidden byte"),
+        (b"\x00\x04name\x05value".as_slice(), "sent an invalid HTTP/2 response: "), // without a status
+        (b"\x88\x00\x01X\x01a", "sent an invalid HTTP/2 response: "),
+        (b"\x88\x00\x01x\x02 a", "sent an invalid HTTP response: a header value has a forbidden byte"),
     ] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let appliance = gateway(listener.local_addr().unwrap());

@@ -36,12 +36,12 @@ fn durability_is_an_annotation_and_early_answers_are_counted() {
     let sink = EventSink::start();
     subscribe(appliance.api(), "all", &sink.url(), &[]);
     post(&appliance, &TestEvent::new("flushed"));
-    assert_eq!(metric(&appliance, "sluicegate_stream_accepted_unflushed_total", BROKER), 0);
+    assert_eq!(metric(&appliance, "sluicegate_stream_accepted_before_flush_total", BROKER), 0);
 
     annotate(&appliance, json!({"sluicegate.dev/durability": "interval:200"}));
     wait::until(PATIENCE, "an early answer", || {
         post(&appliance, &TestEvent::new("early"));
-        (metric(&appliance, "sluicegate_stream_accepted_unflushed_total", BROKER) > 0).then_some(())
+        (metric(&appliance, "sluicegate_stream_accepted_before_flush_total", BROKER) > 0).then_some(())
     });
     let received = sink.wait_for(2, PATIENCE);
     assert!(received.iter().any(|event| event.id() == "early"));
@@ -138,7 +138,7 @@ fn a_log_file_cut_short_does_not_kill_the_appliance() {
     assert!(appliance.is_running() && appliance.api().get("Broker", NAMESPACE, "main").is_some());
     wait::until(PATIENCE, "the metrics", || {
         let failed = metric(&appliance, "sluicegate_log_failed", "core");
-        (failed == 1 && metric(&appliance, "sluicegate_log_broken_segments", "core") == 1).then_some(())
+        (failed == 1 && metric(&appliance, "sluicegate_log_corrupt_segments", "core") == 1).then_some(())
     });
     appliance.wait_says("was cut from outside");
 

@@ -20,7 +20,7 @@ const IMAGE: &str = "registry.example.com/hello:v1";
 const HOST: &str = "app.example.com";
 
 fn appliance() -> Appliance {
-    ApplianceSetup::new(BIN).flag("private", "127.0.0.1:0").start()
+    ApplianceSetup::new(BIN).flag("cluster-local", "127.0.0.1:0").start()
 }
 
 fn serve(api: KitApi, object: &Value) -> Value {
@@ -66,7 +66,7 @@ fn path_and_headers_choose_the_backend() {
     serve(appliance.api(), &only);
     let other = HttpCall::get("/bar").host("only.example.com").send(appliance.http());
     assert_eq!(other.status, 404, "{other}");
-    assert!(other.text().contains("takes this path"), "{other}");
+    assert!(other.text().contains("matches this path"), "{other}");
 }
 
 /// X-KI-06, X-KI-07, X-KI-08: shares of the requests, headers set by path and by split, another Host.
@@ -157,8 +157,8 @@ fn a_cluster_local_rule_stays_inside_beside_a_public_one_of_its_host() {
         assert_eq!((met.0.as_str(), met.1.as_str()), (outside, within), "{host}{target}");
     }
     let shown = HttpCall::get("/debug/routes?host=admin.example.com").send(appliance.admin()).json();
-    let ways = shown["routes"][0]["ways"].as_array().unwrap();
-    let shown: Vec<_> = ways.iter().map(|way| (&way["path"], &way["private"])).collect();
+    let ways = shown["routes"][0]["rules"].as_array().unwrap();
+    let shown: Vec<_> = ways.iter().map(|way| (&way["path"], &way["cluster_local"])).collect();
     assert_eq!(shown, [(&json!("/admin"), &json!(true)), (&json!(""), &json!(false))]);
 }
 

@@ -35,7 +35,7 @@ fn open_connections_are_shown_with_what_they_do() {
         .route(HOST, upstream.address())
         .route("silent.example.com", silent.local_addr().unwrap())
         .flag("workers", "2")
-        .flag("private", "127.0.0.1:0")
+        .flag("cluster-local", "127.0.0.1:0")
         .start();
     assert_eq!(shown(&appliance, "/debug/connections")["open"], 0);
 
@@ -45,13 +45,13 @@ fn open_connections_are_shown_with_what_they_do() {
     }
     let one = in_state(&appliance, "idle");
     assert_eq!((&one["requests"], &one["streams"]), (&json!(3), &json!(0)), "{one}");
-    assert_eq!((&one["listener"], &one["protocol"]), (&json!("private"), &json!("HTTP/1.1")), "{one}");
+    assert_eq!((&one["listener"], &one["protocol"]), (&json!("cluster-local"), &json!("HTTP/1.1")), "{one}");
     assert!(one["received_bytes"].as_u64() > Some(100) && one["sent_bytes"].as_u64() > Some(300), "{one}");
     assert!(one["peer"].as_str().unwrap().parse::<SocketAddr>().is_ok() && one["core"].as_u64() < Some(2));
 
     let mut waits = HttpConnection::open(appliance.http());
     waits.send(&HttpCall::get("/").host("silent.example.com").to_bytes(appliance.http()));
-    let one = in_state(&appliance, "serving");
+    let one = in_state(&appliance, "active");
     assert_eq!((&one["requests"], &one["streams"], &one["listener"]), (&json!(1), &json!(1), &json!("http")));
 
     http2::run(async {
@@ -76,7 +76,7 @@ fn open_connections_are_shown_with_what_they_do() {
 
     // Bounded: those with a request first; and who has gone is gone.
     let most = shown(&appliance, "/debug/connections?limit=1");
-    assert_eq!((&most["shown"], &most["connections"][0]["state"]), (&json!(1), &json!("serving")), "{most}");
+    assert_eq!((&most["returned"], &most["connections"][0]["state"]), (&json!(1), &json!("active")), "{most}");
     drop((idle, waits, silent)); // an instance that goes ends the requests inside it
     wait::until(PATIENCE, "everybody to be gone", || {
         (shown(&appliance, "/debug/connections")["open"] == 0).then_some(())
@@ -97,25 +97,25 @@ fn routes_are_shown_as_the_cores_have_them() {
     appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
 
     let own = shown(&appliance, "/debug/routes?host=hello.default.localhost");
-    assert_eq!((&own["shown"], &own["routes"][0]["private"]), (&json!(1), &json!(false)), "{own}");
-    let key = own["routes"][0]["ways"][0]["splits"][0]["backend"].as_str().unwrap().to_owned();
+    assert_eq!((&own["returned"], &own["routes"][0]["cluster_local"]), (&json!(1), &json!(false)), "{own}");
+    let key = own["routes"][0]["rules"][0]["splits"][0]["backend"].as_str().unwrap().to_owned();
     assert_eq!(key, "default/hello-00001");
     let backend = &own["backends"][&key];
     assert_eq!((&backend["concurrency_max"], &backend["protocol"]), (&json!(3), &json!("http1")), "{own}");
-    assert!(backend["waits_ms"].as_u64() > Some(0) && backend["timeouts_ms"]["total"] == 300_000, "{own}");
+    assert!(backend["queue_timeout_ms"].as_u64() > Some(0) && backend["timeouts_ms"]["total"] == 300_000, "{own}");
     assert_eq!(backend["ready_instances"], backend["instances"].as_array().unwrap().len());
 
     let met = shown(&appliance, "/debug/routes?host=a.wild.example.com");
     assert_eq!(met["backends"]["static/*.wild.example.com"]["protocol"], "h2", "{met}");
-    assert_eq!(met["backends"]["static/*.wild.example.com"]["waits_ms"], Value::Null);
-    assert_eq!(shown(&appliance, "/debug/routes?host=nobody.example.com")["shown"], 0);
+    assert_eq!(met["backends"]["static/*.wild.example.com"]["queue_timeout_ms"], Value::Null);
+    assert_eq!(shown(&appliance, "/debug/routes?host=nobody.example.com")["returned"], 0);
 
     let all = shown(&appliance, "/debug/routes");
-    assert_eq!(all["shown"], all["hosts"]);
+    assert_eq!(all["returned"], all["hosts"]);
     let hosts: Vec<_> = all["routes"].as_array().unwrap().iter().map(|route| route["host"].clone()).collect();
     assert!(hosts.contains(&json!("*.wild.example.com")) && hosts.contains(&json!(HOST)), "{hosts:?}");
     let first = shown(&appliance, "/debug/routes?limit=1");
-    assert_eq!((&first["shown"], &first["hosts"]), (&json!(1), &all["hosts"]));
+    assert_eq!((&first["returned"], &first["hosts"]), (&json!(1), &all["hosts"]));
 }
 
 /// A Service without an instance, whatever its image.
@@ -185,8 +185,8 @@ fn who_waits_for_an_instance_is_shown_waiting() {
     let appliance = asleep(ApplianceSetup::new(BIN), NEVER);
     let mut waits = HttpConnection::open(appliance.http());
     waits.send(&HttpCall::get("/").host(COLD).to_bytes(appliance.http()));
-    let one = in_state(&appliance, "waiting");
+    let one = in_state(&appliance, "queued");
     assert_eq!((&one["requests"], &one["protocol"]), (&json!(1), &json!("HTTP/1.1")), "{one}");
     let backend = shown(&appliance, &format!("/debug/routes?host={COLD}"))["backends"]["default/hello-00001"].clone();
-    assert_eq!((&backend["waiting"], &backend["ready_instances"]), (&json!(1), &json!(0)), "{backend}");
+    assert_eq!((&backend["queued_requests"], &backend["ready_instances"]), (&json!(1), &json!(0)), "{backend}");
 }

@@ -278,7 +278,7 @@ fn a_folder_of_manifests_is_applied_followed_and_pruned() {
     appliance.wait_says("c.yaml:");
     let failed = |n: u32| {
         let metrics = HttpCall::get("/metrics").send(appliance.admin()).text();
-        let line = metrics.lines().find(|line| line.starts_with("sluicegate_manifests_failed"));
+        let line = metrics.lines().find(|line| line.starts_with("sluicegate_manifest_errors"));
         line.is_some_and(|line| line.ends_with(&format!(" {n}")))
     };
     assert!(failed(2));

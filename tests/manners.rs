@@ -112,9 +112,9 @@ fn a_mirror_wakes_its_revision_and_compares_its_answers() {
         assert_eq!((response.status, response.body.len()), (200, 2000), "{response}");
     }
     wait::until(PATIENCE, "the comparisons", || {
-        (appliance.metric("sluicegate_backend_mirrored_total", "outcome=\"same\"") == 10).then_some(())
+        (appliance.metric("sluicegate_backend_mirrored_requests_total", "outcome=\"same\"") == 10).then_some(())
     });
-    assert_eq!(appliance.metric("sluicegate_backend_mirrored_total", "default/hello-00001"), 0);
+    assert_eq!(appliance.metric("sluicegate_backend_mirrored_requests_total", "default/hello-00001"), 0);
     assert_eq!(appliance.metric("sluicegate_mirrors_skipped_total", ""), 0);
 }
 
@@ -145,7 +145,7 @@ fn a_frozen_instance_thaws_for_the_next_request() {
     let first = mark();
     for _ in 0..2 {
         wait::until(IDLE_PATIENCE, "the frozen instance", || {
-            (appliance.metric("sluicegate_backend_frozen", "hello-00001") == 1).then_some(())
+            (appliance.metric("sluicegate_backend_frozen_instances", "hello-00001") == 1).then_some(())
         });
         wait::until(PATIENCE, "the Pod that says so", || {
             let pods = pods();
@@ -158,7 +158,7 @@ fn a_frozen_instance_thaws_for_the_next_request() {
         assert_eq!(mark(), first, "another process answered");
     }
     wait::until(IDLE_PATIENCE, "the frozen instance", || {
-        (appliance.metric("sluicegate_backend_frozen", "hello-00001") == 1).then_some(())
+        (appliance.metric("sluicegate_backend_frozen_instances", "hello-00001") == 1).then_some(())
     });
     api.delete("Service", NAMESPACE, "hello");
     wait::until(PATIENCE, "its end", || pods().is_empty().then_some(()));

@@ -39,7 +39,7 @@ fn parked_requests_of_a_core_are_answered_in_the_order_in_which_they_came() {
         for n in 0..PARKED {
             scope.spawn(move || assert_eq!(call(n).send(to).status, 200));
             wait::until(PATIENCE, "the request to wait", || {
-                let now = appliance.metric("sluicegate_backend_waiting", "default/late-00001");
+                let now = appliance.metric("sluicegate_backend_queued_requests", "default/late-00001");
                 (now > waiting).then(|| waiting = now)
             });
         }

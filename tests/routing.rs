@@ -39,7 +39,7 @@ fn a_wildcard_host_takes_one_label() {
 /// alone too.
 #[test]
 fn a_cluster_local_service_is_reached_by_the_private_listener_only() {
-    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("private", "127.0.0.1:0").start();
+    let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("cluster-local", "127.0.0.1:0").start();
     hidden(&appliance);
     let ready = appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
     assert_eq!(ready["status"]["url"], format!("http://{LOCAL}"));

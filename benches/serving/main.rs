@@ -143,7 +143,7 @@ fn parked(table: &mut Table) {
         let load = scope.spawn(|| run(plan));
         let (mut most, mut full) = (0, before);
         while !load.is_finished() {
-            let waiting = stage.metric("sluicegate_backend_waiting", "default/late-00001");
+            let waiting = stage.metric("sluicegate_backend_queued_requests", "default/late-00001");
             if waiting >= most {
                 (most, full) = (waiting, stage.memory_kib());
             }
@@ -173,7 +173,7 @@ fn frozen(table: &mut Table) {
         }
         drop(connection);
         wait::until(LIMIT, "it to freeze", || {
-            let frozen = stage.metric("sluicegate_backend_frozen", "default/ice-00001");
+            let frozen = stage.metric("sluicegate_backend_frozen_instances", "default/ice-00001");
             (frozen == 1 && stage.instances("default/ice-00001") == 0).then_some(())
         });
         wait::rest(PAUSE); // what the freezing itself has to write is written then

@@ -75,11 +75,11 @@ impl ConnectionState {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Opened => "opened",
+            Self::Opened => "new",
             Self::Idle => "idle",
             Self::Routing => "routing",
-            Self::Waiting => "waiting",
-            Self::Serving => "serving",
+            Self::Waiting => "queued",
+            Self::Serving => "active",
             Self::Tunnel => "tunnel",
             Self::Closing => "closing",
         }

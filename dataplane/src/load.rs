@@ -131,7 +131,7 @@ pub enum MirrorComparison {
 
 impl MirrorComparison {
     /// For metrics, in the order of [`BackendLoad::comparisons`].
-    pub const NAMES: [&str; 3] = ["same", "different", "unanswered"];
+    pub const NAMES: [&str; 3] = ["match", "mismatch", "no_response"];
 }
 
 impl BackendLoad {
@@ -270,7 +270,7 @@ pub struct SubscriberCounters {
 impl SubscriberCounters {
     /// Why events can be dropped, in the order of [`SubscriberCounters::dropped_by_reason`].
     pub const DROP_REASONS: [&str; 5] =
-        ["no_dead_letter_sink", "dead_letter_sink_refused", "retention", "damaged", "stalled"];
+        ["no_dead_letter_sink", "dead_letter_sink_failed", "retention", "corrupt", "stalled"];
 
     pub(crate) fn processed(&self, took: Duration) {
         self.processed.get_or_init(Box::default).note(took);

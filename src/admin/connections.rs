@@ -59,7 +59,8 @@ pub(super) async fn connections(
     all.sort_by_key(|(_, one)| (one.state.is_idle(), Reverse(one.state_age)));
     all.truncate(wanted.most());
     let shown: Vec<Value> = all.iter().map(|(core, one)| connection(*core, one)).collect();
-    Json(json!({ "open": open, "shown": shown.len(), "silent_cores": silent, "connections": shown })).into_response()
+    Json(json!({ "open": open, "returned": shown.len(), "unresponsive_cores": silent, "connections": shown }))
+        .into_response()
 }
 
 fn connection(core: usize, one: &ConnectionInfo) -> Value {
@@ -102,7 +103,7 @@ fn routes_of(table: &RoutingTable, wanted: &ConnectionsQuery) -> Value {
     let backends: BTreeMap<&str, Value> = used.map(|split| (&*split.backend.key, backend(&split.backend))).collect();
     let shown: Vec<Value> = met.iter().map(|(host, found)| route(host, found)).collect();
     json!({
-        "table_version": table.version, "hosts": all, "shown": shown.len(), "routes": shown, "backends": backends
+        "table_version": table.version, "hosts": all, "returned": shown.len(), "routes": shown, "backends": backends
     })
 }
 
@@ -114,20 +115,20 @@ fn route(host: &str, route: &Route) -> Value {
         ways.push(json!({
             "path": branch.path,
             "headers": headers,
-            "private": route.cluster_local_only || branch.cluster_local_only,
+            "cluster_local": route.cluster_local_only || branch.cluster_local_only,
             "splits": splits(&branch.splits),
         }));
     }
     if !route.splits.is_empty() {
         let private = route.cluster_local_only;
-        ways.push(json!({ "path": "", "headers": {}, "private": private, "splits": splits(&route.splits) }));
+        ways.push(json!({ "path": "", "headers": {}, "cluster_local": private, "splits": splits(&route.splits) }));
     }
     json!({
         "host": host,
-        "private": route.cluster_local_only,
+        "cluster_local": route.cluster_local_only,
         "https_redirect": route.https_redirect,
         "hash": route.hash.as_deref(),
-        "ways": ways,
+        "rules": ways,
     })
 }
 
@@ -153,7 +154,7 @@ fn backend(backend: &Backend) -> Value {
         .endpoints
         .iter()
         .take(INSTANCES_LISTED_MAX)
-        .map(|one| json!({ "address": one.address.to_string(), "in_flight": one.load.in_flight() }))
+        .map(|one| json!({ "address": one.address.to_string(), "active_requests": one.load.in_flight() }))
         .collect();
     json!({
         "tls": backend.tls.is_some(),
@@ -165,7 +166,7 @@ fn backend(backend: &Backend) -> Value {
         "instances": instances,
         "concurrency_max": backend.concurrency_max,
         // `null`: a request that finds no instance is refused at once.
-        "waits_ms": match backend.when_empty {
+        "queue_timeout_ms": match backend.when_empty {
             NoEndpointPolicy::Wait { patience } => Some(ms(patience)),
             NoEndpointPolicy::Refuse => None,
         },
@@ -174,8 +175,8 @@ fn backend(backend: &Backend) -> Value {
             "response_start": ms(backend.timeouts.response_start),
             "idle": ms(backend.timeouts.idle),
         },
-        "in_flight": backend.load.in_flight.load(Relaxed),
-        "waiting": backend.load.waiting.load(Relaxed),
+        "active_requests": backend.load.in_flight.load(Relaxed),
+        "queued_requests": backend.load.waiting.load(Relaxed),
         "requests": backend.load.requests.load(Relaxed),
     })
 }

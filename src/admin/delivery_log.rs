@@ -219,7 +219,7 @@ struct TraceContextData {
 }
 
 fn line(note: &delivery_log::DeliveryLogEntry<'_>) -> Value {
-    let mut line = json!({ "time": shown(note.at_ms), "what": note.what.as_str() });
+    let mut line = json!({ "time": shown(note.at_ms), "event": note.what.as_str() });
     if matches!(note.what, DeliveryOutcome::Replied | DeliveryOutcome::ReplySent | DeliveryOutcome::DeadLetterSent) {
         line["attempt"] = (u32::from(note.attempt) + 1).into();
         let unanswered = PostError::reason(note.status);
@@ -276,7 +276,7 @@ fn told(
         {
             lines.push(expired.line.clone());
         }
-        subscribers.push(json!({ "subscriber": subscriber.label, "verdict": verdict, "notes": lines }));
+        subscribers.push(json!({ "subscriber": subscriber.label, "outcome": verdict, "notes": lines }));
     }
     let arrival =
         EventArrival { position: place, stream: &event.stream, at_ms: event.at_ms, addressee: addressee.as_deref() };
@@ -355,7 +355,7 @@ fn list_dead_letters(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> 
             Some(letter(&table, (due, *at_ms, *what), stream, record))
         })
         .collect();
-    Ok(json!({ "letters": letters, "leftOut": left_out }))
+    Ok(json!({ "deadLetters": letters, "omitted": left_out }))
 }
 
 fn letter(
@@ -369,7 +369,7 @@ fn letter(
     let (kind, label) = known.as_ref().map_or(("", &**name), |whom| (whom.kind(), &*whom.subscriber.label));
     let attribute = |name: &str| record.attribute(name).unwrap_or_default();
     json!({
-        "time": shown(at_ms), "kind": kind, "subscriber": label, "what": what.as_str(), "stream": stream,
+        "time": shown(at_ms), "kind": kind, "subscriber": label, "event": what.as_str(), "stream": stream,
         "core": place.0, "position": place.1,
         "id": attribute("id"), "source": attribute("source"), "type": attribute("type"),
     })

@@ -90,10 +90,10 @@ struct Printed(Arc<OutputTally>);
 impl Collector for Printed {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         let OutputTally { bytes, throttled_us } = &*self.0;
-        let help = "Bytes written into instances' logs";
+        let help = "Bytes of instances' output that were stored";
         let mut family = out.encode_descriptor("instance_log_bytes", help, None, MetricType::Counter)?;
         counter(&mut family, &[], bytes.load(Relaxed))?;
-        let help = "Milliseconds for which instances' output was not read because they print too much";
+        let help = "Milliseconds in which instances' output was not read because of the rate limit";
         let mut family =
             out.encode_descriptor("instance_log_throttled_milliseconds", help, None, MetricType::Counter)?;
         counter(&mut family, &[], throttled_us.load(Relaxed) / 1000)
@@ -103,8 +103,8 @@ impl Collector for Printed {
 impl Collector for SpanMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         for (name, help, count) in [
-            ("spans_sent", "Spans that the collector took", &self.0.sent),
-            ("spans_failed", "Spans that the collector did not take", &self.0.failed),
+            ("spans_sent", "Spans that the collector accepted", &self.0.sent),
+            ("spans_failed", "Spans that the collector did not accept", &self.0.failed),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
             counter(&mut family, &[], count.load(Relaxed))?;
@@ -118,12 +118,12 @@ impl Collector for ManifestFileMetrics {
         let ManifestMetrics { documents, failed, pruned } = &*self.0;
         for (name, help, count) in [
             ("manifest_documents", "Documents in the files of --manifests", documents),
-            ("manifests_failed", "Documents and files that are not applied; the log says why", failed),
+            ("manifest_errors", "Documents and files that could not be applied; the log has the reasons", failed),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
             gauge(&mut family, &[], count.load(Relaxed))?;
         }
-        let help = "Objects deleted because no manifest names them any longer";
+        let help = "Objects deleted because no manifest contains them any more";
         let mut family = out.encode_descriptor("manifests_pruned", help, None, MetricType::Counter)?;
         counter(&mut family, &[], pruned.load(Relaxed))
     }
@@ -133,20 +133,22 @@ impl Collector for CoreMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         type Pick = fn(&CoreCounters) -> &AtomicU64;
         let counters: [(&str, &str, Pick); 14] = [
-            ("core_stalls", "Times that the core did not turn for --core-stall-timeout", |c| &c.stalls),
-            ("tasks_panicked", "Tasks that ended by a panic", |c| &c.tasks_panicked),
-            ("connections", "Connections taken in", |c| &c.connections_taken),
-            ("connections_refused", "Connections closed at once, the core being full", |c| &c.connections_refused),
+            ("core_stalls", "Times that the core made no progress for --core-stall-timeout", |c| &c.stalls),
+            ("tasks_panicked", "Tasks that panicked", |c| &c.tasks_panicked),
+            ("connections", "Connections accepted", |c| &c.connections_taken),
+            ("connections_refused", "Connections closed at once because the core has reached its limit", |c| {
+                &c.connections_refused
+            }),
             ("received_bytes", "Bytes received from clients", |c| &c.bytes_received),
             ("sent_bytes", "Bytes sent to clients", |c| &c.bytes_sent),
-            ("http2_connections", "Connections taken in that speak HTTP/2", |c| &c.http2_connections),
-            ("http2_violations", "Connections cut for breaking HTTP/2", |c| &c.http2_violations),
+            ("http2_connections", "HTTP/2 connections accepted", |c| &c.http2_connections),
+            ("http2_violations", "Connections closed for HTTP/2 protocol violations", |c| &c.http2_violations),
             ("upstream_connections", "Connections opened to instances", |c| &c.upstream_opened),
-            ("upstream_reused", "Requests that found an open connection", |c| &c.upstream_reused),
-            ("upstream_refused", "Connections that instances refused", |c| &c.outliers),
-            ("access_log_lines", "Lines given to the access log", |c| &c.access_lines),
-            ("spans_dropped", "Spans that found no room to wait in", |c| &c.spans_dropped),
-            ("access_log_dropped", "Lines that the access log had no room for", |c| &c.access_dropped),
+            ("upstream_connections_reused", "Requests that used an open upstream connection", |c| &c.upstream_reused),
+            ("upstream_connect_failures", "Upstream connections that could not be established", |c| &c.outliers),
+            ("access_log_lines", "Lines written to the access log", |c| &c.access_lines),
+            ("spans_dropped", "Spans dropped because the queue was full", |c| &c.spans_dropped),
+            ("access_log_dropped", "Access log lines dropped because the buffer was full", |c| &c.access_dropped),
         ];
         for (name, help, pick) in counters {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -155,8 +157,8 @@ impl Collector for CoreMetrics {
             }
         }
         let mut floods = out.encode_descriptor(
-            "http2_floods",
-            "Connections cut for too many frames of one kind",
+            "http2_flood_closes",
+            "Connections closed for a flood of frames of one kind",
             None,
             MetricType::Counter,
         )?;
@@ -165,7 +167,7 @@ impl Collector for CoreMetrics {
                 counter(&mut floods, &[("core", &core.to_string()), ("kind", kind)], count.load(Relaxed))?;
             }
         }
-        let mut open = out.encode_descriptor("connections_open", "Connections open now", None, MetricType::Gauge)?;
+        let mut open = out.encode_descriptor("connections_open", "Open connections", None, MetricType::Gauge)?;
         for (core, counts) in self.0.iter().enumerate() {
             gauge(&mut open, &[("core", &core.to_string())], counts.connections_open.load(Relaxed))?;
         }
@@ -187,28 +189,28 @@ struct ReasonCounters {
 const BREAKDOWNS: [ReasonCounters; 4] = [
     ReasonCounters {
         name: "mirrors_skipped",
-        help: "Requests that were to be mirrored and were not, by reason",
+        help: "Requests that were not mirrored, by reason",
         label: "reason",
         values: &mirror::SKIPPED,
         pick: |counts| &counts.mirrors_skipped,
     },
     ReasonCounters {
         name: "requests",
-        help: "Requests answered, by class of status",
+        help: "Responses, by class of status; aborted: none was completed",
         label: "class",
-        values: &["cut", "1xx", "2xx", "3xx", "4xx", "5xx"],
+        values: &["aborted", "1xx", "2xx", "3xx", "4xx", "5xx"],
         pick: |counts| &counts.requests,
     },
     ReasonCounters {
         name: "refused",
-        help: "Answers of the gateway's own, by reason",
+        help: "Responses that the gateway made itself, by reason",
         label: "reason",
         values: &LocalReply::REASONS,
         pick: |counts| &counts.refused,
     },
     ReasonCounters {
         name: "tls_handshakes",
-        help: "TLS handshakes, by how they ended",
+        help: "TLS handshakes, by outcome",
         label: "outcome",
         values: &HandshakeOutcome::NAMES,
         pick: |counts| &counts.handshakes,
@@ -219,11 +221,11 @@ impl CoreMetrics {
     fn logs(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Pick = fn(&LogCounters) -> &AtomicU64;
         let counters: [(&str, &str, Pick); 5] = [
-            ("log_flushes", "Writes made durable", |l| &l.flushes),
-            ("log_flushed_bytes", "Bytes made durable", |l| &l.flushed_bytes),
-            ("log_moved_bytes", "Live records moved forward to make room", |l| &l.compacted_bytes),
-            ("log_damaged", "Records passed over because the disk lost or changed them", |l| &l.damaged),
-            ("log_holes", "Gaps in what was acknowledged, found at the start", |l| &l.gaps),
+            ("log_flushes", "Flushes of the log", |l| &l.flushes),
+            ("log_flushed_bytes", "Bytes flushed", |l| &l.flushed_bytes),
+            ("log_compacted_bytes", "Bytes of live records that compaction moved", |l| &l.compacted_bytes),
+            ("log_corrupt_records", "Records skipped because they are corrupt", |l| &l.damaged),
+            ("log_gaps", "Gaps in the acknowledged records, found at the start", |l| &l.gaps),
         ];
         for (name, help, pick) in counters {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -233,10 +235,10 @@ impl CoreMetrics {
         }
         let gauges: [(&str, &str, Pick); 5] = [
             ("log_bytes", "Bytes in segment files", |l| &l.bytes),
-            ("log_bytes_limit", "Bytes that segment files may take", |l| &l.bytes_max),
-            ("log_live_bytes", "Bytes of records that somebody still needs", |l| &l.live_bytes),
-            ("log_broken_segments", "Segment files cut short or unreadable", |l| &l.broken),
-            ("log_failed", "Logs that take nothing more until a restart", |l| &l.failed),
+            ("log_bytes_max", "Maximum bytes of segment files", |l| &l.bytes_max),
+            ("log_live_bytes", "Bytes of records that are still needed", |l| &l.live_bytes),
+            ("log_corrupt_segments", "Segment files that are truncated or unreadable", |l| &l.broken),
+            ("log_failed", "1 if the log accepts nothing until a restart", |l| &l.failed),
         ];
         for (name, help, pick) in gauges {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -282,9 +284,9 @@ fn backends(out: &mut DescriptorEncoder<'_>, table: &RoutingTable) -> fmt::Resul
     type Pick = fn(&Backend) -> u64;
     let gauges: [(&str, &str, Pick); 4] = [
         ("backend_instances", "Ready instances", |b| b.endpoints.len() as u64),
-        ("backend_frozen", "Frozen instances", |b| b.load.frozen.load(Relaxed).into()),
-        ("backend_in_flight", "Requests inside instances", |b| b.load.in_flight.load(Relaxed).into()),
-        ("backend_waiting", "Requests that wait for an instance", |b| b.load.waiting.load(Relaxed).into()),
+        ("backend_frozen_instances", "Frozen instances", |b| b.load.frozen.load(Relaxed).into()),
+        ("backend_active_requests", "Requests that instances process", |b| b.load.in_flight.load(Relaxed).into()),
+        ("backend_queued_requests", "Requests in the pending queue", |b| b.load.waiting.load(Relaxed).into()),
     ];
     for (name, help, pick) in gauges {
         let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -292,7 +294,7 @@ fn backends(out: &mut DescriptorEncoder<'_>, table: &RoutingTable) -> fmt::Resul
             gauge(&mut family, &[("backend", key)], pick(backend))?;
         }
     }
-    let mut family = out.encode_descriptor("backend_requests", "Requests taken in", None, MetricType::Counter)?;
+    let mut family = out.encode_descriptor("backend_requests", "Requests received", None, MetricType::Counter)?;
     for (key, backend) in &backends {
         counter(&mut family, &[("backend", key)], backend.load.requests.load(Relaxed))?;
     }
@@ -301,8 +303,8 @@ fn backends(out: &mut DescriptorEncoder<'_>, table: &RoutingTable) -> fmt::Resul
 }
 
 fn compared(out: &mut DescriptorEncoder<'_>, backends: &BTreeMap<&str, &Backend>) -> fmt::Result {
-    let help = "Copies of requests, by how their status compares with what the client got";
-    let mut family = out.encode_descriptor("backend_mirrored", help, None, MetricType::Counter)?;
+    let help = "Mirrored requests, by how their status compares with that of the original";
+    let mut family = out.encode_descriptor("backend_mirrored_requests", help, None, MetricType::Counter)?;
     for (key, backend) in backends {
         for (outcome, count) in
             MirrorComparison::NAMES.into_iter().zip(backend.load.comparisons().into_iter().flatten())

@@ -189,9 +189,9 @@ fn show_trace(trace: &TraceArgs) -> Result<bool> {
             attribute("type"),
         )?;
         for subscriber in list(event, "subscribers") {
-            writeln!(out, "  {}: {}", text(subscriber, "subscriber"), text(subscriber, "verdict"))?;
+            writeln!(out, "  {}: {}", text(subscriber, "subscriber"), text(subscriber, "outcome"))?;
             for note in list(subscriber, "notes") {
-                write!(out, "    {}  {}", text(note, "time"), text(note, "what"))?;
+                write!(out, "    {}  {}", text(note, "time"), text(note, "event"))?;
                 if let (Some(attempt), Some(status)) = (note["attempt"].as_u64(), note["status"].as_u64()) {
                     let said = note["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
                     write!(out, " {attempt}: {said} after {:.1} ms", note["latency_ms"].as_f64().unwrap_or(0.0))?;
@@ -233,7 +233,7 @@ fn show_newest(order: &ListArgs) -> Result<bool> {
             attribute("type"),
         )?;
         for subscriber in list(event, "subscribers") {
-            write!(out, "  {}: {}", text(subscriber, "subscriber"), text(subscriber, "verdict"))?;
+            write!(out, "  {}: {}", text(subscriber, "subscriber"), text(subscriber, "outcome"))?;
         }
         writeln!(out)?;
     }
@@ -247,11 +247,11 @@ fn print_dead_letters(order: &ListArgs) -> Result<bool> {
         return tell(&format!("{found:#}\n")).map(|()| true);
     }
     let mut out = String::new();
-    let letters = list(&found, "letters");
+    let letters = list(&found, "deadLetters");
     if letters.is_empty() {
         complain!("no event was given up and is still open, as far back as the log goes");
     }
-    if let Some(older @ 1..) = found["leftOut"].as_u64() {
+    if let Some(older @ 1..) = found["omitted"].as_u64() {
         complain!("{older} older ones are not shown; a redrive reaches them");
     }
     for letter in letters {
@@ -261,7 +261,7 @@ fn print_dead_letters(order: &ListArgs) -> Result<bool> {
             text(letter, "time"),
             text(letter, "kind"),
             text(letter, "subscriber"),
-            text(letter, "what"),
+            text(letter, "event"),
             text(letter, "id"),
             text(letter, "source"),
             text(letter, "type"),

@@ -42,13 +42,13 @@ fn in_flight(at: &Appliance) -> Vec<LongRequest> {
     let mut requests = Vec::new();
     let begun = || {
         let of = |name| at.metric(name, "hello");
-        (of("sluicegate_backend_in_flight") + of("sluicegate_backend_waiting") > 0).then_some(())
+        (of("sluicegate_backend_active_requests") + of("sluicegate_backend_queued_requests") > 0).then_some(())
     };
     loop {
         requests.push(long_request(at.http()));
         if wait::try_until(Duration::from_secs(2), begun).is_some() {
             wait::until(PATIENCE, "an instance for it", || {
-                (at.metric("sluicegate_backend_in_flight", "hello") > 0).then_some(())
+                (at.metric("sluicegate_backend_active_requests", "hello") > 0).then_some(())
             });
             return requests;
         }

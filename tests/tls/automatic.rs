@@ -317,7 +317,7 @@ fn nobody_gets_a_certificate_for_the_host_of_another() {
         "spec": { "dnsNames": ["other.example.com"], "secretName": "mine" },
     }));
     api.wait_for("Certificate", NAMESPACE, "mine", PATIENCE, |certificate| {
-        condition(certificate, "Ready").is_some_and(|ready| ready["reason"] == "NotWanted")
+        condition(certificate, "Ready").is_some_and(|ready| ready["reason"] == "HostNotOwned")
     });
     assert!(api.get("Secret", NAMESPACE, "mine").is_none());
 }

@@ -56,7 +56,7 @@ fn ingresses_reach_their_services_by_tls_and_believe_only_the_clusters() {
     let rules: Vec<_> = ["user", "routing", "stranger"].map(|service| rule(&host(service), &[to(service)])).into();
     api.create(&ingress("inner", json!(rules)));
     api.wait_for("Ingress", NAMESPACE, "inner", PATIENCE, |object| {
-        kit::api::condition(object, "Ready").is_some_and(|ready| ready["reason"] == "NoTrustChain")
+        kit::api::condition(object, "Ready").is_some_and(|ready| ready["reason"] == "CABundleNotFound")
     });
 
     let label = json!({ "networking.knative.dev/trust-bundle": "true" });

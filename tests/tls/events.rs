@@ -102,7 +102,7 @@ fn strict_without_a_listener_says_what_to_do() {
         condition(object, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
     let why = condition(&cut_off, "Addressable").unwrap();
-    assert_eq!(why["reason"], "NoTLSListener");
+    assert_eq!(why["reason"], "TLSListenerNotConfigured");
     assert!(why["message"].as_str().unwrap().contains("--events-https"), "{why}");
     assert!(cut_off["status"].get("address").is_none());
     encryption(api, "permissive");

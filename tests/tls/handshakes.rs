@@ -48,7 +48,7 @@ fn a_name_without_a_certificate_gets_an_alert() {
         assert!(why.contains("alert"), "{name}: {why}");
     }
     // Counted once the connection is over, which is after the client has seen its alert.
-    wait::until(PATIENCE, "the outcomes", || (handshakes(&appliance, "refused") == 3).then_some(()));
+    wait::until(PATIENCE, "the outcomes", || (handshakes(&appliance, "failed") == 3).then_some(()));
     client.connect(appliance.https(), "one.example.com").unwrap();
 }
 
@@ -117,7 +117,7 @@ fn plain_http_on_the_tls_port_gets_an_answer_and_a_clean_close() {
     let response = connection.receive();
     assert_eq!((response.status, response.text().contains("HTTPS")), (400, true));
     assert_eq!(connection.rest(), Some(Vec::new()));
-    wait::until(PATIENCE, "the outcome", || (handshakes(&appliance, "plain") == 1).then_some(()));
+    wait::until(PATIENCE, "the outcome", || (handshakes(&appliance, "not_tls") == 1).then_some(()));
     assert_eq!(upstream.requests(), 0);
 }
 
@@ -157,7 +157,7 @@ fn a_handshake_that_does_not_come_to_its_end_is_cut_while_others_are_served() {
     for mut socket in slow {
         assert_eq!(wait::read(&mut socket, &mut [0; 64]).unwrap(), 0);
     }
-    wait::until(PATIENCE, "the outcome", || (handshakes(&appliance, "slow") == 3).then_some(()));
+    wait::until(PATIENCE, "the outcome", || (handshakes(&appliance, "timeout") == 3).then_some(()));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_crowd_of_silent_connections_gives_way_to_one_that_speaks() {
     for speaker in speakers {
         assert_eq!(speaker.join().unwrap(), 200);
     }
-    assert!(handshakes(&appliance, "crowded") > 0);
+    assert!(handshakes(&appliance, "overload") > 0);
     drop(crowd);
 }
 

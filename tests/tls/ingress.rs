@@ -66,7 +66,7 @@ fn nobody_is_sent_to_tls_that_is_not_there() {
     let authority = TlsAuthority::new();
     let bare = "bare.example.com";
     let start = |setup: ApplianceSetup| {
-        let appliance = setup.flag("private", "127.0.0.1:0").start();
+        let appliance = setup.flag("cluster-local", "127.0.0.1:0").start();
         let (api, upstream) = (appliance.api(), TestUpstream::start("one"));
         backend(api, "one", "http", &[upstream.address()]);
         api.create(&secret(&authority, HOST));

@@ -18,8 +18,8 @@ const NAME: &str = "hello.default.svc.cluster.local";
 const NAMES: [&str; 3] = [NAME, "hello.default.svc", "hello.default"];
 
 fn start() -> Appliance {
-    let setup = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("private", "127.0.0.1:0");
-    setup.flag("private-https", "127.0.0.1:0").flag("https", "127.0.0.1:0").start()
+    let setup = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("cluster-local", "127.0.0.1:0");
+    setup.flag("cluster-local-https", "127.0.0.1:0").flag("https", "127.0.0.1:0").start()
 }
 
 fn switch(api: KitApi, word: &str) {

@@ -38,7 +38,7 @@ fn an_instance_is_reached_by_tls_and_its_connection_is_kept() {
     let mirrored = connection.call(&HttpCall::post("/mirror").host(HOST).body(body.clone()));
     assert!(mirrored.status == 200 && mirrored.body == body, "{} bytes", mirrored.body.len());
     assert_eq!((front.handshakes(), front.named()), ((1, 0, 0), vec![HOST.to_owned()]));
-    assert_eq!(appliance.metric("sluicegate_upstream_reused_total", ""), 20);
+    assert_eq!(appliance.metric("sluicegate_upstream_connections_reused_total", ""), 20);
     // A client of HTTP/2 to the same instance.
     http2::run(async {
         let (client, _ended) = H2Client::open(appliance.http()).await;

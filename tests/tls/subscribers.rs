@@ -54,7 +54,7 @@ fn a_subscriber_is_reached_by_tls_and_its_connection_is_kept() {
     let got = sink.received().remove(0);
     let authority_of = format!("sub.localhost:{}", front.address().port());
     assert_eq!((got.request.target.as_str(), got.header("host")), ("/in?x=1", Some(authority_of.as_str())));
-    assert_eq!(appliance.metric("sluicegate_subscriber_untrusted_total", "default/t"), 0);
+    assert_eq!(appliance.metric("sluicegate_subscriber_tls_verification_failures_total", "default/t"), 0);
 
     appliance.restart();
     post(&appliance, &TestEvent::new("after"));
@@ -98,7 +98,7 @@ fn who_cannot_prove_who_it_is_gets_nothing() {
     }
     assert!(sink.received().is_empty());
     for name in ["default/stranger", "default/nobody", "default/misnamed"] {
-        assert_eq!(appliance.metric("sluicegate_subscriber_untrusted_total", name), 2, "{name}");
+        assert_eq!(appliance.metric("sluicegate_subscriber_tls_verification_failures_total", name), 2, "{name}");
     }
     appliance.wait_says("could not prove by TLS who it is");
 
@@ -184,7 +184,7 @@ fn the_systems_authorities_count_and_trust_bundles_beside_them() {
     post(&appliance, &TestEvent::new("1"));
     assert_eq!(ids(&first.wait_for(1, PATIENCE)), ["1"]);
     wait::until(PATIENCE, "a refused handshake", || {
-        (appliance.metric("sluicegate_subscriber_untrusted_total", "default/two") > 0).then_some(())
+        (appliance.metric("sluicegate_subscriber_tls_verification_failures_total", "default/two") > 0).then_some(())
     });
     assert!(second.received().is_empty());
 

@@ -80,7 +80,7 @@ async fn record_abandoned(world: &ControllerContext, left: &AbandonedEvents) {
     let (Some(kind), Some(ns), Some(name), Some(uid)) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
         return;
     };
-    let news = warning("BacklogDropped", if left.is_whole { STREAM_DELETED } else { SUBSCRIBER_DELETED });
+    let news = warning("EventsAbandoned", if left.is_whole { STREAM_DELETED } else { SUBSCRIBER_DELETED });
     if kind == "broker" {
         let mut broker = Broker::new(&ns, &name, BrokerSpec::default());
         broker.metadata.uid = Some(uid);

@@ -10,7 +10,7 @@ use crate::kinds::shared::Addressable;
 const TRANSPORT_ENCRYPTION: &str = "transport-encryption";
 
 /// Why a status has no address.
-pub const NO_LISTENER: &str = "NoTLSListener";
+pub const NO_LISTENER: &str = "TLSListenerNotConfigured";
 
 /// The events listener that speaks TLS.
 #[derive(Debug, Clone)]

@@ -99,7 +99,7 @@ fn a_backlog_that_is_left_behind_is_told_on_what_it_was_of() {
         }
         let found = eventually(async || {
             let events = house.api::<Event>().list(&ListParams::default()).await.unwrap().items;
-            let dropped = events.into_iter().filter(|one| one.reason.as_deref() == Some("BacklogDropped"));
+            let dropped = events.into_iter().filter(|one| one.reason.as_deref() == Some("EventsAbandoned"));
             let mut dropped: Vec<_> = dropped
                 .map(|one| {
                     let of = one.involved_object;

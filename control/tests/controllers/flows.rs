@@ -161,12 +161,12 @@ fn a_flow_whose_children_would_have_too_long_a_name_says_so() {
         let name = "f".repeat(245);
         let named = |spec: Value| json!({"metadata": {"name": name, "namespace": NS}, "spec": spec});
         house.create::<Sequence>(named(json!({"steps": [{"uri": "http://s/a"}]}))).await;
-        let refused = house.until_not_ready::<Sequence>(&name, "ChildRefused").await;
+        let refused = house.until_not_ready::<Sequence>(&name, "ChildRejected").await;
         let told = &refused.ready().unwrap().message;
         assert!(told.contains(&format!("{name}-kn-sequence-0")), "{told}");
         let branches = json!([{"subscriber": {"uri": "http://s/a"}}]);
         house.create::<Parallel>(named(json!({"branches": branches}))).await;
-        house.until_not_ready::<Parallel>(&name, "ChildRefused").await;
+        house.until_not_ready::<Parallel>(&name, "ChildRejected").await;
     });
 }
 

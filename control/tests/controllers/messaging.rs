@@ -301,9 +301,9 @@ fn a_channel_takes_its_backing_channels_name_when_that_becomes_free() {
 fn a_template_that_makes_an_invalid_channel_is_told() {
     in_a_house(async |house: TestControlPlane| {
         for (name, spec, reason, told) in [
-            ("retry", json!({"delivery": {"retry": -1}}), "ChildRefused", "retry"),
-            ("delay", json!({"delivery": {"backoffDelay": "1s"}}), "ChildRefused", "backoffDelay"),
-            ("sink", json!({"delivery": {"deadLetterSink": {}}}), "ChildRefused", "deadLetterSink"),
+            ("retry", json!({"delivery": {"retry": -1}}), "ChildRejected", "retry"),
+            ("delay", json!({"delivery": {"backoffDelay": "1s"}}), "ChildRejected", "backoffDelay"),
+            ("sink", json!({"delivery": {"deadLetterSink": {}}}), "ChildRejected", "deadLetterSink"),
             ("bogus", json!({"bogus": 1}), "ChannelTemplateNotServed", "bogus"),
             ("deep", json!({"delivery": {"bogus": 1}}), "ChannelTemplateNotServed", "delivery.bogus"),
         ] {

@@ -32,7 +32,7 @@ pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
 pub const HOPS_HEADER: &str = "Sluicegate-Hops-Left";
 
 /// The header by which a stream knows what another one of this process sends on: [`RoutingTable::internal_key`].
-pub const INTERNAL_HEADER: &str = "Sluicegate-Inside";
+pub const INTERNAL_HEADER: &str = "Sluicegate-Internal";
 
 /// The header with the namespace of whose subscription an event is (X-DLV-10).
 pub const NAMESPACE_HEADER: &str = "Kn-Namespace";

@@ -205,7 +205,8 @@ impl core::EventsService for EventsServer {
                 }
                 Ok(ClientProtocol::Http1) => serve_buffered(connection, &bodies, with_methods, &handler).await,
                 Err(RequestReadError::Stalled) => {
-                    let answer = with_methods(LocalResponse::text(408, "request timeout: the head did not come"));
+                    let answer =
+                        with_methods(LocalResponse::text(408, "request timeout: the request head is incomplete"));
                     if connection.answer(&answer, true).await.is_ok() {
                         connection.linger().await;
                     }

@@ -43,7 +43,7 @@ impl FloodKind {
         "ignored",
         "window_updates",
         "small_data",
-        "made_resets",
+        "own_resets",
     ];
 
     #[must_use]

@@ -283,7 +283,7 @@ async fn whole_request(
         Ok(bytes) => bytes,
         Err(RequestReadError::ClientGone) => return Err(None),
         Err(RequestReadError::Stalled) => {
-            return Err(Some(LocalResponse::text(408, "request timeout: the head did not come")));
+            return Err(Some(LocalResponse::text(408, "request timeout: the request head is incomplete")));
         }
         Err(RequestReadError::Malformed(why)) => {
             return Err(Some(LocalResponse::text(why.status(), why.sentence())));

@@ -90,9 +90,9 @@ impl ProxyConnection {
     ) -> Option<Self> {
         let address = stream.peer_addr().ok()?;
         let (scheme, listener) = match (stream.is_tls(), inside) {
-            (true, true) => (ClientScheme::Https, "private-https"),
+            (true, true) => (ClientScheme::Https, "cluster-local-https"),
             (true, false) => (ClientScheme::Https, "https"),
-            (false, true) => (ClientScheme::Http, "private"),
+            (false, true) => (ClientScheme::Http, "cluster-local"),
             (false, false) => (ClientScheme::Http, "http"),
         };
         Some(Self {
@@ -114,7 +114,7 @@ impl ProxyConnection {
                 self.requests().await
             }
             Err(RequestReadError::Stalled) => {
-                self.refuse_unread(&LocalReply::HeadStalled, 0).await;
+                self.refuse_unread(&LocalReply::RequestHeaderTimeout, 0).await;
                 NextRequest::Linger
             }
             Err(_) => NextRequest::Close,
@@ -139,7 +139,7 @@ impl ProxyConnection {
                     next
                 }
                 Err(RequestReadError::ClientGone) => NextRequest::Close,
-                Err(RequestReadError::Stalled) => self.refuse_unread(&LocalReply::HeadStalled, before.1).await,
+                Err(RequestReadError::Stalled) => self.refuse_unread(&LocalReply::RequestHeaderTimeout, before.1).await,
                 Err(RequestReadError::Malformed(why)) => {
                     self.refuse_unread(&LocalReply::Malformed(why), before.1).await
                 }

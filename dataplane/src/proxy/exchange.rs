@@ -123,7 +123,9 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
     }
     let (place, mut upstream) = match reached {
         Ok((place, UpstreamLink::Http1(upstream))) => (place, upstream),
-        Ok(_) if connection.client.head.wants_websocket => return ExchangeOutcome::Refused(LocalReply::Upgrade),
+        Ok(_) if connection.client.head.wants_websocket => {
+            return ExchangeOutcome::Refused(LocalReply::UpgradeUnsupported);
+        }
         // Boxed, as is a tunnel: an idle connection need not have room for them.
         Ok((place, other)) => {
             return Box::pin(streams::exchange(connection, head, place, other, started)).await;
@@ -231,11 +233,11 @@ impl AdmittedRequest {
         repeatable: bool,
     ) -> Result<Box<UpstreamConnection>, ExchangeOutcome> {
         let Some(place) = self.permit.take() else {
-            return Err(ExchangeOutcome::Refused(LocalReply::InstanceFailed(Box::default())));
+            return Err(ExchangeOutcome::Refused(LocalReply::UpstreamClosed(Box::default())));
         };
         let backend = place.backend().key.clone();
         if !repeatable {
-            return Err(ExchangeOutcome::Refused(LocalReply::InstanceFailed(backend)));
+            return Err(ExchangeOutcome::Refused(LocalReply::UpstreamClosed(backend)));
         }
         let ProxyConnection { proxy, client, peer, note, .. } = connection;
         let again = ReplayableRequest {
@@ -259,7 +261,7 @@ impl AdmittedRequest {
                 self.permit = Some(place);
                 Ok(upstream)
             }
-            (_, UpstreamLink::Http2(_)) => Err(ExchangeOutcome::Refused(LocalReply::Unreachable(backend))), // not what was asked for
+            (_, UpstreamLink::Http2(_)) => Err(ExchangeOutcome::Refused(LocalReply::UpstreamConnectFailure(backend))), // not what was asked for
         }
     }
 }
@@ -292,7 +294,7 @@ async fn connect(
         match proxy.link(&place, connection.client.head.wants_websocket, due).await {
             Ok(link) => return Ok((place, link)),
             Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
-                return Err(ExchangeOutcome::Refused(LocalReply::TimedOut));
+                return Err(ExchangeOutcome::Refused(LocalReply::ResponseTimeout));
             }
             Err(why) => {
                 distrust.note(&why);

@@ -1,5 +1,4 @@
-//! Why a request gets an answer of ours instead of an instance's. The only place where a reason becomes
-//! a status.
+//! Responses that the gateway makes itself. The only place where a reason becomes a status.
 
 use std::fmt;
 
@@ -9,65 +8,65 @@ use bytes::Bytes;
 use crate::http::codec::{MalformedHttp, Method, RequestHead};
 use crate::http::local_response::LocalResponse;
 
-/// What programs may be asked for, as far as we know.
+/// Value of `Allow` in a 405.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// One reason.
+/// Why the gateway answers the request itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalReply {
     Malformed(MalformedHttp),
-    /// The head took longer than `head_max`.
-    HeadStalled,
-    /// The body brought no byte for `stall_max`.
-    BodyStalled,
-    /// CONNECT: this is no tunnel.
-    Connect,
+    /// The request head took longer than `head_max`.
+    RequestHeaderTimeout,
+    /// No byte of the request body arrived for `stall_max`.
+    RequestBodyTimeout,
+    /// CONNECT is not supported.
+    ConnectUnsupported,
     /// A WebSocket to an instance that speaks HTTP/2.
-    Upgrade,
+    UpgradeUnsupported,
     /// An `Expect` that is not `100-continue`.
-    Expectation,
-    /// An OPTIONS, or else a TRACE, that nobody may pass on any more (RFC 9110 7.6.2).
-    LastHop(Method),
-    /// The route wants TLS, and the client came without.
-    HttpsOnly {
+    ExpectationFailed,
+    /// OPTIONS or TRACE with `Max-Forwards: 0` (RFC 9110 7.6.2).
+    MaxForwardsExceeded(Method),
+    /// The route accepts only HTTPS, and the request came over HTTP.
+    HttpsRedirect {
         location: Box<str>,
     },
-    UnknownHost(Box<str>),
-    /// The host is known, and no branch of its route takes the path and headers.
-    UnknownPath(Box<str>),
-    /// It was a probe, and the route is there (X-KI-16).
-    Probed {
+    HostNotFound(Box<str>),
+    /// The host has a route, but no rule of it matches the path and headers.
+    PathNotFound(Box<str>),
+    /// A network probe of a host that has a route (X-KI-16).
+    NetworkProbe {
         hash: Box<str>,
     },
-    ProbeWithoutHash,
-    /// It was a probe of the platform's, to instances of ours (X-QP-06).
-    HealthOk,
-    /// The connection was opened for a host with another certificate.
-    Misdirected(Box<str>),
-    /// The route exists, and all of its weights are 0.
-    NoTraffic(Box<str>),
-    /// Nobody starts instances of this backend, and none is there or has room.
-    NoInstance(Box<str>),
+    NetworkProbeWithoutHash,
+    /// A health check of the platform to an instance (X-QP-06).
+    HealthCheck,
+    /// The connection was opened with the certificate of another host.
+    MisdirectedRequest(Box<str>),
+    /// All weights of the route are 0.
+    NoTrafficTarget(Box<str>),
+    /// The backend has no instance with free capacity, and no autoscaler that starts one.
+    NoHealthyUpstream(Box<str>),
     QueueFull,
-    /// No instance had room for as long as the request may wait.
-    Patience(Box<str>),
-    /// No instance took the connection.
-    Unreachable(Box<str>),
-    /// The target policy refuses all addresses of this backend.
+    /// No instance had free capacity before the queue timeout.
+    QueueTimeout(Box<str>),
+    /// No instance accepted the connection.
+    UpstreamConnectFailure(Box<str>),
+    /// The target policy refuses all addresses of the backend.
     TargetRefused(Box<str>),
-    /// The instances did not prove to be whom they should be, or broke the rules of TLS.
-    Untrusted(Box<str>, Box<str>),
-    /// The instance took the request and gave no answer.
-    InstanceFailed(Box<str>),
-    /// It took the request back, with this code of HTTP/2.
-    InstanceReset(Box<str>, Reason),
-    /// What it answered is no HTTP.
-    InstanceMalformed(Box<str>, MalformedHttp),
-    /// ... by the rules of HTTP/2, which are h2's to judge.
-    InstanceBroke(Box<str>, Reason),
-    /// A limit of the route on the answer's time.
-    TimedOut,
-    /// The core stops.
+    /// The TLS handshake with the instances failed, or their certificates are not valid for the backend.
+    UpstreamTlsVerificationFailed(Box<str>, Box<str>),
+    /// The instance closed the connection before it sent a response head.
+    UpstreamClosed(Box<str>),
+    /// The instance reset the HTTP/2 stream with this error code.
+    UpstreamReset(Box<str>, Reason),
+    /// The response is not valid HTTP/1.
+    UpstreamMalformed(Box<str>, MalformedHttp),
+    /// The response is not valid HTTP/2.
+    UpstreamProtocolError(Box<str>, Reason),
+    /// A response timeout of the route has passed.
+    ResponseTimeout,
+    /// The core drains.
     Draining,
 }
 
@@ -75,41 +74,41 @@ impl LocalReply {
     /// The reasons' names in metrics, in the order of [`LocalReply::index`].
     pub const REASONS: [&'static str; 25] = [
         "malformed",
-        "head_stalled",
-        "body_stalled",
-        "connect",
-        "upgrade",
-        "expectation",
-        "unknown_host",
-        "no_traffic",
-        "no_instance",
-        "room_full",
-        "patience",
-        "unreachable",
-        "instance_failed",
-        "instance_malformed",
-        "timed_out",
+        "request_header_timeout",
+        "request_body_timeout",
+        "connect_not_supported",
+        "upgrade_not_supported",
+        "expectation_failed",
+        "host_not_found",
+        "no_traffic_target",
+        "no_healthy_upstream",
+        "queue_full",
+        "queue_timeout",
+        "upstream_connect_failure",
+        "upstream_reset",
+        "upstream_protocol_error",
+        "response_timeout",
         "draining",
-        "https_only",
-        "unknown_path",
-        "probed",
-        "probe_without_hash",
-        "misdirected",
-        "untrusted",
-        "probed_for_health",
-        "last_hop",
+        "https_redirect",
+        "path_not_found",
+        "network_probe",
+        "network_probe_without_hash",
+        "misdirected_request",
+        "upstream_tls_verification_failed",
+        "health_check",
+        "max_forwards_exceeded",
         "target_refused",
     ];
 
-    /// What we do not do, whatever the route says.
+    /// Requests that are rejected whatever the route says.
     #[must_use]
     pub fn of(head: &RequestHead) -> Option<Self> {
         if head.method == Method::Connect {
-            Some(Self::Connect)
+            Some(Self::ConnectUnsupported)
         } else if head.expects_more {
-            Some(Self::Expectation)
+            Some(Self::ExpectationFailed)
         } else {
-            (head.hops_left == Some(0)).then_some(Self::LastHop(head.method))
+            (head.hops_left == Some(0)).then_some(Self::MaxForwardsExceeded(head.method))
         }
     }
 
@@ -117,29 +116,29 @@ impl LocalReply {
     pub fn index(&self) -> usize {
         match self {
             Self::Malformed(_) => 0,
-            Self::HeadStalled => 1,
-            Self::BodyStalled => 2,
-            Self::Connect => 3,
-            Self::Upgrade => 4,
-            Self::Expectation => 5,
-            Self::UnknownHost(_) => 6,
-            Self::NoTraffic(_) => 7,
-            Self::NoInstance(_) => 8,
+            Self::RequestHeaderTimeout => 1,
+            Self::RequestBodyTimeout => 2,
+            Self::ConnectUnsupported => 3,
+            Self::UpgradeUnsupported => 4,
+            Self::ExpectationFailed => 5,
+            Self::HostNotFound(_) => 6,
+            Self::NoTrafficTarget(_) => 7,
+            Self::NoHealthyUpstream(_) => 8,
             Self::QueueFull => 9,
-            Self::Patience(_) => 10,
-            Self::Unreachable(_) => 11,
-            Self::InstanceFailed(_) | Self::InstanceReset(..) => 12,
-            Self::InstanceMalformed(..) | Self::InstanceBroke(..) => 13,
-            Self::TimedOut => 14,
+            Self::QueueTimeout(_) => 10,
+            Self::UpstreamConnectFailure(_) => 11,
+            Self::UpstreamClosed(_) | Self::UpstreamReset(..) => 12,
+            Self::UpstreamMalformed(..) | Self::UpstreamProtocolError(..) => 13,
+            Self::ResponseTimeout => 14,
             Self::Draining => 15,
-            Self::HttpsOnly { .. } => 16,
-            Self::UnknownPath(_) => 17,
-            Self::Probed { .. } => 18,
-            Self::ProbeWithoutHash => 19,
-            Self::Misdirected(_) => 20,
-            Self::Untrusted(..) => 21,
-            Self::HealthOk => 22,
-            Self::LastHop(_) => 23,
+            Self::HttpsRedirect { .. } => 16,
+            Self::PathNotFound(_) => 17,
+            Self::NetworkProbe { .. } => 18,
+            Self::NetworkProbeWithoutHash => 19,
+            Self::MisdirectedRequest(_) => 20,
+            Self::UpstreamTlsVerificationFailed(..) => 21,
+            Self::HealthCheck => 22,
+            Self::MaxForwardsExceeded(_) => 23,
             Self::TargetRefused(_) => 24,
         }
     }
@@ -148,43 +147,54 @@ impl LocalReply {
     pub fn status(&self) -> u16 {
         match self {
             Self::Malformed(why) => why.status(),
-            Self::HeadStalled | Self::BodyStalled => 408,
-            Self::LastHop(Method::Options) => 200,
-            Self::Connect | Self::LastHop(_) => 405,
-            Self::Upgrade => 501,
-            Self::Expectation => 417,
-            Self::HttpsOnly { .. } => 301,
-            Self::Misdirected(_) => 421,
-            Self::UnknownHost(_) | Self::UnknownPath(_) => 404,
-            Self::Probed { .. } | Self::HealthOk => 200,
-            Self::ProbeWithoutHash => 400,
-            Self::NoTraffic(_) | Self::NoInstance(_) | Self::QueueFull | Self::Patience(_) | Self::Draining => 503,
-            Self::Unreachable(_)
+            Self::RequestHeaderTimeout | Self::RequestBodyTimeout => 408,
+            Self::MaxForwardsExceeded(Method::Options) => 200,
+            Self::ConnectUnsupported | Self::MaxForwardsExceeded(_) => 405,
+            Self::UpgradeUnsupported => 501,
+            Self::ExpectationFailed => 417,
+            Self::HttpsRedirect { .. } => 301,
+            Self::MisdirectedRequest(_) => 421,
+            Self::HostNotFound(_) | Self::PathNotFound(_) => 404,
+            Self::NetworkProbe { .. } | Self::HealthCheck => 200,
+            Self::NetworkProbeWithoutHash => 400,
+            Self::NoTrafficTarget(_)
+            | Self::NoHealthyUpstream(_)
+            | Self::QueueFull
+            | Self::QueueTimeout(_)
+            | Self::Draining => 503,
+            Self::UpstreamConnectFailure(_)
             | Self::TargetRefused(_)
-            | Self::Untrusted(..)
-            | Self::InstanceFailed(_)
-            | Self::InstanceReset(..)
-            | Self::InstanceMalformed(..)
-            | Self::InstanceBroke(..) => 502,
-            Self::TimedOut => 504,
+            | Self::UpstreamTlsVerificationFailed(..)
+            | Self::UpstreamClosed(_)
+            | Self::UpstreamReset(..)
+            | Self::UpstreamMalformed(..)
+            | Self::UpstreamProtocolError(..) => 502,
+            Self::ResponseTimeout => 504,
         }
     }
 
     /// Whether the connection's next bytes can still be trusted to be a request.
     #[must_use]
     pub fn ends_connection(&self) -> bool {
-        matches!(self, Self::Malformed(_) | Self::HeadStalled | Self::BodyStalled | Self::Connect | Self::Draining)
+        matches!(
+            self,
+            Self::Malformed(_)
+                | Self::RequestHeaderTimeout
+                | Self::RequestBodyTimeout
+                | Self::ConnectUnsupported
+                | Self::Draining
+        )
     }
 
     #[must_use]
     pub fn answer(&self) -> LocalResponse {
         let answer = LocalResponse::text(self.status(), self.to_string());
         match self {
-            Self::QueueFull | Self::NoInstance(_) | Self::Draining => answer.with("Retry-After", "1"),
-            Self::Connect | Self::LastHop(_) => answer.with("Allow", METHODS),
-            Self::HttpsOnly { location } => answer.with("Location", location.as_bytes().to_vec()),
-            Self::HealthOk => LocalResponse { body: Bytes::from_static(b"queue"), ..answer }, // upstream's word, and no more
-            Self::Probed { hash } => answer.with("K-Network-Hash", hash.as_bytes().to_vec()),
+            Self::QueueFull | Self::NoHealthyUpstream(_) | Self::Draining => answer.with("Retry-After", "1"),
+            Self::ConnectUnsupported | Self::MaxForwardsExceeded(_) => answer.with("Allow", METHODS),
+            Self::HttpsRedirect { location } => answer.with("Location", location.as_bytes().to_vec()),
+            Self::HealthCheck => LocalResponse { body: Bytes::from_static(b"queue"), ..answer }, // upstream's word, and no more
+            Self::NetworkProbe { hash } => answer.with("K-Network-Hash", hash.as_bytes().to_vec()),
             _ => answer,
         }
     }
@@ -194,48 +204,53 @@ impl fmt::Display for LocalReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(why) => write!(f, "bad request: {}", why.sentence()),
-            Self::HeadStalled => f.write_str("request timeout: the head did not come"),
-            Self::BodyStalled => f.write_str("request timeout: the body stopped coming"),
-            Self::Connect => f.write_str("CONNECT is not offered: this is no tunnel"),
-            Self::Upgrade => f.write_str("WebSockets reach only instances that speak HTTP/1"),
-            Self::Expectation => f.write_str("the only expectation known is 100-continue"),
-            Self::LastHop(_) => f.write_str("nobody else is asked: Max-Forwards is 0"),
-            Self::HttpsOnly { location } => write!(f, "only by HTTPS: {location}"),
-            Self::UnknownHost(host) => write!(
+            Self::RequestHeaderTimeout => f.write_str("request timeout: the request head is incomplete"),
+            Self::RequestBodyTimeout => f.write_str("request timeout: the request body stopped"),
+            Self::ConnectUnsupported => f.write_str("CONNECT is not supported"),
+            Self::UpgradeUnsupported => f.write_str("WebSockets reach only instances that speak HTTP/1"),
+            Self::ExpectationFailed => f.write_str("the only supported expectation is 100-continue"),
+            Self::MaxForwardsExceeded(_) => f.write_str("not forwarded: Max-Forwards is 0"),
+            Self::HttpsRedirect { location } => write!(f, "this host requires HTTPS: {location}"),
+            Self::HostNotFound(host) => write!(
                 f,
                 "no route for host \"{host}\": apply a Service whose URL has this host, or start with --route {host}=ADDRESS"
             ),
-            Self::UnknownPath(host) => {
-                write!(f, "no rule of the route for host \"{host}\" takes this path and these headers")
+            Self::PathNotFound(host) => {
+                write!(f, "no rule of the route for host \"{host}\" matches this path and these headers")
             }
-            Self::Probed { .. } => f.write_str("routed"),
-            Self::ProbeWithoutHash => f.write_str("a probe has to bring a K-Network-Hash"),
-            Self::HealthOk => f.write_str("queue"),
-            Self::Misdirected(host) => {
-                write!(f, "this connection's certificate is not for host \"{host}\": open another")
+            Self::NetworkProbe { .. } => f.write_str("routed"),
+            Self::NetworkProbeWithoutHash => f.write_str("a network probe requires the header K-Network-Hash"),
+            Self::HealthCheck => f.write_str("queue"),
+            Self::MisdirectedRequest(host) => {
+                write!(
+                    f,
+                    "the certificate of this connection is not valid for host \"{host}\": open another connection"
+                )
             }
-            Self::NoTraffic(host) => write!(f, "the route for host \"{host}\" sends no traffic anywhere"),
-            Self::NoInstance(backend) => write!(f, "no instance of {backend} has room"),
-            Self::QueueFull => f.write_str("too many requests wait for an instance"),
-            Self::Patience(backend) => write!(f, "no instance of {backend} became ready in time"),
-            Self::Unreachable(backend) => write!(f, "no instance of {backend} accepts connections"),
+            Self::NoTrafficTarget(host) => write!(f, "all weights of the route for host \"{host}\" are 0"),
+            Self::NoHealthyUpstream(backend) => write!(f, "no instance of {backend} has free capacity"),
+            Self::QueueFull => f.write_str("the pending queue is full"),
+            Self::QueueTimeout(backend) => write!(f, "no instance of {backend} became ready in time"),
+            Self::UpstreamConnectFailure(backend) => write!(f, "no instance of {backend} accepts connections"),
             Self::TargetRefused(backend) => {
                 write!(f, "the target policy refuses the address of {backend}; the log of the appliance names it")
             }
-            Self::Untrusted(backend, why) => write!(f, "no instance of {backend} is to be trusted: {why}"),
-            Self::InstanceFailed(backend) => {
-                write!(f, "the instance of {backend} closed the connection without an answer")
+            Self::UpstreamTlsVerificationFailed(backend, why) => {
+                write!(f, "TLS verification of {backend} failed: {why}")
             }
-            Self::InstanceMalformed(backend, why) => {
-                write!(f, "the instance of {backend} did not answer in HTTP: {}", why.sentence())
+            Self::UpstreamClosed(backend) => {
+                write!(f, "the instance of {backend} closed the connection without a response")
             }
-            Self::InstanceReset(backend, why) => {
+            Self::UpstreamMalformed(backend, why) => {
+                write!(f, "the instance of {backend} sent an invalid HTTP response: {}", why.sentence())
+            }
+            Self::UpstreamReset(backend, why) => {
                 write!(f, "the instance of {backend} reset the stream: {}", why.description())
             }
-            Self::InstanceBroke(backend, why) => {
-                write!(f, "the instance of {backend} did not answer in HTTP/2: {}", why.description())
+            Self::UpstreamProtocolError(backend, why) => {
+                write!(f, "the instance of {backend} sent an invalid HTTP/2 response: {}", why.description())
             }
-            Self::TimedOut => f.write_str("request timeout"),
+            Self::ResponseTimeout => f.write_str("request timeout"),
             Self::Draining => f.write_str("the server is stopping"),
         }
     }
@@ -247,10 +262,18 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_to_do() {
-        let answer = LocalReply::UnknownHost("a.b".into()).answer();
+        let answer = LocalReply::HostNotFound("a.b".into()).answer();
         assert_eq!(answer.status, 404);
         assert!(std::str::from_utf8(&answer.body).unwrap().contains("--route a.b="));
         assert_eq!(LocalReply::QueueFull.answer().header("retry-after"), Some(b"1".as_slice()));
-        assert_eq!(LocalReply::TimedOut.answer().body, "request timeout\n");
+        assert_eq!(LocalReply::ResponseTimeout.answer().body, "request timeout\n");
+    }
+
+    #[test]
+    fn every_reason_is_documented() {
+        let docs = include_str!("../../../docs/admin.md");
+        for reason in LocalReply::REASONS {
+            assert!(docs.contains(&format!("`{reason}`")), "docs/admin.md does not explain {reason}");
+        }
     }
 }

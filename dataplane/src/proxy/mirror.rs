@@ -29,7 +29,7 @@ pub const COPY_PATIENCE: Duration = Duration::from_secs(30);
 const MARK: &[u8] = b"Sluicegate-Mirrored: true\r\n\r\n";
 
 /// Why no copy was sent, in the order of [`crate::counters::CoreCounters::mirrors_skipped`].
-pub const SKIPPED: [&str; 3] = ["body_too_large", "too_many", "request_failed"];
+pub const SKIPPED: [&str; 3] = ["body_too_large", "concurrency_limit", "request_failed"];
 const TOO_LARGE: usize = 0;
 const TOO_MANY: usize = 1;
 const FAILED: usize = 2;

@@ -159,10 +159,10 @@ impl Proxy {
 
     fn choose(&self, ask: &RouteRequest<'_>) -> Result<SelectedEndpoint, LocalReply> {
         self.with_table(|table| {
-            let route = table.route_for(ask).ok_or_else(|| LocalReply::UnknownHost(name(ask.host)))?;
+            let route = table.route_for(ask).ok_or_else(|| LocalReply::HostNotFound(name(ask.host)))?;
             let splits = route.select(ask);
             if splits.is_empty() {
-                return Err(LocalReply::UnknownPath(name(ask.host)));
+                return Err(LocalReply::PathNotFound(name(ask.host)));
             }
             if let Some(answer) = probed(route, ask) {
                 return Err(answer);
@@ -184,7 +184,7 @@ impl Proxy {
                 None => pick::split(splits, rng),
             };
             let choice = split.map(|split| SelectedEndpoint { affinity: bond, ..SelectedEndpoint::from(split) });
-            choice.ok_or_else(|| LocalReply::NoTraffic(name(ask.host)))
+            choice.ok_or_else(|| LocalReply::NoTrafficTarget(name(ask.host)))
         })
     }
 
@@ -236,7 +236,7 @@ fn only_by_https(ask: &RouteRequest<'_>, port: u16) -> LocalReply {
         HTTPS_PORT => format!("https://{host}{path}"),
         port => format!("https://{host}:{port}{path}"),
     };
-    LocalReply::HttpsOnly { location: location.into() }
+    LocalReply::HttpsRedirect { location: location.into() }
 }
 
 /// What a probe is told, if this is one: the hash it brings, or `override` for that of the route
@@ -244,16 +244,16 @@ fn only_by_https(ask: &RouteRequest<'_>, port: u16) -> LocalReply {
 fn probed(route: &Route, ask: &RouteRequest<'_>) -> Option<LocalReply> {
     let request = ask.request.filter(|request| request.head.probe == PlatformProbe::Route)?;
     Some(match request.values(FieldName::NetworkHash).next() {
-        None => LocalReply::ProbeWithoutHash,
-        Some(b"override") => LocalReply::Probed { hash: route.hash.as_deref().unwrap_or_default().into() },
-        Some(own) => LocalReply::Probed { hash: String::from_utf8_lossy(own).into() },
+        None => LocalReply::NetworkProbeWithoutHash,
+        Some(b"override") => LocalReply::NetworkProbe { hash: route.hash.as_deref().unwrap_or_default().into() },
+        Some(own) => LocalReply::NetworkProbe { hash: String::from_utf8_lossy(own).into() },
     })
 }
 
 /// Counts a request that is on its way; a probe is not.
 fn set_out(ask: &RouteRequest<'_>, choice: SelectedEndpoint) -> Result<SelectedEndpoint, LocalReply> {
     if is_health_probe(ask) && matches!(choice.backend.when_empty, NoEndpointPolicy::Wait { .. }) {
-        return Err(LocalReply::HealthOk);
+        return Err(LocalReply::HealthCheck);
     }
     choice.backend.load.requests.fetch_add(1, Relaxed);
     Ok(choice)

@@ -136,16 +136,16 @@ impl Proxy {
             let due = match backend.when_empty {
                 NoEndpointPolicy::Wait { patience } => started + patience,
                 NoEndpointPolicy::Refuse if wish.tried.is_empty() => {
-                    return Err(LocalReply::NoInstance(backend.key.clone()));
+                    return Err(LocalReply::NoHealthyUpstream(backend.key.clone()));
                 }
-                NoEndpointPolicy::Refuse => return Err(LocalReply::Unreachable(backend.key.clone())),
+                NoEndpointPolicy::Refuse => return Err(LocalReply::UpstreamConnectFailure(backend.key.clone())),
             };
             // The route's limits count from the request's head, so they go on in the waiting room.
             let ends = ResponseDeadlines::new(started, &backend.timeouts).first_byte.filter(|ends| *ends < due);
             match self.wait(&choice, wish, ends.unwrap_or(due)).await {
                 Ok(WaitOutcome::Acquired(place)) => return Ok(waited(place)),
                 Ok(WaitOutcome::Elsewhere(other)) => choice = other,
-                Err(LocalReply::Patience(_)) if ends.is_some() => return Err(LocalReply::TimedOut),
+                Err(LocalReply::QueueTimeout(_)) if ends.is_some() => return Err(LocalReply::ResponseTimeout),
                 Err(refusal) => return Err(refusal),
             }
             if let Some(place) = self.try_acquire(&choice, &wish.tried) {
@@ -217,7 +217,11 @@ impl Proxy {
             if by(&self.ring, earlier(Some(due), retry), guest.wait_turn()).await.is_err() && self.ring.now() >= due {
                 let key = backend.key.clone();
                 let refused = !wish.tried.is_empty();
-                return Err(if refused { LocalReply::Unreachable(key) } else { LocalReply::Patience(key) });
+                return Err(if refused {
+                    LocalReply::UpstreamConnectFailure(key)
+                } else {
+                    LocalReply::QueueTimeout(key)
+                });
             }
             if retry.is_some_and(|at| self.ring.now() >= at) {
                 wish.tried.clear();

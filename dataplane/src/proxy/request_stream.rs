@@ -127,7 +127,7 @@ impl RequestStream<'_> {
                 Ok(())
             }
             Ok(Ok(false) | Err(_)) => Err(RequestAbort::ClientGone),
-            Err(_) => Err(RequestAbort::With(LocalReply::BodyStalled)),
+            Err(_) => Err(RequestAbort::With(LocalReply::RequestBodyTimeout)),
         }
     }
 
@@ -150,7 +150,7 @@ impl RequestStream<'_> {
         match self.progress.activity.send(self.ring, None, self.up.send(bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(RequestAbort::Instance),
-            Err(_) => Err(RequestAbort::With(LocalReply::TimedOut)),
+            Err(_) => Err(RequestAbort::With(LocalReply::ResponseTimeout)),
         }
     }
 }

@@ -46,7 +46,7 @@ impl ResponseStream<'_> {
     pub(super) async fn run(&mut self) -> AttemptOutcome {
         let head = match self.final_head().await {
             Ok(_) if self.deadlines.is_over(self.ring) => {
-                return AttemptOutcome::Refused(LocalReply::TimedOut);
+                return AttemptOutcome::Refused(LocalReply::ResponseTimeout);
             }
             Ok(head) => head,
             Err(attempt) => return attempt,
@@ -142,7 +142,7 @@ impl ResponseStream<'_> {
                 Ok(Ok(bytes)) => bytes,
                 Ok(Err(HeadReadError::Malformed(why))) => {
                     let key = self.backend_key();
-                    return Err(AttemptOutcome::Refused(LocalReply::InstanceMalformed(key, why)));
+                    return Err(AttemptOutcome::Refused(LocalReply::UpstreamMalformed(key, why)));
                 }
                 Ok(Err(_)) if self.reused && self.read_buffer.bytes == received_before => {
                     return Err(AttemptOutcome::Stale);
@@ -152,7 +152,7 @@ impl ResponseStream<'_> {
                 }
                 Ok(Err(_)) => return Err(self.failed()),
                 Err(_) if self.deadlines.head(received.get()).is_some_and(|due| self.ring.now() >= due) => {
-                    return Err(AttemptOutcome::Refused(LocalReply::TimedOut));
+                    return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout));
                 }
                 Err(_) if !waits_for_us || self.ring.now() < continue_at => continue, // a part of the head came
                 Err(_) => {
@@ -246,7 +246,7 @@ impl ResponseStream<'_> {
     }
 
     fn failed(&self) -> AttemptOutcome {
-        AttemptOutcome::Refused(LocalReply::InstanceFailed(self.backend_key()))
+        AttemptOutcome::Refused(LocalReply::UpstreamClosed(self.backend_key()))
     }
 
     fn backend_key(&self) -> Box<str> {

@@ -41,7 +41,7 @@ impl Proxy {
         {
             return Ok((place, link));
         }
-        by(&self.ring, again.due, self.elsewhere(place, again)).await.unwrap_or(Err(LocalReply::TimedOut))
+        by(&self.ring, again.due, self.elsewhere(place, again)).await.unwrap_or(Err(LocalReply::ResponseTimeout))
     }
 
     /// The head is as its first choice wants it, so that only instances of that may get it (SRV-REQ-10).
@@ -51,7 +51,7 @@ impl Proxy {
         again: &ReplayableRequest<'_>,
     ) -> Result<(Permit, UpstreamLink), LocalReply> {
         let backend = Arc::clone(refused.backend());
-        let unreachable = || LocalReply::Unreachable(backend.key.clone());
+        let unreachable = || LocalReply::UpstreamConnectFailure(backend.key.clone());
         let mut head = RequestHead::rewritten();
         let (Some(peer), Parsed::Head { bytes }) = (again.peer, parse_request(again.written, &mut head)) else {
             return Err(unreachable());

@@ -61,7 +61,7 @@ impl TlsFailures {
     /// Puts the reason where it only says that nobody was reached.
     pub(super) fn explain(&self, proxy: &Proxy, refusal: LocalReply) -> LocalReply {
         match (refusal, &self.why) {
-            (LocalReply::Unreachable(key), _) if let Some(refused) = self.refused => {
+            (LocalReply::UpstreamConnectFailure(key), _) if let Some(refused) = self.refused => {
                 let now = proxy.ring.now();
                 if proxy.refusal_told.get().is_none_or(|told| now - told >= TLS_FAILURE_LOG_INTERVAL) {
                     proxy.refusal_told.set(Some(now));
@@ -69,13 +69,13 @@ impl TlsFailures {
                 }
                 LocalReply::TargetRefused(key)
             }
-            (LocalReply::Unreachable(key), Some(why)) => {
+            (LocalReply::UpstreamConnectFailure(key), Some(why)) => {
                 let now = proxy.ring.now();
                 if proxy.tls_failure_logged.get().is_none_or(|told| now - told >= TLS_FAILURE_LOG_INTERVAL) {
                     proxy.tls_failure_logged.set(Some(now));
                     tracing::warn!(backend = %key, %why, "an instance is not trusted");
                 }
-                LocalReply::Untrusted(key, why.clone())
+                LocalReply::UpstreamTlsVerificationFailed(key, why.clone())
             }
             (other, _) => other,
         }
@@ -147,7 +147,7 @@ impl Proxy {
             let due = ResponseDeadlines::new(started, &place.backend().timeouts).first_byte;
             match self.link(&place, upgrades, due).await {
                 Ok(link) => return Ok((place, link)),
-                Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(LocalReply::TimedOut),
+                Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(LocalReply::ResponseTimeout),
                 Err(why) => {
                     distrust.note(&why);
                     wish.tried.push(place.endpoint.id);

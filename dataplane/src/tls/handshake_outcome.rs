@@ -21,7 +21,8 @@ pub enum HandshakeOutcome {
 
 impl HandshakeOutcome {
     /// Names in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 7] = ["full", "resumed", "refused", "plain", "slow", "crowded", "gone"];
+    pub const NAMES: [&'static str; 7] =
+        ["full", "resumed", "failed", "not_tls", "timeout", "overload", "client_closed"];
 
     #[must_use]
     pub fn index(self) -> usize {
@@ -35,9 +36,11 @@ mod tests {
 
     #[test]
     fn every_outcome_has_its_own_name() {
-        for (outcome, name) in
-            [(HandshakeOutcome::Full, "full"), (HandshakeOutcome::Plain, "plain"), (HandshakeOutcome::Gone, "gone")]
-        {
+        for (outcome, name) in [
+            (HandshakeOutcome::Full, "full"),
+            (HandshakeOutcome::Plain, "not_tls"),
+            (HandshakeOutcome::Gone, "client_closed"),
+        ] {
             assert_eq!(HandshakeOutcome::NAMES[outcome.index()], name);
         }
     }

@@ -175,7 +175,7 @@ fn what_an_instance_ended_without_reading_goes_to_another() {
         for by_http2 in [true, false] {
             let before = ended.load(Relaxed);
             let told = String::from_utf8(ask(&house, by_http2).await).unwrap();
-            assert!(told.contains("closed the connection without an answer"), "{told}");
+            assert!(told.contains("closed the connection without a response"), "{told}");
             assert_eq!(ended.load(Relaxed) - before, SENDS_MAX);
         }
         let before = ended.load(Relaxed);

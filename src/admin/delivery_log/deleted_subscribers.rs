@@ -73,7 +73,7 @@ pub(super) fn rows(
     }
     rows.into_iter()
         .map(|(name, DeletedRow { lines, ended })| {
-            json!({ "subscriber": name, "verdict": ended.unwrap_or("gone"), "notes": lines })
+            json!({ "subscriber": name, "outcome": ended.unwrap_or("gone"), "notes": lines })
         })
         .collect()
 }
@@ -97,7 +97,7 @@ mod tests {
             ("lost".to_owned(), json!("failed"), None),
         ];
         let left = [one("had"), one("lost"), one("never")];
-        let row = |name, verdict, notes| json!({ "subscriber": name, "verdict": verdict, "notes": notes });
+        let row = |name, verdict, notes| json!({ "subscriber": name, "outcome": verdict, "notes": notes });
         let had = || row("had", "delivered", json!(["failed", "taken"]));
         let never = || row("never", "gone", json!(["left"]));
         assert_eq!(

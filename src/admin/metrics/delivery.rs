@@ -40,13 +40,17 @@ pub(super) fn streams(out: &mut DescriptorEncoder<'_>, table: &RoutingTable, det
 
     type Count = fn(&StreamCounters) -> &AtomicU64;
     let counts: [(&str, &str, Count); 7] = [
-        ("stream_accepted", "Events acknowledged and taken in again", |t| &t.accepted),
-        ("stream_accepted_unflushed", "Of those: acknowledged before they were durable", |t| &t.accepted_unflushed),
-        ("stream_refused", "Events refused", |t| &t.refused),
-        ("stream_over_quota", "Of those: because a quota was used up", |t| &t.over_quota),
-        ("stream_unauthorized", "Of the refused: because of who sent it", |t| &t.unauthorized),
-        ("stream_latin1", "Events and replies whose headers were no UTF-8, and read as Latin-1", |t| &t.latin1),
-        ("stream_abandoned", "Events that deleted subscribers had still to get", |t| &t.abandoned),
+        ("stream_accepted", "Events acknowledged, including redriven ones", |t| &t.accepted),
+        ("stream_accepted_before_flush", "Of the accepted: acknowledged before they were durable", |t| {
+            &t.accepted_unflushed
+        }),
+        ("stream_refused", "Events rejected", |t| &t.refused),
+        ("stream_over_quota", "Of the rejected: because a quota was exceeded", |t| &t.over_quota),
+        ("stream_unauthorized", "Of the rejected: because the sender is not authorized", |t| &t.unauthorized),
+        ("stream_latin1", "Events and replies whose headers were read as Latin-1 because they are not UTF-8", |t| {
+            &t.latin1
+        }),
+        ("stream_abandoned", "Events that deleted subscribers had not received", |t| &t.abandoned),
     ];
     for (name, help, pick) in counts {
         let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -57,8 +61,8 @@ pub(super) fn streams(out: &mut DescriptorEncoder<'_>, table: &RoutingTable, det
             }
         }
     }
-    let help = "Bytes of events that somebody still needs";
-    let mut family = out.encode_descriptor("stream_kept_bytes", help, None, MetricType::Gauge)?;
+    let help = "Bytes of events that are still needed";
+    let mut family = out.encode_descriptor("stream_retained_bytes", help, None, MetricType::Gauge)?;
     for (path, stream) in &streams {
         let value = stream.tally.kept_bytes.load(Relaxed);
         if value > 0 || zeros {
@@ -66,7 +70,7 @@ pub(super) fn streams(out: &mut DescriptorEncoder<'_>, table: &RoutingTable, det
         }
     }
 
-    let help = "Events that deleted streams and subscribers had still to get";
+    let help = "Events that deleted streams and subscribers had not received";
     let mut family = out.encode_descriptor("abandoned", help, None, MetricType::Counter)?;
     counter(&mut family, &[], table.abandoned.events())?;
 
@@ -159,22 +163,24 @@ impl<'a> Rows<'a> {
     fn encode(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type CounterSelector = fn(&SubscriberRow<'_>) -> u64;
         let counts: [(&str, &str, CounterSelector); 10] = [
-            ("subscriber_offered", "Events that the subscriber was to be asked about", |r| r.ends.offered),
+            ("subscriber_offered", "Events offered to the subscriber's filter", |r| r.ends.offered),
             ("subscriber_delivered", "Events delivered", |r| r.ends.delivered),
-            ("subscriber_filtered", "Events its filter withheld", |r| r.ends.filtered),
-            ("subscriber_dead_lettered", "Events given to the dead letter sink", |r| r.ends.dead_lettered),
-            ("subscriber_dropped", "Events given up for good; by reason below", |r| r.ends.dropped),
-            ("subscriber_retries", "Attempts after the first", |r| r.rest.retries),
-            ("subscriber_replies_dropped", "Answers whose body went nowhere", |r| r.rest.replies_dropped),
-            ("subscriber_untrusted", "Attempts at which the target could not prove by TLS who it is", |r| {
+            ("subscriber_filtered", "Events that the filter did not match", |r| r.ends.filtered),
+            ("subscriber_dead_lettered", "Events sent to the dead letter sink", |r| r.ends.dead_lettered),
+            ("subscriber_dropped", "Events dropped", |r| r.ends.dropped),
+            ("subscriber_retries", "Delivery attempts after the first", |r| r.rest.retries),
+            ("subscriber_replies_dropped", "Replies that were dropped", |r| r.rest.replies_dropped),
+            ("subscriber_tls_verification_failures", "Attempts at which TLS verification of the target failed", |r| {
                 r.rest.untrusted
             }),
-            ("subscriber_stalled", "Events set aside at the start because a core had stopped at them", |r| {
+            ("subscriber_stalled", "Events set aside at the start because a core had stalled on them", |r| {
                 r.rest.stalled
             }),
-            ("subscriber_filter_over_budget", "Events at which the filter used up its steps: withheld", |r| {
-                r.rest.over_budget
-            }),
+            (
+                "subscriber_filter_over_budget",
+                "Events that the filter did not match because its step budget was exceeded",
+                |r| r.rest.over_budget,
+            ),
         ];
         for (name, help, pick) in counts {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -190,7 +196,7 @@ impl<'a> Rows<'a> {
                 }
             }
         }
-        let help = "Events not yet come to an end";
+        let help = "Events in delivery";
         let mut family = out.encode_descriptor("subscriber_pending", help, None, MetricType::Gauge)?;
         self.each(&mut family, |row| row.ends.pending, gauge)
     }

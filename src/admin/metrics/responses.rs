@@ -15,7 +15,7 @@ use super::histogram::{HistogramSum, OTHERS};
 /// the fewest answers, come together as [`OTHERS`].
 pub(super) const BACKEND_SERIES_MAX: usize = 1000;
 
-const CLASSES: [&str; 6] = ["cut", "1xx", "2xx", "3xx", "4xx", "5xx"];
+const CLASSES: [&str; 6] = ["aborted", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// One backend's numbers, or those of several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub(super) fn encode(out: &mut DescriptorEncoder<'_>, backends: &BTreeMap<&str, 
     let all = backends.iter().map(|(key, backend)| (*key, &backend.load.answers));
     let answers = bounded(all, BACKEND_SERIES_MAX);
     let mut family = out.encode_descriptor(
-        "backend_answers",
-        "Requests to instances, by class of status",
+        "backend_responses",
+        "Responses of instances, by class of status",
         None,
         MetricType::Counter,
     )?;
@@ -56,7 +56,7 @@ pub(super) fn encode(out: &mut DescriptorEncoder<'_>, backends: &BTreeMap<&str, 
     }
     let mut family = out.encode_descriptor(
         "backend_duration_seconds",
-        "From a request's head to its answer's end",
+        "Seconds from the request head to the end of the response",
         None,
         MetricType::Histogram,
     )?;

@@ -92,7 +92,8 @@ impl ServingMetrics {
         for (labels, one) in named.iter().filter(|(_, one)| one.figures.is_limited) {
             put(&mut family, labels, one.figures.load.demand().into())?;
         }
-        let (name, help) = ("sluicegate_revisions_not_shown", "Revisions without gauges: there are too many");
+        let (name, help) =
+            ("sluicegate_revisions_without_metrics", "Revisions without gauges because there are more than the limit");
         let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
         put(&mut family, &MetricLabels::new(), left_out as f64)
     }

@@ -88,7 +88,7 @@ async fn issue(world: &ControllerContext, certificate: &Certificate, now: Timest
     }
     if !is_allowed(world, certificate) {
         let message = "Its names are not those of the Route or DomainMapping that it belongs to.".to_owned();
-        return Ok(IssueOutcome::Failed { reason: "NotWanted", message });
+        return Ok(IssueOutcome::Failed { reason: "HostNotOwned", message });
     }
     let failed = |message| Ok(not_issued(there.as_deref(), certificate, "SigningFailed", message, now));
     let made = match sign(&authority, &certificate.spec.dns_names, validity_days(&authority, now), now) {

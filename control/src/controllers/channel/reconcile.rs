@@ -108,7 +108,7 @@ pub fn status(channel: &Channel, backing: &BackingChannel, rules: &SenderPolicy,
         BackingChannel::Invalid(why) => {
             mark_without_backing(&mut conditions, &mut status, "ChannelTemplateNotServed", why)
         }
-        BackingChannel::Rejected(why) => mark_without_backing(&mut conditions, &mut status, "ChildRefused", why),
+        BackingChannel::Rejected(why) => mark_without_backing(&mut conditions, &mut status, "ChildRejected", why),
     }
     rules.mark(&mut conditions, EVENT_POLICIES_READY);
     status.policies = rules.applied_policies();

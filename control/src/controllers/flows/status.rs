@@ -49,7 +49,7 @@ impl MissingChild {
     /// The API takes none of that name, or none like it.
     #[must_use]
     pub fn rejected(name: &str, why: &str) -> Self {
-        Self { name: name.to_owned(), reason: "ChildRefused", message: why.to_owned() }
+        Self { name: name.to_owned(), reason: "ChildRejected", message: why.to_owned() }
     }
 }
 

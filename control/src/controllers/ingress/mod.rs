@@ -193,7 +193,7 @@ fn gateway(world: &ControllerContext, host: &str) -> Result<Option<SocketAddr>, 
     match world.config.listeners.by_status_name(host) {
         Some(Some(address)) => Ok(Some(address)),
         Some(None) => Err(BackendResolveError {
-            reason: "ListenerOff",
+            reason: "ListenerNotConfigured",
             message: format!("{host} is a listener that is off; start with --cluster-local ADDRESS."),
         }),
         None => Ok(None),
@@ -202,7 +202,7 @@ fn gateway(world: &ControllerContext, host: &str) -> Result<Option<SocketAddr>, 
 
 async fn dns_lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, BackendResolveError> {
     let failed = |why: &dyn std::fmt::Display| BackendResolveError {
-        reason: "NameNotResolved",
+        reason: "DNSResolutionFailed",
         message: format!("The name {host} is not resolved: {why}."),
     };
     let asked = host.to_owned();

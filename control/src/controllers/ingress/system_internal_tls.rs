@@ -72,7 +72,7 @@ pub(super) fn trust(
 ) -> Result<Arc<TlsClientConfig>, BackendResolveError> {
     let made = world.ingress.internal_tls.trust_for(authorities(world), namespace, protocol);
     made.map_err(|why| BackendResolveError {
-        reason: "NoTrustChain",
+        reason: "CABundleNotFound",
         message: format!(
             "system-internal-tls: {why}: give an authority under {CA} in the Secret \"{SERVING}/{SECRET}\", or in a \
              ConfigMap there with the label networking.knative.dev/trust-bundle."

@@ -212,7 +212,7 @@ fn command(
     };
     if command.is_empty() {
         return Err(RevisionError {
-            reason: "CommandMissing",
+            reason: "CommandNotSpecified",
             message: format!("The annotation {RUNTIME_CLASS} asks for a process, and the container has no command."),
         });
     }
@@ -344,7 +344,7 @@ pub(super) mod tests {
     fn the_process_annotation_runs_the_containers_command() {
         let class = json!({"runtime.sluicegate.dev/class": "process"});
         let refused = plan(&revision(hello(), class.clone()), &given(&[])).unwrap_err();
-        assert_eq!(refused.reason, "CommandMissing");
+        assert_eq!(refused.reason, "CommandNotSpecified");
 
         let container = json!({"image": "hello", "command": ["/bin/sh"], "args": ["-c", "x"]});
         let plan = plan(&revision(container, class), &given(&[])).unwrap();

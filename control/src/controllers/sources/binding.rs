@@ -222,7 +222,7 @@ fn set_status(
         Some(Ok(())) => conditions.mark_true(AVAILABLE),
         Some(Err(BindError { reason, message })) => conditions.mark_false(AVAILABLE, reason, &message),
         None if !is_run => conditions.mark_false(AVAILABLE, NOT_RUN_HERE, NOT_BOUND),
-        None if wants_token => conditions.mark_false(AVAILABLE, "SinkNotReached", NO_TOKEN),
+        None if wants_token => conditions.mark_false(AVAILABLE, "SinkRequiresAuthentication", NO_TOKEN),
         // What its subjects were told last stays.
         None => conditions.mark_unknown(AVAILABLE, "", ""),
     }
@@ -233,10 +233,10 @@ fn set_status(
 fn mark_identity(conditions: &mut ConditionManager<'_>, wants_token: bool, is_found: bool, asks_who_sends: bool) {
     for kind in [OIDC_IDENTITY_CREATED, OIDC_TOKEN_SECRET_CREATED] {
         match (wants_token, asks_who_sends) {
-            (true, _) => conditions.mark_false(kind, "SinkNotReached", NO_TOKEN),
+            (true, _) => conditions.mark_false(kind, "SinkRequiresAuthentication", NO_TOKEN),
             (false, false) => OidcIdentity::Disabled.mark(conditions, kind),
             (false, true) if is_found => {
-                conditions.mark_true_with_reason(kind, "SinkWithoutAudience", "The sink does not ask who sends.");
+                conditions.mark_true_with_reason(kind, "NoAudience", "The sink does not ask who sends.");
             }
             (false, true) => conditions.mark_unknown(kind, "", ""),
         }

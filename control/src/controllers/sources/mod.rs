@@ -32,7 +32,7 @@ use crate::kinds::sources::{CloudEventAttributes, SINK_PROVIDED, SourceKind, Sou
 pub use ping_outcomes::{PingOutcomes, SourceName};
 
 /// The reason of a condition of what nothing here runs.
-const NOT_RUN_HERE: &str = "NotRunHere";
+const NOT_RUN_HERE: &str = "KindNotSupported";
 
 /// Caches of the source kinds.
 #[derive(Debug, Default)]

@@ -69,7 +69,11 @@ pub fn status(trigger: &Trigger, found: TriggerDependencies<'_>, now: Timestamp)
     if found.subscribed {
         conditions.mark_true(SUBSCRIPTION_READY);
     } else {
-        conditions.mark_unknown(SUBSCRIPTION_READY, "NotSubscribed", "The Broker does not send events to it yet.");
+        conditions.mark_unknown(
+            SUBSCRIPTION_READY,
+            "SubscriptionNotProgrammed",
+            "The Broker does not send events to it yet.",
+        );
     }
     conditions.finish_into(&mut status.base, trigger.metadata.generation);
     status
@@ -102,7 +106,7 @@ fn mark_broker(
         }
         Err(BrokerUnavailable::OtherNamespace) => {
             let why = format!("Broker {ns}/{name} is in another namespace: feature {CROSS_NAMESPACE} is off");
-            return conditions.mark_false(BROKER_READY, "BrokerOutOfReach", &why);
+            return conditions.mark_false(BROKER_READY, "CrossNamespaceLinkNotAllowed", &why);
         }
     };
     match broker.ready() {
@@ -125,7 +129,7 @@ fn mark_filters(conditions: &mut ConditionManager<'_>, trigger: &Trigger) {
         return conditions.clear(FILTERS_EVALUABLE);
     }
     let why = format!("CESQL has no function {}: events that reach it do not pass.", missing.join(", "));
-    conditions.mark_warning(FILTERS_EVALUABLE, "FunctionMissing", &why);
+    conditions.mark_warning(FILTERS_EVALUABLE, "UnknownFunction", &why);
 }
 
 fn mark_dependency(
@@ -199,7 +203,7 @@ mod tests {
     #[test]
     fn a_broker_of_another_namespace_is_out_of_reach_without_the_feature() {
         let far = of(TriggerDependencies { broker: Err(BrokerUnavailable::OtherNamespace), ..found(None) }, "Ready");
-        assert_eq!((far.status, far.reason.as_str()), (ConditionStatus::False, "BrokerOutOfReach"));
+        assert_eq!((far.status, far.reason.as_str()), (ConditionStatus::False, "CrossNamespaceLinkNotAllowed"));
         assert!(far.message.contains("ns/b") && far.message.contains(CROSS_NAMESPACE), "{}", far.message);
     }
 

@@ -272,7 +272,7 @@ fn what_comes_from_inside_is_taken_where_others_are_refused() {
             ("some key", "ns", 429),
             ("", "ns", 429),
         ] {
-            let beside = [("Sluicegate-Inside", key), ("Kn-Namespace", namespace)];
+            let beside = [("Sluicegate-Internal", key), ("Kn-Namespace", namespace)];
             let headers: Vec<_> = EVENT.into_iter().chain(beside).collect();
             let answer = rig.request("POST", PATH, &headers, b"").await;
             assert_eq!(answer.status, status, "{key:?} from {namespace:?}");

@@ -224,7 +224,7 @@ fn a_stream_of_ours_is_told_the_hops_that_are_left() {
         let last = |url: &str| rig.calls(url).pop().unwrap();
         for (url, told) in [("http://ours/", Some(left)), ("http://dls/", Some(left)), ("http://other/", None)] {
             assert_eq!(last(url).header("sluicegate-hops-left").as_deref(), told, "{url}");
-            assert_eq!(last(url).header("sluicegate-inside").as_deref(), told.map(|_| INSIDE_KEY), "{url}");
+            assert_eq!(last(url).header("sluicegate-internal").as_deref(), told.map(|_| INSIDE_KEY), "{url}");
             assert_eq!(last(url).header("ce-knativebrokerttl"), None);
         }
     }

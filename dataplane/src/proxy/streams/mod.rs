@@ -193,14 +193,14 @@ impl StreamRequest<'_> {
     fn failed(&self) -> AttemptOutcome {
         let backend = self.backend.clone();
         AttemptOutcome::Refused(match self.progress.fault.get() {
-            None => LocalReply::InstanceFailed(backend),
-            Some(UpstreamStreamError::Reset(reason)) => LocalReply::InstanceReset(backend, reason),
-            Some(UpstreamStreamError::Broke(reason)) => LocalReply::InstanceBroke(backend, reason),
+            None => LocalReply::UpstreamClosed(backend),
+            Some(UpstreamStreamError::Reset(reason)) => LocalReply::UpstreamReset(backend, reason),
+            Some(UpstreamStreamError::Broke(reason)) => LocalReply::UpstreamProtocolError(backend, reason),
         })
     }
 
     fn malformed(&self, why: MalformedHttp) -> AttemptOutcome {
-        AttemptOutcome::Refused(LocalReply::InstanceMalformed(self.backend.clone(), why))
+        AttemptOutcome::Refused(LocalReply::UpstreamMalformed(self.backend.clone(), why))
     }
 
     /// What a broken body means for the request.
@@ -208,7 +208,7 @@ impl StreamRequest<'_> {
         match fault {
             _ if self.progress.activity.answered().is_some() => AttemptOutcome::Cut,
             BodyFault::Gone => AttemptOutcome::Cut,
-            BodyFault::Stalled => AttemptOutcome::Refused(LocalReply::BodyStalled),
+            BodyFault::Stalled => AttemptOutcome::Refused(LocalReply::RequestBodyTimeout),
             BodyFault::Malformed(why) => AttemptOutcome::Refused(LocalReply::Malformed(why)),
         }
     }

@@ -41,7 +41,7 @@ pub(super) async fn attempt(
             }
             Err(Http1UpstreamError::Instance) => pending().await, // it may have answered all the same
             Err(Http1UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => AttemptOutcome::Cut,
-            Err(Http1UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::TimedOut),
+            Err(Http1UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::ResponseTimeout),
             Err(Http1UpstreamError::Body(fault)) => job.broken(fault),
         }
     };
@@ -190,7 +190,7 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
                 }
                 Ok(Ok(Err(_))) => return Err(self.job.failed()),
                 Ok(Err(_)) if due.head(received.get()).is_some_and(|due| ring.now() >= due) => {
-                    return Err(AttemptOutcome::Refused(LocalReply::TimedOut));
+                    return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout));
                 }
                 Ok(Err(_)) if !expectation.is_due() => continue, // a part of the head came
                 Ok(Err(_)) => {

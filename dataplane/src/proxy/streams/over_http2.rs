@@ -37,7 +37,7 @@ pub(super) async fn attempt(
     let ready = poll_fn(|cx| turn.sender.poll_ready(cx));
     match unless_gone(reply, by(&job.proxy.ring, job.deadlines.first_byte, ready)).await {
         Err(ClientGone) => return AttemptOutcome::Cut,
-        Ok(Err(_)) => return AttemptOutcome::Refused(LocalReply::TimedOut),
+        Ok(Err(_)) => return AttemptOutcome::Refused(LocalReply::ResponseTimeout),
         Ok(Ok(Err(_))) => return AttemptOutcome::Unasked,
         Ok(Ok(Ok(()))) => {}
     }
@@ -54,7 +54,7 @@ pub(super) async fn attempt(
             }
             Err(Http2UpstreamError::Instance) => pending().await, // it may have answered all the same
             Err(Http2UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => AttemptOutcome::Cut,
-            Err(Http2UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::TimedOut),
+            Err(Http2UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::ResponseTimeout),
             Err(Http2UpstreamError::Body(fault)) => job.broken(fault),
         }
     };
@@ -63,9 +63,9 @@ pub(super) async fn attempt(
             turn.give_up();
             if turn.reused { AttemptOutcome::Stale } else { job.failed() }
         }
-        AttemptOutcome::Refused(LocalReply::TimedOut) => {
+        AttemptOutcome::Refused(LocalReply::ResponseTimeout) => {
             turn.give_up(); // its other end may be gone without a word, and nobody would notice before the next
-            AttemptOutcome::Refused(LocalReply::TimedOut)
+            AttemptOutcome::Refused(LocalReply::ResponseTimeout)
         }
         ended => ended,
     }
@@ -215,7 +215,7 @@ async fn final_head(
         let answer = match unless_gone(reply, by(ring, at, arrived(response))).await {
             Err(ClientGone) => return Err(AttemptOutcome::Cut),
             Ok(Err(_)) if job.deadlines.head(received).is_some_and(|due| ring.now() >= due) => {
-                return Err(AttemptOutcome::Refused(LocalReply::TimedOut));
+                return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout));
             }
             Ok(Err(_)) => {
                 expectation.send(reply).await.map_err(|ClientGone| AttemptOutcome::Cut)?;

@@ -64,6 +64,6 @@ impl StreamContext {
         let host = host_name(authority);
         let inside = self.peer.is_inside();
         let covered = self.proxy.with_table(|table| table.covers(name, host, inside));
-        (!covered).then(|| LocalReply::Misdirected(host.chars().take(255).collect::<String>().into()))
+        (!covered).then(|| LocalReply::MisdirectedRequest(host.chars().take(255).collect::<String>().into()))
     }
 }

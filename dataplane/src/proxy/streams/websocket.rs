@@ -133,7 +133,7 @@ async fn open(
         Err(ClientGone) => return Err(AttemptOutcome::Cut),
     };
     let UpstreamLink::Http1(mut upstream) = link else {
-        return Err(AttemptOutcome::Refused(LocalReply::Upgrade));
+        return Err(AttemptOutcome::Refused(LocalReply::UpgradeUnsupported));
     };
     note.placed(&place, proxy.ring.now());
     let mut written = BytesMut::new();
@@ -189,7 +189,7 @@ async fn retry_upstream(
     };
     match unless_gone(reply, job.proxy.retry_upstream(place, &again)).await {
         Ok(Ok((place, UpstreamLink::Http1(upstream)))) => Ok((place, upstream)),
-        Ok(Ok(_)) => Err(AttemptOutcome::Refused(LocalReply::Upgrade)),
+        Ok(Ok(_)) => Err(AttemptOutcome::Refused(LocalReply::UpgradeUnsupported)),
         Ok(Err(refusal)) => Err(AttemptOutcome::Refused(refusal)),
         Err(ClientGone) => Err(AttemptOutcome::Cut),
     }
@@ -205,7 +205,7 @@ async fn handshake(
     let send = upstream.stream.send(job.written.clone().into());
     match job.progress.activity.send(ring, None, send).await {
         Ok(Ok(()) | Err(_)) => {} // one that takes nothing may have said why; if not, reading tells
-        Err(_) => return Err(AttemptOutcome::Refused(LocalReply::TimedOut)),
+        Err(_) => return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout)),
     }
     let bytes = final_head(job, upstream, reply).await?;
     let answer = upstream.head.view(&bytes);
@@ -239,7 +239,7 @@ async fn final_head(
         let bytes = match unless_gone(reply, by(ring, job.deadlines.head(received.get()), parsed)).await {
             Err(ClientGone) => return Err(AttemptOutcome::Cut),
             Ok(Err(_)) if job.deadlines.head(received.get()).is_some_and(|due| ring.now() < due) => continue,
-            Ok(Err(_)) => return Err(AttemptOutcome::Refused(LocalReply::TimedOut)),
+            Ok(Err(_)) => return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout)),
             Ok(Ok(Err(HeadReadError::Malformed(why)))) => return Err(job.malformed(why)),
             Ok(Ok(Err(_))) if *reused && inflow.bytes == received_before => {
                 return Err(AttemptOutcome::Stale);
