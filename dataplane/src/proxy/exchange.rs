@@ -141,7 +141,6 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
     };
     drop(head); // the receive buffer goes back before the wait for the answer
     connection.client.read_buffer.detach();
-
     let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
     let timing = connection.note.timing.clone().filter(|_| proxy.server_timing.get());
     let mut request = AdmittedRequest::new(&proxy, place, (wire, head_bytes), body, started);
@@ -152,14 +151,13 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
         connection.note.answered = request.progress.activity.answered();
         match ended {
             AttemptOutcome::Done { status, close } => {
-                let request_read = request.progress.is_request_read();
                 if let Some(tape) = request.mirror_buffer.take() {
                     tape.end(request.progress.is_sent().then_some(status));
                 }
                 if request.progress.is_sent() && is_reusable(&upstream) {
                     proxy.client.put_back(request.key, upstream);
                 }
-                return ExchangeOutcome::Answered { status, close, request_read };
+                return ExchangeOutcome::Answered { status, close, request_read: request.progress.is_request_read() };
             }
             AttemptOutcome::Stale | AttemptOutcome::Unread => {
                 sends += 1;
