@@ -10,7 +10,7 @@ pub mod service_account_tokens;
 pub mod signing;
 pub mod static_tokens;
 
-use std::collections::BTreeMap;
+pub use types::user_info::{CONTROLLER_USER, UserInfo};
 
 /// The group that may do everything.
 pub const MASTERS: &str = "system:masters";
@@ -19,19 +19,6 @@ pub const AUTHENTICATED: &str = "system:authenticated";
 
 /// The account, in `knative-serving`, of appliances that follow this API. It may do what only controllers may.
 pub const CONTROLLER_ACCOUNT: &str = "sluicegate";
-/// As whom that account acts.
-pub const CONTROLLER_USER: &str = "system:serviceaccount:knative-serving:sluicegate";
-
-/// Somebody who was believed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UserInfo {
-    pub name: String,
-    pub groups: Vec<String>,
-    /// Empty: he has none.
-    pub uid: String,
-    /// What else there is to him, by its name.
-    pub extra: BTreeMap<String, Vec<String>>,
-}
 
 /// What somebody wants to do with objects.
 #[derive(Debug, Clone, Copy)]

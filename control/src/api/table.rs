@@ -3,7 +3,6 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cel;
 use crate::kind_registry::{
     COUNT, ENDPOINTS, FIRST_FEW, KindMeta, LABELS, LOWER_PAIR, PAIR, PrinterColumn, RATIO, SERVICE_EXTERNAL_ADDRESSES,
     SERVICE_PORTS, STAMP,

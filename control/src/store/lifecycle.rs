@@ -16,8 +16,7 @@ pub const ORPHAN: &str = "orphan";
 /// The one kind that has a life cycle of its own.
 const NAMESPACES: &str = "/namespaces";
 
-/// What every namespace waits for, until all in it is gone.
-pub const NAMESPACE_FINALIZER: &str = "kubernetes";
+pub use types::core_kinds::NAMESPACE_FINALIZER;
 
 /// Under what definitions of kinds are stored.
 pub const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";

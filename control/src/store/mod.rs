@@ -63,9 +63,7 @@ use writer::{WriteJob, WriterFailure};
 /// writes a second this is half a second of work.
 pub const QUEUED_WRITES_MAX: usize = 1024;
 
-/// Largest stored object as JSON, in bytes. What one request may carry, so that an object cannot be
-/// patched beyond what could be sent back.
-pub const OBJECT_BYTES_MAX: usize = 3 * 1024 * 1024;
+pub use types::limits::OBJECT_BYTES_MAX;
 
 /// Levels of nesting of a stored object, its list of field owners included, which is a little deeper than what it
 /// is about. JSON is read back up to 127 levels, and a backup adds one.
