@@ -6,7 +6,7 @@
 //! does not block the program on its pipe; only one that prints faster than [`super::pace`] allows is blocked there.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use support::instance_logs::files_by_instance;
 use tokio::net::unix::pipe;
 use tokio::task::coop::consume_budget;
 
@@ -281,36 +282,6 @@ fn remove_oldest(folder: &Path, keep: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The present log of each instance and sidecar in a Revision's `folder`, oldest instance first, whether it still runs or
-/// not.
-pub(super) fn current_logs(folder: &Path) -> Vec<PathBuf> {
-    let each = |names: Vec<String>| {
-        // One that was just replaced has a predecessor only.
-        let present = names.into_iter().map(|name| name.trim_end_matches(".1").to_owned());
-        present.collect::<BTreeSet<_>>()
-    };
-    let logs = files_by_instance(folder).unwrap_or_default(); // what cannot be read is not there
-    logs.into_values().flat_map(each).map(|name| folder.join(name)).collect()
-}
-
-/// The names of all log files in `folder`, by instance.
-fn files_by_instance(folder: &Path) -> io::Result<BTreeMap<u64, Vec<String>>> {
-    let mut logs: BTreeMap<u64, Vec<String>> = BTreeMap::new();
-    let entries = match fs::read_dir(folder) {
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(logs), // then there is nothing in it
-        entries => entries?,
-    };
-    for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
-        if let Some((id, rest)) = name.split_once('.')
-            && let Ok(id) = id.parse()
-            && format!(".{rest}").trim_end_matches(".1").ends_with(".log")
-        {
-            logs.entry(id).or_default().push(name);
-        }
-    }
-    Ok(logs)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,17 +350,6 @@ mod tests {
         let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["25.log", "26.log", "27.log", "28.log", "29.log"]);
-    }
-
-    #[test]
-    fn the_logs_that_are_kept_are_named_once_and_in_order() {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["10.log", "9.log", "9.log.1", "9.helper.log.1", "11.log.1", "9.run", "notes.log"] {
-            fs::write(dir.path().join(name), "").unwrap();
-        }
-        let names = ["9.helper.log", "9.log", "10.log", "11.log"];
-        assert_eq!(current_logs(dir.path()), names.map(|name| dir.path().join(name)));
-        assert!(current_logs(&dir.path().join("none")).is_empty());
     }
 
     #[test]

@@ -13,11 +13,11 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
+use support::instance_logs::file_name;
 
 use super::InstanceSpec;
 use super::cgroups::instance_id;
 use super::host_processes::{self, HostProcess, ProcessIdentity};
-use super::instance_log::current_logs;
 use super::limits::LEFTOVER_EXIT_TIMEOUT;
 
 const EXTENSION: &str = "run";
@@ -222,28 +222,6 @@ pub(super) fn kill_all(records: &[InstanceRecord]) -> usize {
     ended
 }
 
-/// The present log of the instance `id`, or of a sidecar of it, below `folder`, which is `instances` in the data folder;
-/// its predecessor ends in `.log.1`.
-#[must_use]
-pub fn log_file(folder: &Path, namespace: &str, revision: &str, id: u64, sidecar: Option<&str>) -> PathBuf {
-    let name = sidecar.map(|name| format!(".{}", file_name(name))).unwrap_or_default();
-    folder.join(file_name(namespace)).join(file_name(revision)).join(format!("{id}{name}.log"))
-}
-
-/// The present logs of all instances of a Revision that are kept, those that are gone included, oldest first.
-#[must_use]
-pub fn log_files(folder: &Path, namespace: &str, revision: &str) -> Vec<PathBuf> {
-    current_logs(&folder.join(file_name(namespace)).join(file_name(revision)))
-}
-
-/// Names are DNS labels by the time they come here; a path must not depend on that.
-fn file_name(name: &str) -> String {
-    name.chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '.' { c } else { '_' })
-        .collect::<String>()
-        .replace("..", "__")
-}
-
 /// Those of `processes` that belong to one of `records`.
 fn matching_processes<'a>(records: &[InstanceRecord], processes: &'a [HostProcess]) -> Vec<&'a ProcessIdentity> {
     let belongs = |process: &HostProcess, record: &InstanceRecord| {
@@ -299,12 +277,6 @@ mod tests {
 
         let number_reused = [seen(10, 9, 10, None), seen(11, 9, 10, None), seen(12, 9, 12, Some("other"))];
         assert!(pids(&number_reused).is_empty());
-    }
-
-    #[test]
-    fn a_name_cannot_leave_its_folder() {
-        assert_eq!(file_name("../a/b"), "___a_b");
-        assert_eq!(file_name("hello-00001"), "hello-00001");
     }
 
     #[test]

@@ -64,7 +64,6 @@ use volumes::{InstanceMount, InstanceVolume};
 
 pub use environment::{PLATFORM_VARIABLES, SEARCH_PATH};
 pub use host_context::HostConfig;
-pub use instance_records::{log_file, log_files};
 pub use mounts::can_mount as may_mount;
 pub use pace::OutputTally;
 pub use process::{InitProgram, ProcessRuntime, kill_leftovers};

@@ -6,6 +6,7 @@ pub mod bounded_file;
 pub mod child_name;
 pub mod clock;
 pub mod compressed;
+pub mod instance_logs;
 pub mod labels;
 pub mod names;
 pub mod sha256;

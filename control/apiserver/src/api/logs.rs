@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::kind_registry::ResourceStrategy as _;
-use crate::runtime;
+use support::instance_logs;
 use crate::store::{ObjectKey, StoredObject};
 
 use super::errors::StatusError;
@@ -88,7 +88,7 @@ pub(super) fn handle(server: &ApiServer, namespace: &str, name: &str, uri: &Uri)
         return Err(StatusError::bad_request(format!("{which} {called:?} in pod {name:?} not found")));
     };
     let revision = pod.head.label(REVISION_LABEL).unwrap_or("");
-    let log = InstanceLogFiles::open(&runtime::log_file(folder, namespace, revision, id, sidecar));
+    let log = InstanceLogFiles::open(&instance_logs::log_file(folder, namespace, revision, id, sidecar));
     let mut reading = PodLogReader {
         tail: None,
         log,

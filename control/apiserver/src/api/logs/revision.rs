@@ -20,7 +20,7 @@ use crate::api::errors::StatusError;
 use crate::api::{ApiServer, authorization, prepare};
 use crate::kind_registry::ResourceStrategy as _;
 use crate::kinds::serving::revision::Revision;
-use crate::runtime;
+use support::instance_logs;
 
 /// What a Revision's uid follows.
 const PATH: &str = "/sluicegate/logs/";
@@ -52,7 +52,7 @@ pub(in crate::api) fn handle(server: &ApiServer, head: &Parts, uid: &str) -> Res
         return Err(StatusError::bad_request("a Pod's log can be followed, a Revision's not".to_owned()));
     }
     let folder = server.log_dir.as_ref();
-    let paths = folder.map(|folder| runtime::log_files(folder, &namespace, &name)).unwrap_or_default();
+    let paths = folder.map(|folder| instance_logs::log_files(folder, &namespace, &name)).unwrap_or_default();
     let reading = RevisionLogReader {
         logs: paths.into_iter(),
         log: None,
