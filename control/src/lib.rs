@@ -1,17 +1,12 @@
 #![forbid(unsafe_code)]
-//! Control: kinds, API server, controllers, scaler, instance runtimes, publish.
+//! Control: kinds, API server, controllers, autoscaler, instance runtimes, publisher of tables.
 //!
-//! Compiles objects into `dataplane::table` and listens to `dataplane::signal`. Never on a request's path.
-
-pub mod autoscaler;
-pub mod controllers;
-pub mod dns;
-pub mod event_recorder;
-pub mod manifests;
-pub mod publish;
-pub mod runtime;
+//! Compiles objects into `dataplane::table` and listens to `dataplane::signal`. Never on a request's path. Each part is a
+//! crate of its own; this one has no code, and is where the program finds them all.
 
 pub use apiserver::{access, api, cross_origin, expiry, store};
-pub(crate) use support::{blocking, child_name, compressed, sha256, worker_threads};
+pub use controllers::{event_recorder, manifests, publish};
+pub use runtime::dns;
 pub use support::{bounded_file, clock};
 pub use types::{self as kinds, kind_registry, schema};
+pub use {autoscaler, controllers, runtime};

@@ -13,11 +13,11 @@ use serde::de::DeserializeOwned;
 use serde_ignored::Path;
 use serde_json::Value;
 
-use crate::user_info::{CONTROLLER_USER, UserInfo};
 use crate::kinds::custom_kinds::{self, CustomKind};
 use crate::kinds::settings::Settings;
 use crate::kinds::sources::sink_binding::SinkBinding;
 use crate::strict_deserializer::StrictDeserializer;
+use crate::user_info::{CONTROLLER_USER, UserInfo};
 use crate::{items, nulls, schema};
 
 pub use crate::field_errors::{FieldErrors, PROBLEMS_MAX, Problem};

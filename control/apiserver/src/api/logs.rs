@@ -22,8 +22,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::kind_registry::ResourceStrategy as _;
-use support::instance_logs;
 use crate::store::{ObjectKey, StoredObject};
+use support::instance_logs;
 
 use super::errors::StatusError;
 use super::{ApiServer, prepare};

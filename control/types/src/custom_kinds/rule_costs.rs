@@ -1,8 +1,8 @@
 //! What the rules of one version of a definition cost together: each, and all of them, have a limit.
 
 use super::work::At;
-use cel::SizeEstimator;
 use crate::kind_registry::FieldErrors;
+use cel::SizeEstimator;
 
 /// Estimated cost of one rule, for all places at which it can stand; Kubernetes' figure. Ten million are about a second.
 const RULE_COST_MAX: u64 = 10_000_000;

@@ -13,8 +13,8 @@ use super::structural_schema::{
 };
 use super::validation_rules::{self, RuleLocation};
 use super::work::{At, ValidationWork};
-use cel::declared_max;
 use crate::kind_registry::FieldErrors;
+use cel::declared_max;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 /// Levels of a schema that are looked at; a body has no more.

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::rule_costs::RuleCosts;
 use super::structural_schema::{LIST_KEYS, LIST_TYPE, below};
 use super::work::At;
-use cel::{CelProgram, CelType, CelValue, CompileError, EvalBudget, EvalError, EvalScope, SizeEstimator};
 use crate::kind_registry::FieldErrors;
+use cel::{CelProgram, CelType, CelValue, CompileError, EvalBudget, EvalError, EvalScope, SizeEstimator};
 
 pub(super) const RULES: &str = "x-kubernetes-validations";
 /// What a rule may speak of.
