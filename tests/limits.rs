@@ -13,9 +13,15 @@ Every size, count, time and rate that Sluicegate bounds, and why. What exceeds a
 condition or a log line that names it. Written from the code by `UPDATE_LIMITS=1 cargo test --test limits`.
 ";
 
-const CRATES: [(&str, &str); 5] = [
+const CRATES: [(&str, &str); 11] = [
     ("src", "The program"),
-    ("control/src", "Control"),
+    ("control/types/src", "Kinds"),
+    ("control/cel/src", "CEL"),
+    ("control/apiserver/src", "API server"),
+    ("control/controllers/src", "Controllers"),
+    ("control/autoscaler/src", "Autoscaler"),
+    ("control/runtime/src", "Instances"),
+    ("control/support/src", "What control's crates share"),
     ("dataplane/src", "Data plane"),
     ("dataplane/ring/src", "Ring"),
     ("wal/src", "Log"),

@@ -1,32 +1,12 @@
 #![forbid(unsafe_code)]
-//! Control: kinds, API server, controllers, scaler, instance runtimes, publish.
+//! Control: kinds, API server, controllers, autoscaler, instance runtimes, publisher of tables.
 //!
-//! Compiles objects into `dataplane::table` and listens to `dataplane::signal`. Never on a request's path.
+//! Compiles objects into `dataplane::table` and listens to `dataplane::signal`. Never on a request's path. Each part is a
+//! crate of its own; this one has no code, and is where the program finds them all.
 
-pub mod access;
-pub mod api;
-pub mod autoscaler;
-mod blocking;
-pub mod bounded_file;
-mod cel;
-mod child_name;
-pub mod clock;
-mod compressed;
-pub mod controllers;
-pub mod cross_origin;
-pub mod dns;
-pub mod event_recorder;
-pub mod expiry;
-mod field_errors;
-mod items;
-pub mod kind_registry;
-pub mod kinds;
-pub mod manifests;
-mod nulls;
-pub mod publish;
-pub mod runtime;
-pub mod schema;
-mod sha256;
-pub mod store;
-mod strict_deserializer;
-mod worker_threads;
+pub use apiserver::{access, api, cross_origin, expiry, store};
+pub use controllers::{event_recorder, manifests, publish};
+pub use runtime::dns;
+pub use support::{bounded_file, clock};
+pub use types::{self as kinds, kind_registry, schema};
+pub use {autoscaler, controllers, runtime};

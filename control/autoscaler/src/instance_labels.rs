@@ -1,0 +1,37 @@
+//! What cores are told of an instance and its revision, for those who read of their requests.
+
+use std::sync::Arc;
+
+use dataplane::load::{BackendLoad, RevisionLabels};
+use dataplane::table::{InstanceStart, Protocol, StartupDuration};
+use tokio::time::Instant;
+
+use super::instance::Instance;
+use super::revision_scaler::ScalerContext;
+use runtime::{InstanceSpec, pod_name};
+
+/// The counters of `key`, which say whose they are.
+pub(super) fn backend_load(key: &str, spec: &InstanceSpec, hands: &ScalerContext) -> Arc<BackendLoad> {
+    let load = hands.sink.load(key);
+    load.labels.get_or_init(|| {
+        let (service, configuration) = (spec.service.as_str().into(), spec.configuration.as_str().into());
+        Box::new(RevisionLabels { service, configuration })
+    });
+    load
+}
+
+impl Instance {
+    /// Where it comes from; it is ready `now`.
+    pub(super) fn endpoint_info(&self, found: Option<Protocol>, now: Instant) -> Box<InstanceStart> {
+        let start = self.handle.spawned().map(|spawned| StartupDuration {
+            spawn: spawned.duration_since(self.started),
+            listen: now.duration_since(spawned),
+        });
+        Box::new(InstanceStart {
+            pod: pod_name(&self.spec.revision, self.lineage).into(),
+            start,
+            found,
+            unrestricted: false,
+        })
+    }
+}

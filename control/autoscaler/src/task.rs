@@ -1,0 +1,178 @@
+//! The task that owns the fleet: it hears everybody, lets the crew concerned decide, and sleeps until the
+//! next thing is due. Without instances and without mail it does not wake at all.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use dataplane::allocator;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use super::revision_scaler::{RevisionScaler, ScalerContext};
+use super::{AutoscalerMessage, AutoscalerSnapshot, EndpointSink, RevisionSnapshot};
+use runtime::{InstanceReport, Runtime};
+
+pub(super) async fn run(
+    runtime: Arc<dyn Runtime>,
+    sink: Arc<dyn EndpointSink>,
+    first_id: u64,
+    mut inbox: UnboundedReceiver<AutoscalerMessage>,
+    board: Arc<AutoscalerSnapshot>,
+) {
+    let (queue, mut reports) = mpsc::unbounded_channel();
+    let hands = ScalerContext { runtime, sink, reports: queue, next_id: first_id, started_at: Instant::now() };
+    let (crews, due, owners) = (HashMap::new(), BTreeSet::new(), HashMap::new());
+    let mut manager = AutoscalerTask {
+        scalers: crews,
+        wakeups: due,
+        owners,
+        context: hands,
+        snapshot: board,
+        shutdown_waiters: None,
+    };
+    let mut closed = false;
+
+    while !((manager.shutdown_waiters.is_some() || closed) && manager.scalers.is_empty()) {
+        let due = manager.wakeups.first().map(|(at, _)| *at);
+        tokio::select! {
+            mail = inbox.recv(), if !closed => match mail {
+                Some(mail) => manager.handle_message(mail, Instant::now()),
+                None => {
+                    closed = true; // all handles are gone: nobody can ask for anything any more
+                    manager.shut_down(Instant::now());
+                }
+            },
+            Some((id, report)) = reports.recv() => manager.handle_report(id, report, Instant::now()),
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => manager.sample_due(Instant::now()),
+        }
+    }
+    for done in manager.shutdown_waiters.into_iter().flatten() {
+        let _ = done.send(()); // who asked may have gone
+    }
+}
+
+struct AutoscalerTask {
+    /// Boxed: a map has up to twice as many places as it needs.
+    scalers: HashMap<Arc<str>, Box<RevisionScaler>>,
+    /// The crews that have to be looked at, and when: of many that sleep none is asked.
+    wakeups: BTreeSet<(Instant, Arc<str>)>,
+    /// Whose instance an id is.
+    owners: HashMap<u64, Arc<str>>,
+    context: ScalerContext,
+    snapshot: Arc<AutoscalerSnapshot>,
+    /// Who waits for the end, once it has begun.
+    shutdown_waiters: Option<Vec<oneshot::Sender<()>>>,
+}
+
+impl AutoscalerTask {
+    fn handle_message(&mut self, mail: AutoscalerMessage, now: Instant) {
+        match mail {
+            AutoscalerMessage::Declare(key, plan) if self.shutdown_waiters.is_none() => {
+                // The plan and its crew are what is left of a revision that sleeps.
+                let stays = allocator::long_lived();
+                let (key, plan) = (Arc::from(&*key), plan.deep_clone());
+                match self.scalers.get_mut(&key) {
+                    Some(crew) => crew.update_plan(plan, now, &self.context),
+                    None => {
+                        let crew = RevisionScaler::new(Arc::clone(&key), plan, &self.context, now);
+                        self.scalers.insert(Arc::clone(&key), Box::new(crew));
+                    }
+                }
+                drop(stays);
+                self.reconcile(&key, now);
+            }
+            AutoscalerMessage::Declare(..) => {} // too late: we are leaving
+            AutoscalerMessage::Retire(key) => self.update_scaler(&key, now, |crew| crew.retire()),
+            AutoscalerMessage::Restart(key, id) => self.update_scaler(&key, now, |crew| crew.drain_instance(id, now)),
+            AutoscalerMessage::Demand(key) => self.update_scaler(&key, now, |crew| crew.record_demand(now)),
+            AutoscalerMessage::Unreachable(key, endpoint) => {
+                self.update_scaler(&key, now, |crew| crew.on_unreachable(endpoint))
+            }
+            AutoscalerMessage::Shutdown(done) => {
+                self.shut_down(now);
+                self.shutdown_waiters.get_or_insert_default().push(done);
+            }
+        }
+    }
+
+    fn handle_report(&mut self, id: u64, report: InstanceReport, now: Instant) {
+        let owner = match report {
+            InstanceReport::Exited(_) => self.owners.remove(&id),
+            _ => self.owners.get(&id).cloned(),
+        };
+        let Some(key) = owner else { return };
+        self.update_scaler(&key, now, |crew| match report {
+            InstanceReport::Ready { address, protocol } => crew.on_ready(id, (address, protocol), now),
+            InstanceReport::Unready => crew.on_unready(id),
+            InstanceReport::Sidecars(others) => crew.on_sidecars(id, others),
+            InstanceReport::NotReadyReason(why) => crew.on_not_ready_reason(id, why),
+            InstanceReport::Exited(gone) => crew.on_exit(id, gone, now),
+        });
+    }
+
+    fn sample_due(&mut self, now: Instant) {
+        let keys: Vec<_> =
+            self.wakeups.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| Arc::clone(key)).collect();
+        let board = Arc::clone(&self.snapshot);
+        for key in keys {
+            self.update_scaler(&key, now, |crew| {
+                let began = Instant::now();
+                crew.sample(now);
+                board.sample_durations.note(began.elapsed());
+            });
+        }
+    }
+
+    fn shut_down(&mut self, now: Instant) {
+        self.shutdown_waiters.get_or_insert_default();
+        let keys: Vec<_> = self.scalers.keys().cloned().collect();
+        for key in keys {
+            self.update_scaler(&key, now, |crew| crew.stop_all());
+        }
+    }
+
+    /// Something happened to a crew: it changes, then settles.
+    fn update_scaler(&mut self, key: &Arc<str>, now: Instant, change: impl FnOnce(&mut RevisionScaler)) {
+        if let Some(crew) = self.scalers.get_mut(key) {
+            change(crew);
+            self.reconcile(key, now);
+        }
+    }
+
+    fn reconcile(&mut self, key: &Arc<str>, now: Instant) {
+        let Some(crew) = self.scalers.get_mut(key) else { return };
+        for id in crew.reconcile(now, &mut self.context) {
+            self.owners.insert(id, Arc::clone(key));
+        }
+        let due = crew.next_wakeup();
+        let before = std::mem::replace(&mut crew.wakes_at, due);
+        if before != due {
+            if let Some(at) = before {
+                self.wakeups.remove(&(at, Arc::clone(key)));
+            }
+            if let Some(at) = due {
+                self.wakeups.insert((at, Arc::clone(key)));
+            }
+        }
+        if crew.is_finished() {
+            if self.shutdown_waiters.is_none() {
+                crew.remove_from_runtime(&self.context);
+            }
+            if let Some(at) = due {
+                self.wakeups.remove(&(at, Arc::clone(key)));
+            }
+            self.scalers.remove(key);
+            self.snapshot.publish(key, None);
+            if self.scalers.is_empty() {
+                self.context.runtime.idle();
+            }
+        } else {
+            let seen = crew.instance_statuses();
+            self.snapshot.publish(
+                key,
+                Some(RevisionSnapshot { status: crew.status(), instances: seen, figures: crew.figures() }),
+            );
+        }
+    }
+}

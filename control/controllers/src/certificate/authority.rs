@@ -1,0 +1,144 @@
+//! The authority that signs certificates of our class: in a Secret, so that all appliances that follow one API have the
+//! same, and so that an operator may put his own in its place. Its certificate alone is in a ConfigMap for everybody.
+
+use dataplane::tls::TlsIdentity;
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::issue::{CERTIFICATE, KEY, RENEW_BEFORE_DAYS, VALIDITY_DAYS, secret_data};
+use crate::access::signing::{
+    CertificateKeyPair, check_authority, create_authority, expires_within, has_common_name, is_not_yet_valid,
+};
+use crate::controllers::context::{ControllerContext, Error};
+use crate::controllers::trust_store::BUNDLE_LABEL;
+use crate::kinds::settings::SERVING;
+use crate::kinds::shared::annotation;
+
+/// Of the Secret, and of the ConfigMap.
+const NAME: &str = "sluicegate-domain-authority";
+const COMMON_NAME: &str = "Sluicegate domain authority";
+/// Where the certificate stands that everybody may read.
+pub(super) const CA_CERT_KEY: &str = "ca.crt";
+/// On one that we made, and so may make anew.
+const SELF_SIGNED: &str = "sluicegate.dev/self-made";
+/// An authority lives this many days: whoever believes it has to be told of the next one.
+const AUTHORITY_DAYS: i64 = 3_650;
+
+/// Whether that Secret or ConfigMap is the authority's.
+pub(crate) fn is_authority(ns: &str, name: &str) -> bool {
+    (ns, name) == (SERVING, NAME)
+}
+
+/// The authority as it is; made, if there is none or ours is about to end. The inner error is what is wrong with it,
+/// which is the operator's to mend and never overwritten: he may be half way through.
+pub(super) async fn load_or_create(
+    world: &ControllerContext,
+    now: Timestamp,
+) -> Result<Result<CertificateKeyPair, String>, Error> {
+    let there = world.ingress.secrets.get(SERVING, NAME);
+    if let Some(secret) = &there {
+        let text = |key: &str| String::from_utf8_lossy(secret_data(secret, key)).into_owned();
+        let known = CertificateKeyPair { certificate: text(CERTIFICATE), key: text(KEY) };
+        // The annotation alone stays when `kubectl apply` puts another's into our Secret.
+        let is_ours = annotation(&secret.metadata, SELF_SIGNED).is_some()
+            && has_common_name(known.certificate.as_bytes(), COMMON_NAME);
+        // Clients have to hear of the next one in time. Another's signs for as long as it lasts.
+        let days = if is_ours { VALIDITY_DAYS + RENEW_BEFORE_DAYS } else { 1 };
+        match validate(&known, days, now) {
+            Ok(()) => {
+                publish(world, &known).await?;
+                return Ok(Ok(known));
+            }
+            Err(AuthorityFault::Expiring) if is_ours => {}
+            Err(fault) => return Ok(Err(format!("Secret \"{SERVING}/{NAME}\": {fault}."))),
+        }
+    }
+    let made = match create_authority(COMMON_NAME, AUTHORITY_DAYS, now) {
+        Ok(made) => made,
+        Err(why) => return Ok(Err(why.to_string())),
+    };
+    let mut secret = there.map(|there| (*there).clone()).unwrap_or_else(|| Secret {
+        metadata: ObjectMeta { annotations: Some([(SELF_SIGNED.to_owned(), "true".to_owned())].into()), ..metadata() },
+        type_: Some("kubernetes.io/tls".into()),
+        ..Secret::default()
+    });
+    let data = [(CERTIFICATE, &made.certificate), (KEY, &made.key)];
+    secret.data = Some(data.map(|(key, text)| (key.to_owned(), ByteString(text.clone().into_bytes()))).into());
+    match &secret.metadata.resource_version {
+        None => drop(world.create(&secret).await?),
+        Some(_) => drop(world.replace(&secret).await?),
+    }
+    publish(world, &made).await?;
+    Ok(Ok(made))
+}
+
+/// Why nothing is signed by what is there.
+#[derive(Debug, PartialEq, thiserror::Error)]
+enum AuthorityFault {
+    #[error("{CERTIFICATE} ends too soon")]
+    Expiring,
+    /// Ours is not made anew either: if it is the clock that is behind, clients would be left with one that is gone.
+    #[error("{CERTIFICATE} has not begun by the clock here")]
+    NotYetValid,
+    /// What it signed would be good for nobody, and its Secret would look well.
+    #[error("{CERTIFICATE} and {KEY}: {0}")]
+    Invalid(String),
+}
+
+fn validate(authority: &CertificateKeyPair, days: i64, now: Timestamp) -> Result<(), AuthorityFault> {
+    let (certificate, key) = (authority.certificate.as_bytes(), authority.key.as_bytes());
+    TlsIdentity::from_pem(certificate, key).map_err(|why| AuthorityFault::Invalid(why.to_string()))?;
+    check_authority(authority).map_err(|why| AuthorityFault::Invalid(why.to_string()))?;
+    match () {
+        () if expires_within(certificate, days, now) => Err(AuthorityFault::Expiring),
+        () if is_not_yet_valid(certificate, now) => Err(AuthorityFault::NotYetValid),
+        () => Ok(()),
+    }
+}
+
+/// Tells everybody whom to believe.
+async fn publish(world: &ControllerContext, authority: &CertificateKeyPair) -> Result<(), Error> {
+    let data = Some([(CA_CERT_KEY.to_owned(), authority.certificate.clone())].into());
+    let there = world.config_maps.get(SERVING, NAME);
+    let mut map = match &there {
+        Some(there) => ConfigMap { data, ..(**there).clone() },
+        None => ConfigMap { metadata: metadata(), data, ..ConfigMap::default() },
+    };
+    map.metadata.labels.get_or_insert_default().insert(BUNDLE_LABEL.to_owned(), "true".to_owned());
+    match there {
+        Some(there) if *there == map => Ok(()),
+        Some(_) => world.replace(&map).await.map(drop),
+        None => world.create(&map).await.map(drop),
+    }
+}
+
+fn metadata() -> ObjectMeta {
+    ObjectMeta { namespace: Some(SERVING.into()), name: Some(NAME.into()), ..ObjectMeta::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::signing::sign;
+
+    /// X-RTE-07: a certificate beside another one's key signs nothing, and one that lasts a day still does.
+    #[test]
+    fn an_authority_has_its_own_key_and_time_left() {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let [one, other] = ["one", "other"].map(|name| create_authority(name, 10, now).unwrap());
+        assert_eq!(validate(&one, 1, now), Ok(()));
+        assert_eq!(validate(&one, 11, now), Err(AuthorityFault::Expiring));
+        let before = Timestamp::from_second(1_700_000_000).unwrap();
+        assert_eq!(validate(&one, 1, before), Err(AuthorityFault::NotYetValid));
+        let leaf = sign(&one, &["a.test".to_owned()], 10, now).unwrap();
+        assert!(matches!(validate(&leaf, 1, now), Err(AuthorityFault::Invalid(_))));
+        let torn = CertificateKeyPair { key: other.key, ..one.clone() };
+        assert!(matches!(validate(&torn, 1, now), Err(AuthorityFault::Invalid(_))));
+        let keyless = CertificateKeyPair { key: String::new(), ..one };
+        assert!(matches!(validate(&keyless, 1, now), Err(AuthorityFault::Invalid(_))));
+        let nothing = CertificateKeyPair { certificate: String::new(), key: String::new() };
+        assert!(matches!(validate(&nothing, 1, now), Err(AuthorityFault::Invalid(_))), "and ours is not overwritten");
+    }
+}

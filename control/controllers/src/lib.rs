@@ -1,0 +1,485 @@
+#![forbid(unsafe_code)]
+//! The controllers: what the objects say is made true, and the objects are told how it went.
+//!
+//! Each kind has a folder: wiring in `mod.rs`, verdicts as values in `reconcile.rs`, children where it has
+//! some. All share one [`ControllerContext`] and one queue. Level-triggered: a look at an object starts from what is
+//! there, so any look may be missed as long as a later one comes. The same code runs over the in-process
+//! client and over a cluster's.
+
+pub mod access_tokens;
+pub mod broker;
+pub mod broker_injection;
+pub mod certificate;
+pub mod channel;
+mod clock_steps;
+pub mod config_maps;
+pub mod configuration;
+pub mod context;
+pub mod dead_letter_sink;
+mod defaulting;
+pub mod destination_resolver;
+pub mod domain_mapping;
+mod dropped_events;
+pub mod event_policy;
+pub mod event_recorder;
+pub mod event_type;
+pub mod field_managers;
+pub mod flows;
+mod idle_trim;
+pub mod in_memory_channel;
+pub mod informer_cache;
+pub mod ingress;
+pub mod jwks_cache;
+pub mod last_address;
+pub mod leader_election;
+pub mod manifests;
+pub mod messaging;
+pub mod oidc_identity;
+pub mod pods;
+pub mod publish;
+pub mod revision;
+pub mod route;
+pub mod sender_policy;
+pub mod service;
+pub mod service_names;
+pub mod sources;
+pub mod stream_addresses;
+pub mod subscription;
+pub mod trigger;
+pub mod trust_store;
+pub mod urls;
+pub mod work_queue;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use dataplane::events::core_relay::CoreSenders;
+use dataplane::target_policy::TargetPolicy;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use kube::Client;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::oneshot;
+
+pub(crate) use crate as controllers;
+pub(crate) use apiserver::{access, expiry, store};
+pub(crate) use support::{blocking, bounded_file, child_name, clock, compressed, sha256, worker_threads};
+pub(crate) use types::{self as kinds, kind_registry};
+
+use crate::clock::WallClock;
+use crate::expiry::Expiries;
+use crate::kinds::serving::route::Route;
+use crate::kinds::serving::traffic::TrafficTarget;
+use crate::kinds::shared::{HasConditions as _, name, namespace};
+use crate::kinds::sources::sink_binding::BindableKind;
+use crate::publish::{Publisher, QuotaConfig};
+use crate::store::ObjectStore;
+use autoscaler::Autoscaler;
+use context::{ControllerContext, Error, NamespacedObject};
+use informer_cache::{InformerCache, ObjectChange, follow};
+pub use stream_addresses::EventsTlsListener;
+use work_queue::{ControllerKind, WorkItem};
+
+/// Objects in work at once. They wait for durable writes most of the time, and writes that wait together
+/// share a commit.
+const WORKERS: usize = 32;
+/// Until the instances of a ready Revision are shown: a request that wakes one has its answer by then, if the program starts
+/// quickly; two processors have nothing else to do meanwhile, and what is written is that it is ready, instead of first that it starts.
+const POD_UPDATE_DELAY: Duration = Duration::from_millis(25);
+
+/// Sleepers that a start has open at once, at 4 KiB each: enough for all processors to have their part.
+const RESTORE_BATCH: usize = 1024;
+
+/// Something that runs as long as the controllers.
+type ControllerTask<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// What the controllers have to know of the program.
+#[derive(Debug, Clone)]
+pub struct ControllerConfig {
+    /// `localhost`
+    pub domain: String,
+    /// The port that URLs name.
+    pub http_port: u16,
+    /// `http://127.0.0.1:8081`
+    pub events_url_base: String,
+    /// Where events are taken in by TLS, if anywhere.
+    pub events_tls: Option<EventsTlsListener>,
+    /// Where requests are taken in, for statuses.
+    pub listeners: ingress::ListenerAddresses,
+    /// Image references and the commands that stand for them here.
+    pub images: Vec<(String, Vec<String>)>,
+    pub instances: revision::policy::InstanceRules,
+    /// Instances see the host's `/dev`, and have none of their own.
+    pub host_devices: bool,
+    pub quotas: QuotaConfig,
+    /// Which addresses objects may name as targets.
+    pub targets: Arc<TargetPolicy>,
+    /// By which tokens end.
+    pub clock: WallClock,
+    /// Instances are shown as Pods: in an API of our own, not in a cluster's.
+    pub publishes_pods: bool,
+    /// Who we are among the appliances that follow one API server; `None`: the API is our own.
+    pub leader_identity: Option<String>,
+    /// Where the objects are, if the API is our own.
+    pub store: Weak<ObjectStore>,
+    /// What the events of PingSources come to.
+    pub ping_outcomes: Arc<sources::PingOutcomes>,
+    /// Told when certificates of Secrets and trust bundles expire.
+    pub expiries: Arc<Expiries>,
+    /// By these the cores send them, once they run.
+    pub relay: Arc<OnceLock<CoreSenders>>,
+}
+
+/// Runs the controllers until `stop`. `synced` is told once a first table holds everything that was
+/// stored (APP-16); ports may accept from then on.
+pub async fn run(
+    config: ControllerConfig,
+    client: Client,
+    fleet: Autoscaler,
+    publisher: Arc<Publisher>,
+    synced: oneshot::Sender<()>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let world = ControllerContext::new(config, client, fleet, publisher);
+    if world.config.leader_identity.is_some() {
+        defaulting::install(&world);
+    }
+    restore(&world).await?;
+    if world.config.leader_identity.is_none()
+        && let Err(why) = leader_election::hold_permanently(&world).await
+    {
+        tracing::warn!(%why, "the Lease could not be written; who follows this API may write beside it");
+    }
+    if world.config.publishes_pods
+        && let Err(why) = ingress::gateway_services::publish_services(&world).await
+    {
+        tracing::warn!(%why, "the listeners' Services in knative-serving could not be written");
+    }
+    let _ = synced.send(()); // nobody may care
+    let mut tasks: FuturesUnordered<ControllerTask<'_>> = FuturesUnordered::new();
+    let all = watches(&world)
+        .into_iter()
+        .chain(messaging::watches(&world))
+        .chain(config_maps::watches(&world))
+        .chain(ingress::watches(&world))
+        .chain(domain_mapping::watches(&world))
+        .chain(certificate::watches(&world))
+        .chain(service_names::watches(&world))
+        .chain(sources::watches(&world));
+    for task in all {
+        tasks.push(task);
+    }
+    if world.config.publishes_pods {
+        tasks.push(Box::pin(follow(world.source(), &world.pods, |change| pods::on_pod_change(&world, change))));
+        tasks.push(Box::pin(follow(world.source(), &world.deployments, |change| {
+            pods::on_deployment_change(&world, change);
+        })));
+    }
+    tasks.push(Box::pin(watch_autoscaler(&world)));
+    tasks.push(Box::pin(configuration::run_gc(&world)));
+    tasks.push(Box::pin(dropped_events::run(&world)));
+    tasks.push(Box::pin(broker::drain::run(&world)));
+    tasks.push(Box::pin(event_type::auto_create::run(&world)));
+    tasks.push(Box::pin(jwks_cache::run(&world)));
+    tasks.push(Box::pin(access_tokens::run(&world)));
+    tasks.push(Box::pin(clock_steps::tend(&world)));
+    tasks.push(Box::pin(broker_injection::run(&world)));
+    tasks.push(Box::pin(idle_trim::run(&world)));
+    if let Some(me) = &world.config.leader_identity {
+        tasks.push(Box::pin(leader_election::run(&world, me)));
+    }
+    for _ in 0..WORKERS {
+        tasks.push(Box::pin(run_worker(&world)));
+    }
+    tokio::select! {
+        () = stop => {}
+        _ = tasks.next() => {} // none of them ends by itself
+    }
+    drop(tasks);
+    if world.config.leader_identity.is_some() {
+        leader_election::release(&world).await;
+    }
+    Ok(())
+}
+
+/// Puts back what the last statuses say, so that traffic flows by them before anything is looked at.
+async fn restore(world: &ControllerContext) -> Result<(), Error> {
+    config_maps::restore(world).await?;
+    if world.settings().event_features.authenticates()
+        && let Err(why) = jwks_cache::fetch(world).await
+    {
+        tracing::warn!(why, "the keys of senders' tokens are not known yet; asked again");
+    }
+    fill_cache(world, &world.services).await?;
+    fill_cache(world, &world.configurations).await?;
+    fill_cache(world, &world.revisions).await?;
+    fill_cache(world, &world.routes).await?;
+    fill_cache(world, &world.pod_autoscalers).await?;
+    fill_cache(world, &world.metrics).await?;
+    domain_mapping::list_all(world).await?;
+    // A cluster may still have the rights of an earlier version of ours.
+    if let Err(why) = fill_cache(world, &world.certificates).await {
+        tracing::warn!(%why, "Certificates cannot be read; the rights of deploy/follow.yaml let us");
+    }
+    if world.config.publishes_pods {
+        fill_cache(world, &world.pods).await?;
+        fill_cache(world, &world.deployments).await?;
+    }
+    fill_cache(world, world.service_names.services()).await?;
+    fill_cache(world, &world.brokers).await?;
+    fill_cache(world, &world.triggers).await?;
+    messaging::list_all(world).await?;
+    ingress::list_all(world).await?;
+    for some in world.revisions.keys().chunks(RESTORE_BATCH) {
+        for revision in world.revisions.get_many(some) {
+            let meta = &revision.metadata;
+            let item = WorkItem::new(ControllerKind::Revision, namespace(meta), name(meta));
+            // One that cannot be read must not keep the others down; it is looked at again.
+            if let Err(why) = revision::declare(world, &item, &revision).await {
+                tracing::warn!(%item, %why, "a Revision cannot be brought back yet");
+            }
+        }
+    }
+    pods::restore(world);
+    pods::publish_activator_slice(world).await;
+    route::restore(world);
+    domain_mapping::restore(world);
+    broker::restore(world).await;
+    trigger::restore(world);
+    messaging::restore(world);
+    ingress::restore(world).await;
+    world.publisher.start();
+    Ok(())
+}
+
+async fn fill_cache<K: NamespacedObject>(world: &ControllerContext, cache: &InformerCache<K>) -> Result<(), Error> {
+    Ok(world.source().fill(cache).await?)
+}
+
+/// The server knows no such kind.
+fn is_kind_not_found(why: &kube::Error) -> bool {
+    let names_object =
+        |status: &kube::core::Status| status.details.as_ref().is_some_and(|details| !details.name.is_empty());
+    matches!(why, kube::Error::Api(status) if status.code == 404 && !names_object(status))
+}
+
+/// The server knows no such object, or no such kind. Of a kind it speaks in plain text, which kube takes for no
+/// `NotFound`.
+fn is_not_found(why: &kube::Error) -> bool {
+    matches!(why, kube::Error::Api(status) if status.code == 404)
+}
+
+/// Who is looked at when what changes.
+fn watches(world: &ControllerContext) -> Vec<ControllerTask<'_>> {
+    let look = |items: Vec<WorkItem>| items.into_iter().for_each(|item| world.enqueue(item));
+    vec![
+        Box::pin(follow(world.source(), &world.services, move |change| {
+            let item = item_of(ControllerKind::Service, change);
+            sources::binding::on_subject_change(world, BindableKind::Service, &item.namespace);
+            look(vec![item]);
+        })),
+        Box::pin(follow(world.source(), &world.configurations, move |change| {
+            let item = item_of(ControllerKind::Configuration, change);
+            look(route::routes_of_configuration(world, &item.namespace, &item.name));
+            look(configuration::routed_anew(world, change));
+            look(newest(change).map(|c| service::owner_of(&c.metadata)).into_iter().collect());
+            sources::binding::on_subject_change(world, BindableKind::Configuration, &item.namespace);
+            look(vec![item]);
+        })),
+        Box::pin(follow(world.source(), &world.revisions, move |change| {
+            if let Some(revision) = newest(change) {
+                look(configuration::owner_of(&revision.metadata).into_iter().collect());
+                look(route::routes_of_revision(world, revision));
+            }
+            if matches!(change, (None, _) | (_, None)) {
+                ingress::requeue_polled(world);
+            }
+            if let (Some(gone), None) = change {
+                look(configuration::waiting_for_name(world, &gone.metadata));
+            }
+            look(vec![item_of(ControllerKind::Revision, change)]);
+        })),
+        Box::pin(follow(world.source(), &world.routes, move |change| {
+            look(newest(change).map(|r| service::owner_of(&r.metadata)).into_iter().collect());
+            look(revisions_of(world, change));
+            ingress::requeue_polled(world);
+            domain_mapping::on_route_change(world, change);
+            look(vec![item_of(ControllerKind::Route, change)]);
+        })),
+        Box::pin(follow(world.source(), &world.pod_autoscalers, move |change| {
+            look(revision_of_modified_child(change, |before, after| before.spec == after.spec).into_iter().collect());
+        })),
+        Box::pin(follow(world.source(), &world.metrics, move |change| {
+            look(revision_of_modified_child(change, |before, after| before.spec == after.spec).into_iter().collect());
+        })),
+        Box::pin(follow(world.source(), &world.brokers, move |change| {
+            let item = item_of(ControllerKind::Broker, change);
+            look(trigger::triggers_of_broker(world, &item.namespace, &item.name));
+            if change.1.is_none() {
+                broker_injection::enqueue_namespace(world, &item.namespace);
+            }
+            look(vec![item]);
+        })),
+        Box::pin(follow(world.source(), &world.triggers, move |change| {
+            if let (Some(before), after) = change
+                && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
+            {
+                trigger::unsubscribe(world, before);
+            }
+            look(vec![item_of(ControllerKind::Trigger, change)]);
+        })),
+    ]
+}
+
+/// The Revision of the same name, if somebody changed or deleted what belongs to it.
+fn revision_of_modified_child<K: kube::Resource>(
+    (before, after): ObjectChange<'_, K>,
+    same: impl Fn(&K, &K) -> bool,
+) -> Option<WorkItem> {
+    let meta = before?.meta();
+    let kept = after.is_some_and(|after| {
+        let (now, then) = (after.meta(), meta);
+        before.is_some_and(|before| same(before, after))
+            && now.labels == then.labels
+            && now.annotations == then.annotations
+    });
+    (!kept).then(|| WorkItem::new(ControllerKind::Revision, namespace(meta), name(meta)))
+}
+
+fn newest<'a, K>((before, after): ObjectChange<'a, K>) -> Option<&'a Arc<K>> {
+    after.or(before)
+}
+
+fn item_of<K: kube::Resource>(kind: ControllerKind, change: ObjectChange<'_, K>) -> WorkItem {
+    let meta = newest(change).map(|object| object.meta());
+    WorkItem::new(kind, meta.map(namespace).unwrap_or_default(), meta.map(name).unwrap_or_default())
+}
+
+/// The Revisions that a Route sends to, or did: whether requests reach them decides their scale.
+fn revisions_of(world: &ControllerContext, (before, after): ObjectChange<'_, Route>) -> Vec<WorkItem> {
+    let named = |route: &Arc<Route>| {
+        let shown = route.status.iter().flat_map(|status| &status.traffic);
+        let all = route.spec.traffic.iter().chain(shown);
+        let ns = namespace(&route.metadata);
+        let of_target = |target: &TrafficTarget| {
+            let revision = target.revision().map(|name| WorkItem::new(ControllerKind::Revision, ns, name));
+            let parent = target.configuration().map(|name| WorkItem::new(ControllerKind::Configuration, ns, name));
+            revision.into_iter().chain(parent)
+        };
+        all.flat_map(of_target).collect::<BTreeSet<_>>()
+    };
+    let before = before.map(named).unwrap_or_default();
+    let after = after.map(named).unwrap_or_default();
+    let of_item = |item: &WorkItem| {
+        if item.kind == ControllerKind::Revision {
+            return vec![item.clone()];
+        }
+        // By a Configuration the Route sends to its newest that is ready, and waits for its newest.
+        let parent = world.configurations.get(&item.namespace, &item.name);
+        let newest = parent.iter().flat_map(|parent| configuration::newest(parent)).flatten();
+        newest.map(|name| WorkItem::new(ControllerKind::Revision, &item.namespace, name)).collect()
+    };
+    before.symmetric_difference(&after).flat_map(of_item).collect()
+}
+
+/// Revisions whose instances changed.
+async fn watch_autoscaler(world: &ControllerContext) {
+    let mut changes = world.autoscaler.changes();
+    loop {
+        match changes.recv().await {
+            Ok(key) => {
+                if let Some((ns, name)) = key.split_once('/') {
+                    enqueue_revision(world, ns, name);
+                }
+            }
+            Err(RecvError::Lagged(_)) => {
+                world.revisions.keys().iter().for_each(|(ns, name)| enqueue_revision(world, ns, name));
+            }
+            // The fleet is over; so are we, soon.
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+/// A Revision that is ready only shows how many instances it has, and nobody waits for that: it is written when the request that
+/// started one is on its way.
+fn enqueue_revision(world: &ControllerContext, namespace: &str, name: &str) {
+    let is_ready = world.revisions.get(namespace, name).is_some_and(|revision| revision.is_ready());
+    for kind in [ControllerKind::Revision, ControllerKind::Pods] {
+        let item = WorkItem::new(kind, namespace, name);
+        if is_ready {
+            world.queue.add_after(item, POD_UPDATE_DELAY);
+        } else {
+            world.enqueue(item);
+        }
+    }
+}
+
+async fn run_worker(world: &ControllerContext) {
+    loop {
+        let item = world.queue.get().await;
+        let result = match item.kind {
+            ControllerKind::Service => service::reconcile(world, &item).await,
+            ControllerKind::Configuration => configuration::reconcile(world, &item).await,
+            ControllerKind::Revision => revision::reconcile(world, &item).await,
+            ControllerKind::Pods => pods::reconcile(world, &item).await,
+            ControllerKind::Scaling => revision::reconcile_scaling(world, &item).await,
+            ControllerKind::Route => route::reconcile(world, &item).await,
+            ControllerKind::DomainMapping => domain_mapping::reconcile(world, &item).await,
+            ControllerKind::Broker => broker::reconcile(world, &item).await,
+            ControllerKind::Trigger => trigger::reconcile(world, &item).await,
+            ControllerKind::Channel => channel::reconcile(world, &item).await,
+            ControllerKind::InMemoryChannel => in_memory_channel::reconcile(world, &item).await,
+            ControllerKind::Subscription => subscription::reconcile(world, &item).await,
+            ControllerKind::EventType => event_type::reconcile(world, &item).await,
+            ControllerKind::EventPolicy => event_policy::reconcile(world, &item).await,
+            ControllerKind::Sequence => flows::reconcile_sequence(world, &item).await,
+            ControllerKind::Ingress => ingress::reconcile(world, &item).await,
+            ControllerKind::Certificate => certificate::reconcile(world, &item).await,
+            ControllerKind::Namespace => broker_injection::reconcile(world, &item).await,
+            ControllerKind::Parallel => flows::reconcile_parallel(world, &item).await,
+            ControllerKind::PingSource => sources::reconcile(world, &world.sources.pings, &item).await,
+            ControllerKind::ApiServerSource => sources::reconcile(world, &world.sources.api_servers, &item).await,
+            ControllerKind::ContainerSource => sources::reconcile(world, &world.sources.containers, &item).await,
+            ControllerKind::SinkBinding => sources::binding::reconcile(world, &item).await,
+        };
+        match result {
+            Ok(()) => world.queue.done(&item),
+            // What the writer makes of it comes with the watch; if it becomes ours, all is looked at.
+            Err(Error::NotLeader(_)) => world.queue.done(&item),
+            Err(why) => {
+                let again_in = world.queue.add_rate_limited(&item);
+                if why.is_conflict() {
+                    tracing::debug!(%item, %why, ?again_in, "somebody else wrote first");
+                } else {
+                    tracing::warn!(%item, %why, ?again_in, "reconcile failed");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use http::StatusCode;
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::serving::service::Service;
+
+    #[tokio::test]
+    async fn a_kind_that_is_lacking_is_told_from_an_object() {
+        let refusal = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
+            "message": "not found", "details": { "kind": "services", "name": "s" } });
+        let named = Router::new().fallback(move || async move { (StatusCode::NOT_FOUND, refusal.to_string()) });
+        let plain = Router::new().fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") });
+        for (router, lacks) in [(named, false), (plain, true)] {
+            let api: kube::Api<Service> = kube::Api::namespaced(Client::new(router, "default"), "ns");
+            assert_eq!(is_kind_not_found(&api.get("s").await.unwrap_err()), lacks);
+        }
+    }
+}

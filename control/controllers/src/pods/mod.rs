@@ -1,0 +1,131 @@
+//! Pods and Deployments: what the fleet runs, shown to Kubernetes' clients. One look is about all instances of
+//! a Revision.
+//!
+//! Only in an API of our own: in a cluster, they are the cluster's.
+
+mod deployment;
+mod pod;
+mod serverless_service;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::DeleteParams;
+
+use super::context::{ControllerContext, Error};
+use super::informer_cache::ObjectChange;
+use super::newest;
+use super::work_queue::{ControllerKind, WorkItem};
+use crate::kinds::serving::annotations::REVISION;
+use crate::kinds::serving::revision::Revision;
+use crate::kinds::shared::{label, name, namespace};
+use autoscaler::InstanceStatus;
+use runtime::deployment_name;
+
+pub use pod::instance_id;
+
+/// Makes the Pods and the Deployment of one Revision what its instances are.
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    if !world.config.publishes_pods {
+        return Ok(());
+    }
+    let WorkItem { namespace: ns, name: revision, .. } = item;
+    let owner = world.revisions.get(ns, revision).filter(|owner| owner.metadata.deletion_timestamp.is_none());
+    let seen = world.autoscaler.instances(&format!("{ns}/{revision}"));
+    let wanted: Vec<Pod> = owner.iter().flat_map(|owner| seen.iter().map(|one| pod::desired_pod(owner, one))).collect();
+    let there: Vec<Arc<Pod>> = world.pods.by_index(ns, revision);
+    for pod in &there {
+        if !wanted.iter().any(|one| name(&one.metadata) == name(&pod.metadata)) {
+            world.api::<Pod>(ns).delete(name(&pod.metadata), &DeleteParams::default()).await?;
+        }
+    }
+    for pod in wanted {
+        match there.iter().find(|one| name(&one.metadata) == name(&pod.metadata)) {
+            None => drop(world.create(&pod).await?),
+            Some(before) if before.status != pod.status => drop(world.replace(&pod).await?),
+            Some(_) => {}
+        }
+    }
+    match owner {
+        Some(owner) => {
+            reconcile_deployment(world, item, &owner, &seen).await?;
+            // Asked again: writing took its time, and `show_ready` may have told of more meanwhile.
+            let seen = world.autoscaler.instances(&format!("{ns}/{revision}"));
+            serverless_service::reconcile(world, &owner, &seen).await
+        }
+        None => Ok(()), // the Deployment goes with its owner
+    }
+}
+
+async fn reconcile_deployment(
+    world: &ControllerContext,
+    item: &WorkItem,
+    owner: &Revision,
+    seen: &[InstanceStatus],
+) -> Result<(), Error> {
+    let WorkItem { namespace: ns, name: revision, .. } = item;
+    let before = world.deployments.get(ns, &deployment_name(revision));
+    let desired = world.autoscaler.status(&format!("{ns}/{revision}")).desired;
+    let wanted = deployment::desired_deployment(owner, desired, seen, before.as_deref());
+    match before {
+        None => drop(world.create(&wanted).await?),
+        Some(before) if *before != wanted => drop(world.replace(&wanted).await?),
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+/// A Pod that came, changed or went: its Revision's instances are looked at. One that somebody deleted is
+/// ended, and the fleet starts another.
+pub fn on_pod_change(world: &ControllerContext, change: ObjectChange<'_, Pod>) {
+    let Some(revision) = newest(change).and_then(|pod| label(&pod.metadata, REVISION)) else { return };
+    let ns = newest(change).map(|pod| namespace(&pod.metadata)).unwrap_or_default();
+    if let (Some(gone), None) = change
+        && let Some(id) = instance_id(gone)
+    {
+        world.autoscaler.restart_instance(&format!("{ns}/{revision}"), id);
+    }
+    world.enqueue(WorkItem::new(ControllerKind::Pods, ns, revision));
+}
+
+/// A Deployment that somebody deleted or changed: its Revision's is made again.
+pub fn on_deployment_change(world: &ControllerContext, change: ObjectChange<'_, Deployment>) {
+    let Some(deployment) = newest(change) else { return };
+    if let Some(revision) = label(&deployment.metadata, REVISION) {
+        world.enqueue(WorkItem::new(ControllerKind::Pods, namespace(&deployment.metadata), revision));
+    }
+}
+
+/// Shows who is ready of a Revision that is about to say that it is, because who waited for that looks there next. What does
+/// not succeed is done by the next look at its Pods.
+pub async fn publish_ready(world: &ControllerContext, revision: &Revision) {
+    if world.config.publishes_pods && world.leadership.is_leader() {
+        let seen =
+            world.autoscaler.instances(&format!("{}/{}", namespace(&revision.metadata), name(&revision.metadata)));
+        let _ = serverless_service::reconcile_ready(world, revision, &seen).await;
+    }
+}
+
+/// Says where requests are taken in, for clients that ask for upstream's activator. Only they miss it if it fails.
+pub async fn publish_activator_slice(world: &ControllerContext) {
+    if world.config.publishes_pods
+        && let Err(why) = serverless_service::publish_activator_slice(world).await
+    {
+        tracing::warn!(%why, "the endpoints of activator-service are not written");
+    }
+}
+
+/// Pods of an earlier run stand for nothing any more.
+pub fn restore(world: &ControllerContext) {
+    for pod in world.pods.all() {
+        if let Some(revision) = label(&pod.metadata, REVISION) {
+            world.enqueue(WorkItem::new(ControllerKind::Pods, namespace(&pod.metadata), revision));
+        }
+    }
+}
+
+/// Pods are found by the Revision that they run.
+pub fn index_keys(pod: &Pod) -> Vec<String> {
+    label(&pod.metadata, REVISION).map(str::to_owned).into_iter().collect()
+}

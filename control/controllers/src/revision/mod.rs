@@ -1,0 +1,144 @@
+//! Revision: tells the fleet what to run, and shows what the fleet has.
+
+pub mod data_sources;
+mod devices;
+mod downward_api;
+pub mod plan;
+mod pod_autoscaler;
+pub mod policy;
+mod ports;
+mod probes;
+pub mod projected_tokens;
+pub mod reconcile;
+mod routing;
+pub mod scale;
+mod security_context;
+
+use std::time::Duration;
+
+use kube::Api;
+use kube::api::Patch;
+
+use super::context::{ControllerContext, Error, now};
+use super::work_queue::{ControllerKind, WorkItem};
+use super::{field_managers, pods};
+use crate::kinds::serving::annotations::CONFIGURATION;
+use crate::kinds::serving::revision::Revision;
+use crate::kinds::shared::{HasConditions, label, name, namespace};
+use plan::{PlanInputs, RevisionError, backend, plan};
+use reconcile::status;
+pub(super) use routing::is_routed;
+use runtime::may_mount;
+
+/// A Revision whose service account lacks a policy is looked at again after this: nothing else tells that a role came.
+const GRANT_LOOKED_FOR_AFTER: Duration = Duration::from_secs(5);
+
+/// The name of a Revision's instances everywhere.
+#[must_use]
+pub fn key(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
+}
+
+pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let key = key(&item.namespace, &item.name);
+    let Some(revision) = world.revisions.get(&item.namespace, &item.name) else {
+        world.autoscaler.retire(&key);
+        world.publisher.remove_backend(&key);
+        world.resolver.forget(item);
+        world.projected_tokens.forget(item);
+        world.publisher.flush().await;
+        return Ok(());
+    };
+    let unrunnable = declare(world, item, &revision).await?;
+    let mut after = (*revision).clone();
+    let mut told = status(&revision, unrunnable.as_ref(), &world.autoscaler.status(&key), now());
+    told.log_url = world.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
+    after.status = Some(told);
+    world.publisher.flush().await;
+    if after.is_ready() && !revision.is_ready() {
+        pods::publish_ready(world, &revision).await;
+    }
+    world.set_transient_status(item, &*revision, &after).await?;
+    // Apart, because four writes would stand between a new Revision's instance and its readiness.
+    world.enqueue(WorkItem::new(ControllerKind::Scaling, &item.namespace, &item.name));
+    if let Some(patch) = routing::patch(world, &revision).filter(|_| world.leadership.is_leader()) {
+        let api: Api<Revision> = world.api(&item.namespace);
+        api.patch(&item.name, &field_managers::patch_params(), &Patch::Merge(patch)).await?;
+    }
+    Ok(())
+}
+
+/// Keeps the Revision's PodAutoscaler and Metric. Looked at after each look at the Revision, so a status that is
+/// on its way here is shown when it arrives.
+pub async fn reconcile_scaling(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(revision) = world.revisions.get(&item.namespace, &item.name) else { return Ok(()) };
+    if revision.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let scale = scale::scale(&revision, &world.settings().autoscaler);
+    pod_autoscaler::reconcile(world, &revision, &scale).await
+}
+
+/// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
+pub async fn declare(
+    world: &ControllerContext,
+    item: &WorkItem,
+    revision: &Revision,
+) -> Result<Option<RevisionError>, Error> {
+    let key = key(namespace(&revision.metadata), name(&revision.metadata));
+    let sources = data_sources::load(world, item, &revision.spec).await?;
+    let (rules, is_root) = (world.config.instances, may_mount());
+    let allowed = policy::check(world, revision, is_root).await?;
+    let planned = allowed.and_then(|()| {
+        plan(
+            revision,
+            &PlanInputs {
+                images: &world.config.images,
+                sources: &sources,
+                reachable: routing::is_reachable(world, revision),
+                can_mount: is_root,
+                host_devices: world.config.host_devices,
+                detect_http2: world.settings().features.is_enabled("autodetect-http2"),
+                progress_deadline: world.settings().deployment.progress_deadline,
+                default_user: rules.usual(namespace(&revision.metadata), is_root),
+                guarded: rules.guarded,
+                autoscaler: &world.settings().autoscaler,
+            },
+        )
+    });
+    match planned {
+        Ok(mut plan) => {
+            world.publisher.set_backend(&key, backend(revision, true));
+            // What was ready once needs no proof after a restart; it wakes when it is asked for.
+            if revision.is_ready() {
+                plan.initial_scale = 0;
+            } else {
+                plan.inherited_scale = inherited_scale(world, revision);
+            }
+            world.autoscaler.declare(&key, plan);
+            Ok(None)
+        }
+        // A ConfigMap that went away takes nobody's program with it: what runs goes on as it was started.
+        Err(why) if data_sources::is_retryable(&why) && world.autoscaler.status(&key).actual > 0 => Ok(None),
+        Err(why) => {
+            world.publisher.set_backend(&key, backend(revision, false));
+            world.autoscaler.retire(&key);
+            if policy::may_be_granted(&why) {
+                world.queue.add_after_unless_sooner(item, GRANT_LOOKED_FOR_AFTER);
+            }
+            Ok(Some(why))
+        }
+    }
+}
+
+/// The instances of the Revision that takes the requests now and that `revision` is to follow: traffic
+/// moves at once, and whoever takes it over must be able to carry it.
+fn inherited_scale(world: &ControllerContext, revision: &Revision) -> u32 {
+    let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
+    let parent = label(&revision.metadata, CONFIGURATION).and_then(|parent| world.configurations.get(ns, parent));
+    let serving = parent.as_ref().and_then(|parent| parent.status.as_ref()?.latest_ready_revision_name.as_deref());
+    match serving {
+        Some(serving) if serving != own => world.autoscaler.status(&key(ns, serving)).actual,
+        _ => 0,
+    }
+}

@@ -1,0 +1,164 @@
+//! Whether requests reach a Revision: by which Routes, and what its labels and its scale make of that.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::controllers::context::{ControllerContext, now};
+use crate::controllers::route;
+use crate::kinds::serving::annotations::{
+    CONFIGURATION, CONFIGURATION_GENERATION, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED,
+};
+use crate::kinds::serving::configuration::Configuration;
+use crate::kinds::serving::revision::{CONTAINER_HEALTHY, RESOURCES_AVAILABLE, Revision};
+use crate::kinds::shared::{ConditionStatus, HasConditions, annotation, label, name, namespace};
+
+/// Upstream's words for the label.
+const ACTIVE: &str = "active";
+const RESERVE: &str = "reserve";
+
+/// What decides whether a Revision is started, kept and restarted without a request.
+#[derive(Debug, Clone, Copy)]
+struct Standing<'a> {
+    is_routed: bool,
+    routing_state: Option<&'a str>,
+    was_ready: bool,
+    /// An attempt to start it has failed.
+    has_failed: bool,
+    /// Its Configuration has a newer one.
+    is_superseded: bool,
+}
+
+impl Standing<'_> {
+    /// A Route sends to it or waits for it, or it is the newest and was never ready. The newest is tried without a Route until
+    /// an attempt fails after it lost its Route: its Configuration may change a moment before its Route does.
+    fn is_reachable(self) -> bool {
+        let has_lost_routes = matches!(self.routing_state, Some(ACTIVE | RESERVE));
+        let is_given_up = self.has_failed && has_lost_routes;
+        self.is_routed || !self.was_ready && !self.is_superseded && !is_given_up
+    }
+
+    /// The label that fits, as upstream moves it: `pending` until a Route comes, `active`, and `reserve` when the last one
+    /// went, ready or not.
+    fn routing_state(self) -> Option<&'static str> {
+        match (self.is_routed, self.routing_state) {
+            (true, _) => Some(ACTIVE),
+            (false, Some(ACTIVE | RESERVE)) => Some(RESERVE),
+            (false, _) => None,
+        }
+    }
+}
+
+/// Whether requests can come, or may come soon.
+pub(super) fn is_reachable(world: &ControllerContext, revision: &Revision) -> bool {
+    let parent = parent(world, revision);
+    let standing = Standing {
+        is_routed: is_routed(world, revision),
+        routing_state: label(&revision.metadata, ROUTING_STATE),
+        was_ready: revision.condition(RESOURCES_AVAILABLE).is_some_and(|c| c.status == ConditionStatus::True),
+        has_failed: revision.condition(CONTAINER_HEALTHY).is_some_and(|c| c.status == ConditionStatus::False),
+        is_superseded: parent.is_some_and(|parent| !is_newest(revision, &parent)),
+    };
+    standing.is_reachable()
+}
+
+/// Whether a Route sends to the Revision.
+pub(crate) fn is_routed(world: &ControllerContext, revision: &Revision) -> bool {
+    !routes(world, revision).is_empty()
+}
+
+/// The Routes that send to the Revision: by its name, or because it is what the named Configuration
+/// stands for, now or as soon as the Route has seen it.
+fn routes(world: &ControllerContext, revision: &Revision) -> BTreeSet<String> {
+    let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
+    // Mostly so, and a Configuration need not be opened for it.
+    let by_name = route::routes_sending_to(world, ns, own, None);
+    if !by_name.is_empty() {
+        return by_name;
+    }
+    let followed = parent(world, revision).filter(|parent| {
+        let ready = parent.status.as_ref().and_then(|status| status.latest_ready_revision_name.as_deref());
+        is_newest(revision, parent) || ready == Some(own)
+    });
+    let followed = followed.as_ref().map(|parent| name(&parent.metadata));
+    route::routes_sending_to(world, ns, own, followed)
+}
+
+fn parent(world: &ControllerContext, revision: &Revision) -> Option<std::sync::Arc<Configuration>> {
+    let parent = label(&revision.metadata, CONFIGURATION)?;
+    world.configurations.get(namespace(&revision.metadata), parent)
+}
+
+/// The Revision is that of its Configuration's current template: made for it, or found by the name that its author gives.
+fn is_newest(revision: &Revision, parent: &Configuration) -> bool {
+    let generation = label(&revision.metadata, CONFIGURATION_GENERATION).and_then(|text| text.parse().ok());
+    let own_name = parent.spec.template.explicit_name();
+    generation == parent.metadata.generation || own_name == revision.metadata.name.as_deref()
+}
+
+/// Keeps what tells whether requests reach the Revision, and by which Routes (X-RTE-12); `None` when it is right.
+pub(super) fn patch(world: &ControllerContext, revision: &Revision) -> Option<Value> {
+    let state = label(&revision.metadata, ROUTING_STATE);
+    let listed = annotation(&revision.metadata, ROUTES).unwrap_or_default();
+    let routes: Vec<String> = routes(world, revision).into_iter().collect();
+    let routes = routes.join(",");
+    let standing = Standing {
+        is_routed: !routes.is_empty(),
+        routing_state: state,
+        was_ready: false, // the label does not depend on these
+        has_failed: false,
+        is_superseded: false,
+    };
+    let wanted = standing.routing_state().or(state);
+    let mut patch = json!({});
+    if wanted != state {
+        patch["labels"] = json!({ROUTING_STATE: wanted});
+        patch["annotations"] = json!({ROUTING_STATE_MODIFIED: now().to_string()});
+    }
+    if routes != listed {
+        patch["annotations"][ROUTES] = if routes.is_empty() { Value::Null } else { routes.into() };
+    }
+    (patch != json!({})).then(|| json!({"metadata": patch}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As (routed, label, was ready, superseded) and the wanted (reachable, label), of one that has failed.
+    #[test]
+    fn routes_decide_reachability_and_routing_state() {
+        for (is_routed, routing_state, was_ready, is_superseded, wanted) in [
+            // New: it is tried before any Route is there.
+            (false, Some("pending"), false, false, (true, None)),
+            (false, None, false, false, (true, None)),
+            (true, Some("pending"), false, false, (true, Some(ACTIVE))),
+            // Overtaken before it was ready, with and without a Route of its own.
+            (false, Some("pending"), false, true, (false, None)),
+            (false, Some(ACTIVE), false, true, (false, Some(RESERVE))),
+            (true, Some(ACTIVE), false, true, (true, Some(ACTIVE))),
+            // Its Route went before it was ready, or after.
+            (false, Some(ACTIVE), false, false, (false, Some(RESERVE))),
+            (false, Some(ACTIVE), true, false, (false, Some(RESERVE))),
+            (false, Some(RESERVE), false, false, (false, Some(RESERVE))),
+            // ... and another came.
+            (true, Some(RESERVE), false, true, (true, Some(ACTIVE))),
+            // Nothing has to run of a version that no Route knows.
+            (false, Some("pending"), true, false, (false, None)),
+        ] {
+            let standing = Standing { is_routed, routing_state, was_ready, has_failed: true, is_superseded };
+            assert_eq!((standing.is_reachable(), standing.routing_state()), wanted, "{standing:?}");
+        }
+    }
+
+    /// Traffic and template of a Service may change at once, so that the newest Revision has a Route for a moment.
+    #[test]
+    fn newest_revision_without_a_route_is_tried_until_it_fails() {
+        for (has_failed, reachable) in [(false, true), (true, false)] {
+            let routing_state = Some(RESERVE);
+            let standing =
+                Standing { is_routed: false, routing_state, was_ready: false, has_failed, is_superseded: false };
+            assert_eq!(standing.is_reachable(), reachable);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Who an instance is to the kernel, as its container's `securityContext` says.
+
+use k8s_openapi::api::core::v1::{Container, SecurityContext};
+
+use super::plan::RevisionError;
+use runtime::InstanceCredentials;
+use runtime::capabilities::{self, Capabilities};
+
+/// RT-USER-01, RT-USER-02: who the manifest names, or else the `usual` user and group, or else whoever the appliance is. Where
+/// others write manifests, `guarded`, a user without a group does not get the appliance's, which is root's.
+pub(super) fn credentials(
+    container: &Container,
+    usual: Option<(u32, u32)>,
+    guarded: bool,
+) -> Result<InstanceCredentials, RevisionError> {
+    let security = security(container);
+    let id = |number: Option<i64>| number.and_then(|id| u32::try_from(id).ok());
+    let keeps_group = guarded && security.run_as_user != Some(0);
+    let usual_group = usual.filter(|_| security.run_as_user.is_none() || keeps_group).map(|(_, group)| group);
+    let usual_user = usual.map(|(user, _)| user);
+    let asked = security.capabilities.unwrap_or_default();
+    let (added, dropped) = (asked.add.unwrap_or_default(), asked.drop.unwrap_or_default());
+    if let Some(unknown) = added.iter().find(|name| !capabilities::is_known(name)) {
+        return Err(RevisionError {
+            reason: "CreateContainerError",
+            message: format!(
+                "there is no capability \"{unknown}\" to add: they are named as NET_ADMIN is, without CAP_"
+            ),
+        });
+    }
+    Ok(InstanceCredentials {
+        user: id(security.run_as_user).or(usual_user),
+        group: id(security.run_as_group).or(usual_group),
+        run_as_non_root: security.run_as_non_root == Some(true),
+        capabilities: Capabilities::from_manifest(&added, &dropped),
+    })
+}
+
+pub(super) fn security(container: &Container) -> SecurityContext {
+    container.security_context.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of(context: &Value) -> Result<InstanceCredentials, RevisionError> {
+        let container = json!({ "name": "a", "securityContext": context });
+        credentials(&serde_json::from_value(container).unwrap(), None, false)
+    }
+
+    /// RT-USER-02: whoever names no user is the operator's, whatever group he names.
+    #[test]
+    fn the_operators_user_is_for_those_who_name_none() {
+        let of = |context: Value, guarded| {
+            let container = json!({ "name": "a", "securityContext": context });
+            let container = serde_json::from_value(container).unwrap();
+            let identity = credentials(&container, Some((65_532, 7)), guarded).unwrap();
+            (identity.user, identity.group)
+        };
+        let who = |context| of(context, false);
+        assert_eq!(who(json!({})), (Some(65_532), Some(7)));
+        assert_eq!(who(json!({ "runAsGroup": 3 })), (Some(65_532), Some(3)));
+        assert_eq!(who(json!({ "runAsUser": 0 })), (Some(0), None));
+        assert_eq!(who(json!({ "runAsUser": 5 })), (Some(5), None));
+        assert_eq!(of(json!({ "runAsUser": 5 }), true), (Some(5), Some(7)), "not root's group");
+        assert_eq!(of(json!({ "runAsUser": 0 }), true), (Some(0), None));
+    }
+
+    /// RT-USER-01: what the manifest says reaches the process.
+    #[test]
+    fn a_manifest_says_who_its_instances_are() {
+        let said = json!({ "runAsUser": 1000, "runAsGroup": 7, "runAsNonRoot": true,
+            "capabilities": { "drop": ["ALL"], "add": ["NET_BIND_SERVICE"] } });
+        let capabilities = Capabilities::from_manifest(&["NET_BIND_SERVICE".to_owned()], &["ALL".to_owned()]);
+        let wanted = InstanceCredentials { user: Some(1000), group: Some(7), run_as_non_root: true, capabilities };
+        assert_eq!(of(&said).unwrap(), wanted);
+        assert_eq!(of(&json!({})).unwrap(), InstanceCredentials::default());
+        let refused = of(&json!({ "capabilities": { "add": ["FLY"] } })).unwrap_err();
+        assert!(refused.message.contains("\"FLY\""), "{}", refused.message);
+    }
+}

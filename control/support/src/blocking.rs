@@ -1,0 +1,18 @@
+//! Work that blocks, on a short-lived thread of its own.
+//!
+//! Not on the runtime's pool, which panics where the host gives us no thread: whoever asked is told instead.
+
+use std::io;
+
+use tokio::sync::oneshot;
+
+/// What `work` comes to. `name` is the thread's.
+///
+/// # Errors
+/// There is no thread to be had, or `work` panicked.
+pub async fn run<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let (done, wait) = oneshot::channel();
+    let work = move || drop(done.send(work())); // who asked may have given up
+    std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
+    wait.await.map_err(|_| io::Error::other("its thread panicked"))
+}

@@ -1,0 +1,148 @@
+//! Bounds on holding an object against a schema: how much work it may be, and where a value stands.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::limits::OBJECT_BYTES_MAX;
+
+/// Comparisons that one object and its schema may take: values, properties, words of an enum, branches of `anyOf`. A
+/// schema of 1 MB and an object of 1 MB could ask for a million times a million; five million take some 100 ms.
+const STEPS_MAX: u64 = 5_000_000;
+/// JSON that defaults may add to one object, in bytes. An object that is longer with them is not stored.
+const FILLED_BYTES_MAX: usize = OBJECT_BYTES_MAX;
+/// Values that defaults may add to one object: short ones take more memory than their text.
+const FILLED_VALUES_MAX: usize = 100_000;
+
+/// What is left of the bounds for one object.
+#[derive(Debug)]
+pub(super) struct ValidationWork {
+    steps: Cell<u64>,
+    filled_bytes: Cell<usize>,
+    filled_values: Cell<usize>,
+}
+
+impl Default for ValidationWork {
+    fn default() -> Self {
+        Self {
+            steps: Cell::new(STEPS_MAX),
+            filled_bytes: Cell::new(FILLED_BYTES_MAX),
+            filled_values: Cell::new(FILLED_VALUES_MAX),
+        }
+    }
+}
+
+impl ValidationWork {
+    /// Counts so many comparisons; `false`: they are not to be made.
+    pub(super) fn take(&self, steps: usize) -> bool {
+        let left = self.steps.get().checked_sub(steps as u64);
+        self.steps.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
+    /// Counts a default before it is copied into the object; `false`: it is not to be copied.
+    pub(super) fn fill(&self, default: &Value) -> bool {
+        let (bytes, values) = size(default);
+        let left = self.filled_bytes.get().checked_sub(bytes).zip(self.filled_values.get().checked_sub(values));
+        let (bytes, values) = left.unwrap_or_default();
+        self.filled_bytes.set(bytes);
+        self.filled_values.set(values);
+        left.is_some()
+    }
+
+    /// Why the object is refused, if it asked for too much.
+    pub(super) fn exceeded(&self) -> Option<String> {
+        if self.filled_bytes.get() == 0 || self.filled_values.get() == 0 {
+            return Some(format!(
+                "Too long: the defaults of the schema add more than {FILLED_BYTES_MAX} bytes or {FILLED_VALUES_MAX} values"
+            ));
+        }
+        (self.steps.get() == 0).then(|| {
+            format!(
+                "Too long: validation against the schema takes more than {STEPS_MAX} comparisons; send a smaller object"
+            )
+        })
+    }
+}
+
+/// The text and the number of values of a default, as good as.
+fn size(value: &Value) -> (usize, usize) {
+    let inner = |all: &mut dyn Iterator<Item = (usize, usize)>| {
+        all.fold((2, 1), |(bytes, values), (more, count)| (bytes + more + 1, values + count))
+    };
+    match value {
+        Value::String(text) => (text.len() + 2, 1),
+        Value::Array(items) => inner(&mut items.iter().map(size)),
+        Value::Object(fields) => inner(&mut fields.iter().map(|(name, value)| {
+            let (bytes, values) = size(value);
+            (bytes + name.len() + 3, values)
+        })),
+        _ => (5, 1),
+    }
+}
+
+/// Where a value stands in an object. It is written out only for a problem: a key may be as long as the body, and a
+/// path to each of the values below it would be, too.
+#[derive(Debug, Clone, Copy)]
+pub enum At<'a> {
+    /// At the root, or below this path.
+    Root(&'a str),
+    Field(&'a At<'a>, &'a str),
+    Item(&'a At<'a>, usize),
+    /// The entry of a map that a schema has a name for: `properties[NAME]`.
+    Entry(&'a At<'a>, &'a str, &'a str),
+}
+
+impl At<'_> {
+    fn is_empty(self) -> bool {
+        matches!(self, Self::Root(""))
+    }
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Root(path) => formatter.write_str(path),
+            Self::Field(parent, name) if parent.is_empty() => formatter.write_str(name),
+            Self::Field(parent, name) => write!(formatter, "{parent}.{name}"),
+            Self::Item(parent, index) => write!(formatter, "{parent}[{index}]"),
+            Self::Entry(parent, map, name) => write!(formatter, "{parent}.{map}[{name}]"),
+        }
+    }
+}
+
+impl From<At<'_>> for String {
+    fn from(at: At<'_>) -> Self {
+        at.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn path_is_written_as_kubernetes_writes_it() {
+        let root = At::Root("");
+        let spec = At::Field(&root, "spec");
+        let list = At::Field(&spec, "list");
+        assert_eq!(String::from(At::Field(&At::Item(&list, 3), "a")), "spec.list[3].a");
+        assert_eq!(At::Field(&At::Root("status"), "a").to_string(), "status.a");
+        assert_eq!(At::Item(&root, 1).to_string(), "[1]");
+    }
+
+    #[test]
+    fn defaults_are_counted_before_they_are_copied() {
+        let work = ValidationWork::default();
+        let default = json!({ "a": "x".repeat(1000), "b": [1, 2] });
+        let copies = (0..1_000_000).take_while(|_| work.fill(&default)).count();
+        assert!((2_000..4_000).contains(&copies), "{copies}");
+        assert!(work.exceeded().is_some_and(|why| why.contains("defaults")));
+        let work = ValidationWork::default();
+        assert!(work.take(1_000_000) && work.exceeded().is_none() && !work.take(usize::MAX));
+        assert!(work.exceeded().is_some_and(|why| why.contains("comparisons")));
+    }
+}

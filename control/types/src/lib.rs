@@ -1,0 +1,206 @@
+#![forbid(unsafe_code)]
+//! The kinds: what users write, with their defaults, rules and columns.
+//!
+//! One file says everything about one kind and does no I/O. A kind reaches the API server as a row of
+//! [`registry`], and the controllers as a Rust type that `kube::Api` takes.
+
+pub mod autoscaling;
+pub mod conditions;
+pub mod core_kinds;
+pub mod core_service;
+pub mod crd;
+pub mod custom_kinds;
+pub mod deployments;
+pub mod duration;
+pub mod endpoints;
+pub mod eventing;
+pub mod events_v1;
+mod field_errors;
+pub mod flows;
+pub mod items;
+pub mod kind_registry;
+pub mod limits;
+pub mod messaging;
+pub mod networking;
+mod nulls;
+pub mod pods;
+pub mod quantity;
+pub mod rbac;
+pub mod schema;
+pub mod secrets;
+pub mod selector;
+pub mod serving;
+pub mod settings;
+pub mod shared;
+pub mod sources;
+pub mod storage_only;
+mod strict_deserializer;
+pub mod user_info;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+pub use support::{labels, names};
+
+pub(crate) use crate as kinds;
+use crate::kind_registry::{KindEntry, KindRegistry, PrinterColumn};
+
+/// All kinds that the appliance serves.
+#[must_use]
+pub fn registry() -> KindRegistry {
+    let mut entries = core_kinds::core_entries();
+    entries.extend([
+        KindEntry::of::<serving::service::Service>().with_warnings(serving::resources::warnings),
+        KindEntry::of::<serving::configuration::Configuration>().with_warnings(serving::resources::warnings),
+        KindEntry::of::<serving::revision::Revision>(),
+        KindEntry::of::<serving::route::Route>(),
+        KindEntry::of::<serving::domain_mapping::DomainMapping>(),
+        KindEntry::of::<serving::cluster_domain_claim::ClusterDomainClaim>(),
+        KindEntry::of::<autoscaling::pod_autoscaler::PodAutoscaler>(),
+        KindEntry::of::<autoscaling::metric::Metric>(),
+        KindEntry::of::<eventing::broker::Broker>(),
+        KindEntry::of::<eventing::trigger::Trigger>().with_warnings(eventing::filters::warnings),
+        pods::entry(),
+        deployments::entry(),
+        KindEntry::of::<CustomResourceDefinition>(),
+        eventing::event_type_versions::v1beta2(),
+        eventing::event_type_versions::v1beta3(),
+        eventing::event_type_versions::v1beta1(),
+        KindEntry::of::<eventing::event_policy::EventPolicy>(),
+        KindEntry::of::<messaging::channel::Channel>(),
+        KindEntry::of::<messaging::in_memory_channel::InMemoryChannel>(),
+        KindEntry::of::<messaging::subscription::Subscription>(),
+        KindEntry::of::<flows::sequence::Sequence>(),
+        KindEntry::of::<flows::parallel::Parallel>(),
+        KindEntry::of::<networking::certificate::Certificate>(),
+        KindEntry::of::<networking::ingress::Ingress>(),
+        KindEntry::of::<networking::serverless_service::ServerlessService>(),
+    ]);
+    entries.extend(sources::entries());
+    entries.extend(storage_only::entries());
+    entries.push(events_v1::entry());
+    KindRegistry { entries }
+}
+
+/// Declares the outer type of a kind: Kubernetes' five fields, and what `kube` asks of a resource.
+macro_rules! kind {
+    ($(#[$doc:meta])* $kind:ident { spec: $spec:ty, status: $status:ty }) => {
+        $(#[$doc])*
+        #[derive(
+            Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+        )]
+        #[serde(rename_all = "camelCase")]
+        pub struct $kind {
+            #[serde(default)]
+            pub api_version: String,
+            #[serde(default)]
+            pub kind: String,
+            #[serde(default)]
+            pub metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+            /// What is wanted.
+            #[serde(default)]
+            pub spec: $spec,
+            /// What is. Written by the controllers.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub status: Option<$status>,
+        }
+
+        impl $kind {
+            /// An object as a client would write it.
+            #[must_use]
+            pub fn new(namespace: &str, name: &str, spec: $spec) -> Self {
+                use crate::kind_registry::ResourceStrategy as _;
+                Self {
+                    api_version: format!("{}/{}", Self::META.group, Self::META.version),
+                    kind: Self::META.kind.to_owned(),
+                    metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                        namespace: Some(namespace.to_owned()),
+                        name: Some(name.to_owned()),
+                        ..Default::default()
+                    },
+                    spec,
+                    status: None,
+                }
+            }
+        }
+
+        impl kube::Resource for $kind {
+            type DynamicType = ();
+            type Scope = k8s_openapi::NamespaceResourceScope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                <Self as crate::kind_registry::ResourceStrategy>::META.kind.into()
+            }
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                <Self as crate::kind_registry::ResourceStrategy>::META.group.into()
+            }
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                <Self as crate::kind_registry::ResourceStrategy>::META.version.into()
+            }
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                <Self as crate::kind_registry::ResourceStrategy>::META.plural.into()
+            }
+            fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &self.metadata
+            }
+            fn meta_mut(&mut self) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &mut self.metadata
+            }
+        }
+
+        impl crate::kinds::shared::HasConditions for $kind {
+            fn status_base(&self) -> Option<&crate::kinds::shared::Status> {
+                self.status.as_ref().map(|status| &status.base)
+            }
+        }
+    };
+}
+pub(crate) use kind;
+
+/// The two columns that every kind has.
+pub const READY: PrinterColumn = PrinterColumn {
+    name: "Ready",
+    path: ".status.conditions[?(@.type==\"Ready\")].status",
+    format: "string",
+    priority: 0,
+    custom: None,
+};
+pub const REASON: PrinterColumn = PrinterColumn {
+    name: "Reason",
+    path: ".status.conditions[?(@.type==\"Ready\")].reason",
+    format: "string",
+    priority: 0,
+    custom: None,
+};
+
+pub const fn column(name: &'static str, path: &'static str) -> PrinterColumn {
+    PrinterColumn { name, path, format: "string", priority: 0, custom: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_found_by_its_plural_and_none_is_listed_twice() {
+        let registry = registry();
+        for entry in &registry.entries {
+            let meta = entry.meta;
+            let same = registry
+                .entries
+                .iter()
+                .filter(|other| (other.meta.group, other.meta.plural) == (meta.group, meta.plural))
+                .filter(|other| other.meta.version == meta.version)
+                .count();
+            assert_eq!(same, 1, "{}", meta.plural);
+            assert!(registry.find(meta.group, meta.version, meta.plural).is_some());
+        }
+    }
+
+    /// SRV-API-09: nobody but the Configuration controller creates Revisions (AMB-62).
+    #[test]
+    fn revisions_and_what_they_run_are_the_only_kinds_that_developers_do_not_create() {
+        let closed: Vec<_> =
+            registry().entries.iter().filter(|entry| !entry.meta.user_creatable).map(|entry| entry.meta.kind).collect();
+        assert_eq!(closed, ["Revision", "Pod", "Deployment"]);
+    }
+}
