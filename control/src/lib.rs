@@ -8,6 +8,7 @@ pub mod api;
 pub mod autoscaler;
 mod blocking;
 pub mod bounded_file;
+mod bounded_regex;
 mod cel;
 mod child_name;
 pub mod clock;
