@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod browser;
+mod events;
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;

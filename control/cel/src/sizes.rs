@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::type_check::CelType;
+use crate::bounded_regex::PatternSet;
 
 /// Bytes of the largest request that estimates reckon with; Kubernetes' figure, whatever a body may have here.
 const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
@@ -38,9 +39,10 @@ pub(super) enum SchemaNode<'a> {
     Text(u64),
 }
 
-/// Remembers of each schema what was reckoned.
+/// Remembers of each schema what was reckoned, and the patterns of a definition's rules, which are bounded together.
 #[derive(Debug, Default)]
 pub struct SizeEstimator {
+    pub(super) patterns: RefCell<PatternSet>,
     least: RefCell<HashMap<*const Value, u64>>,
 }
 
