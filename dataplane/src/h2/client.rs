@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -11,7 +10,7 @@ use ::h2::client::{Builder, Connection, SendRequest};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use ring::{Chunk, Ring, Tick};
+use ring::{Chunk, EndpointAddress, Ring, Tick};
 use tokio::sync::Notify;
 
 use super::io::Http2Io;
@@ -138,7 +137,7 @@ impl Http2Client {
     fn dial(
         &self,
         line: &Rc<EndpointConnections>,
-        to: SocketAddr,
+        to: EndpointAddress,
         trust: Option<&Arc<TlsClientConfig>>,
     ) -> Rc<PendingConnect> {
         let dial = Rc::<PendingConnect>::default();

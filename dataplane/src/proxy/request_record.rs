@@ -17,7 +17,7 @@ use crate::http::headers::{fresh_trace_id, incoming_trace_id};
 use crate::http::trace;
 use crate::request_histograms::{OutcomeKey, RequestPhase, RouteTag};
 use crate::spans::{InlineText, TraceContext, TraceSpan};
-use crate::table::{Backend, Endpoint};
+use crate::table::{Backend, Endpoint, EndpointAddress};
 
 /// Kept by its connection and filled again for each request, so that noting costs no allocation.
 #[derive(Default)]
@@ -31,7 +31,7 @@ pub(super) struct RequestRecord {
     backend: Option<Arc<Backend>>,
     /// Under which tag it is counted.
     tag: RouteTag,
-    instance: Option<SocketAddr>,
+    instance: Option<EndpointAddress>,
     /// Method, host and path behind each other; empty when nobody reads them.
     text: Vec<u8>,
     method_end: usize,
