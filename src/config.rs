@@ -13,6 +13,7 @@ mod program;
 mod renamed;
 mod route;
 mod settings;
+mod upgrade_protocols;
 mod value;
 
 use std::collections::HashSet;

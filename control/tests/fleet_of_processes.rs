@@ -103,7 +103,7 @@ async fn a_revision_wakes_on_demand_and_goes_back_to_sleep() {
 
     fleet.record_demand(KEY);
     reach(&fleet, &RevisionState::Ready).await;
-    let address = sink.endpoints.lock().unwrap()[0].address;
+    let address = sink.endpoints.lock().unwrap()[0].address.socket_addr().unwrap();
     assert!(get(address).starts_with("HTTP/1.1 200"));
 
     reach(&fleet, &RevisionState::Idle).await;

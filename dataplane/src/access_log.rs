@@ -13,6 +13,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use crate::counters::CoreCounters;
+use crate::table::EndpointAddress;
 
 mod line_encoding;
 pub(crate) mod request_log;
@@ -70,7 +71,7 @@ pub struct AccessLogEntry<'a> {
     /// From there to the answer's head.
     pub upstream: Option<Duration>,
     pub backend: Option<&'a str>,
-    pub instance: Option<SocketAddr>,
+    pub instance: Option<EndpointAddress>,
     pub trace: Option<&'a [u8]>,
     /// Why the answer is ours and not an instance's.
     pub reason: Option<&'static str>,
@@ -173,7 +174,7 @@ mod tests {
             waited: Some(Duration::from_micros(10)),
             upstream: Some(Duration::from_micros(900)),
             backend: Some("default/a"),
-            instance: Some(([127, 0, 0, 1], 9).into()),
+            instance: Some(EndpointAddress::Ip(([127, 0, 0, 1], 9).into())),
             trace: Some(b"0af7651916cd43dd8448eb211c80319c"),
             reason: None,
         }

@@ -3,13 +3,13 @@
 //! A core pushes a record of fixed size into a bounded queue without a lock; who sends them takes them out. When
 //! that one does not keep up, spans are dropped and counted, and no request waits.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::table::Backend;
+use crate::table::{Backend, EndpointAddress};
 
 /// Spans that may wait to be sent, of all cores together: 3 MiB, made when the export is asked for.
 pub const SPANS_WAITING_MAX: usize = 8192;
@@ -70,7 +70,7 @@ pub struct TraceSpan {
     /// 0: it was cut.
     pub status: u16,
     pub backend: Option<Arc<Backend>>,
-    pub instance: Option<SocketAddr>,
+    pub instance: Option<EndpointAddress>,
     /// Why the answer is ours and not an instance's.
     pub reason: Option<&'static str>,
 }

@@ -29,6 +29,7 @@ use crate::service_names::ServiceNames;
 use crate::tls::{CertificateStore, TlsClientConfig};
 pub use endpoint::{Endpoint, InstanceStart, StartupDuration};
 pub use hosts::HostTable;
+pub use ring::{EndpointAddress, UnixPath, UnixPathError};
 pub use route::{BackendShare, HeaderEditError, HeaderEdits, Route, RouteMatch, RouteRequest};
 pub use traffic_policy::{
     AffinityCookie, MirrorPolicy, STICKY_COOKIE, SessionAffinity, SessionKey, TrafficPolicy, mix, names_clients,

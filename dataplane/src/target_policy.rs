@@ -13,6 +13,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::table::EndpointAddress;
 pub use allowed::AllowedTarget;
 
 /// Where clouds serve credentials and user data to a host, beside 169.254.0.0/16.
@@ -175,8 +176,15 @@ impl TargetPolicy {
     ///
     /// # Errors
     /// The policy refuses it: `PermissionDenied` with a [`TargetRefused`] inside.
-    pub fn admit_connect(&self, address: SocketAddr) -> io::Result<()> {
-        self.check(address).map_err(|refused| self.count(refused).into())
+    pub fn admit_connect(&self, address: impl Into<EndpointAddress>) -> io::Result<()> {
+        match address.into() {
+            EndpointAddress::Ip(address) => self.check(address).map_err(|refused| self.count(refused).into()),
+            // Only a `--route` names a path, and the policy is not asked about those.
+            EndpointAddress::Unix(path) => {
+                let why = format!("{path} is refused: only --route leads to Unix sockets");
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+            }
+        }
     }
 
     /// Counts a connect that was refused.
@@ -383,7 +391,7 @@ mod tests {
     #[test]
     fn refused_connect_is_counted_by_reason() {
         let policy = TargetPolicy::default();
-        let why = policy.admit_connect("169.254.1.1:80".parse().unwrap()).unwrap_err();
+        let why = policy.admit_connect(SocketAddr::from(([169, 254, 1, 1], 80))).unwrap_err();
         assert_eq!(TargetRefused::of(&why).unwrap().reason, RefusalReason::LinkLocal);
         assert!(why.to_string().contains("--allow-target 169.254.1.1:80"), "{why}");
         assert_eq!(policy.refused().filter(|(_, count)| *count > 0).collect::<Vec<_>>(), [("link_local", 1)]);

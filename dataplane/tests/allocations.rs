@@ -33,7 +33,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-L
 /// Kept open, each after one request.
 const IDLE: usize = 1_000;
 /// Of an idle connection, all in. The roster and other lists have room for more than are there.
-const BYTES_PER_IDLE_MAX: usize = 4 * 1024 + 256;
+const BYTES_PER_IDLE_MAX: usize = 4 * 1024;
 
 /// The counts are the process's: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());

@@ -58,7 +58,7 @@ pub(super) fn render(admin: &AdminServer, scaler: &AutoscalerMetrics, detail: De
     let mut upstream = Registry::default();
     let table = admin.tables.load();
     let pings = Arc::clone(&admin.health.pings);
-    upstream.register_collector(Box::new(EventingMetrics { table: Arc::clone(&table), pings }));
+    upstream.register_collector(Box::new(EventingMetrics { table: Arc::clone(&table), pings, detail }));
     upstream.register_collector(Box::new(ServingMetrics { table, scaler: scaler.clone() }));
     let mut text = String::new();
     encode_registry(&mut text, &registry)?;

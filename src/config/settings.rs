@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
+use super::upgrade_protocols::UpgradeProtocolList;
 use super::value::{AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
 use super::value::{QuotaRule, UserRule, Wait};
 use super::{AccessFormat, ManyValues, RouteRule, ServerTiming, TlsVersion, file, value};
@@ -180,7 +181,7 @@ pub(crate) struct Settings {
     #[serde(default)]
     pub(crate) host_devices: bool,
 
-    /// Send a host's requests straight to these addresses (`*` = any host; an address may be NAME:PORT), by http://, h2c://,
+    /// Send a host's requests straight to these addresses (`*` = any host; an address may be NAME:PORT or unix:/PATH), by http://, h2c://,
     /// https:// or h2://; options stand behind `?` with `&` between them: ca=FILE (the last two need it), name=NAME,
     /// request-body-timeout=WAIT, stream-idle-timeout=WAIT; may be given more than once
     #[arg(long, value_name = "HOST=[SCHEME://]ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE")]
@@ -207,6 +208,13 @@ pub(crate) struct Settings {
     /// Size of the head of a request or a response [default: 64Ki]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_MAX_HEADER_BYTES")]
     pub(crate) max_header_bytes: Option<ByteSize>,
+
+    /// Let clients of HTTP/1.1 switch to these protocols by `Upgrade`, if the instance agrees; what they then send passes as it
+    /// is; may be given more than once [default: WebSocket only]
+    #[arg(long, value_name = "PROTOCOL[,PROTOCOL...]", env = "SLUICEGATE_UPGRADE_PROTOCOLS")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) upgrade_protocols: Vec<ManyValues<UpgradeProtocolList>>,
+
     /// Let objects name addresses as sinks, backends and probes that are refused otherwise: listeners of the appliance (only
     /// with their port), link-local and metadata addresses; may be given more than once
     #[arg(long, value_name = "CIDR[:PORT]", env = "SLUICEGATE_ALLOW_TARGET")]

@@ -105,8 +105,14 @@ impl SegmentPreparation {
     /// Allocates and zeroes a file, or wipes a used one; waits for the disk.
     pub fn run(self) -> io::Result<SpareSegment> {
         if let Some(spare) = self.recycled {
-            wipe(&spare.file)?;
-            return Ok(spare);
+            return match wipe(&spare.file) {
+                Ok(()) => Ok(spare),
+                Err(error) => {
+                    // Nobody else knows of the file, and the next attempt makes another; if this fails too, recovery finds it.
+                    let _: io::Result<()> = fs::remove_file(&spare.path);
+                    Err(error)
+                }
+            };
         }
         let path = self.folder.join(format!("{:010}.seg", self.number));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;

@@ -171,7 +171,7 @@ impl RevisionScaler {
             LifecyclePhase::Starting => {
                 let load = Arc::new(EndpointLoad::default());
                 let born = Some(member.endpoint_info(found, now));
-                member.endpoint = Some(Arc::new(Endpoint { id, address, load, start: born }));
+                member.endpoint = Some(Arc::new(Endpoint { id, address: address.into(), load, start: born }));
                 member.phase = LifecyclePhase::Ready { since: now };
                 let took_ms = now.duration_since(member.started).as_millis();
                 tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");

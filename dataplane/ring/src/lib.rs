@@ -17,6 +17,7 @@ pub mod cgroup_ports;
 mod chunk;
 pub mod code_pages;
 mod driver;
+mod endpoint_address;
 mod executor;
 mod file;
 mod heartbeat;
@@ -38,6 +39,7 @@ mod waiter;
 mod wake;
 
 pub use chunk::Chunk;
+pub use endpoint_address::{EndpointAddress, UNIX_PATH_BYTES_MAX, UnixPath, UnixPathError};
 pub use file::RingFile;
 pub use heartbeat::{CurrentWork, Heartbeat, Working};
 pub use kernel::Unsupported;

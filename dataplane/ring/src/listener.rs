@@ -24,7 +24,7 @@ pub struct RingListener {
 impl RingListener {
     /// Listens at `address`, side by side with other rings that do (SO_REUSEPORT).
     pub fn bind(ring: &Ring, address: SocketAddr) -> io::Result<Self> {
-        let handle = ring.core.driver.borrow_mut().listen(&SocketAddress::new(address))?;
+        let handle = ring.core.driver.borrow_mut().listen(&SocketAddress::new(address.into()))?;
         Ok(Self::new(ring, handle))
     }
 

@@ -1,4 +1,4 @@
-//! A connected TCP stream.
+//! A connected stream: of TCP, or of a Unix socket.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use crate::address::SocketAddress;
 use crate::chunk::Chunk;
+use crate::endpoint_address::EndpointAddress;
 use crate::limits::{DETACHED_SEND_BYTES_MAX, FALLBACK_BUFFER_BYTES};
 use crate::op::{Op, OpBuffer, OpKey, SharedSocket};
 use crate::ring::{OpTicket, Ring, RingState};
@@ -61,9 +62,9 @@ impl RingStream {
         Self { core, socket, receive: RefCell::default(), sending: Cell::new(SendState::Idle), posted: Cell::default() }
     }
 
-    pub async fn connect(ring: &Ring, address: SocketAddr) -> io::Result<Self> {
+    pub async fn connect(ring: &Ring, address: impl Into<EndpointAddress>) -> io::Result<Self> {
         let core = Rc::clone(&ring.core);
-        let address = Box::new(SocketAddress::new(address));
+        let address = Box::new(SocketAddress::new(address.into()));
         let handle = core.driver.borrow_mut().socket(&address)?;
         let socket = SharedSocket::new(handle, &core.closing);
         if handle.0 >= core.options.sockets_max {

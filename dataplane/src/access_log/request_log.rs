@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::template::{LogField, LogTemplate, TemplatePart};
 use super::{AccessLogEntry, PART_BYTES_MAX};
 use crate::http::codec::{BodyFraming, PlatformProbe, RequestView};
-use crate::table::{Backend, Endpoint};
+use crate::table::{Backend, Endpoint, EndpointAddress};
 
 /// How lines look, and of which requests there are some.
 #[derive(Debug, PartialEq, Eq)]
@@ -115,9 +115,11 @@ impl RequestLogEntry {
                 Some(bytes) => write!(out, "{bytes}"),
                 None => write!(out, "-1"), // as Go has what is not known
             },
-            LogField::PodIp => {
-                self.endpoint.as_ref().map_or(Ok(()), |endpoint| write!(out, "{}", endpoint.address.ip()))
-            }
+            LogField::PodIp => match self.endpoint.as_ref().map(|endpoint| endpoint.address) {
+                Some(EndpointAddress::Ip(address)) => write!(out, "{}", address.ip()),
+                Some(EndpointAddress::Unix(path)) => write!(out, "{path}"),
+                None => Ok(()),
+            },
             _ => Ok(()),
         };
     }

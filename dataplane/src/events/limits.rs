@@ -144,6 +144,16 @@ pub const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 /// A reply that has no room in the log is tried again after this long: space is looked for once a second.
 pub const SPACE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long a flush is tried that finds no memory: a process that takes all of it has been killed by then. Whoever waits for the
+/// flush waits as long.
+pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Between two attempts at first; twice as long each time.
+pub const FLUSH_RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
+
+/// ... and at most.
+pub const FLUSH_RETRY_DELAY_MAX: Duration = Duration::from_millis(500);
+
 /// Between two attempts to let go of a log whose next segment is being prepared: that takes some 100 ms.
 pub const RELEASE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 

@@ -449,7 +449,7 @@ impl LogWriter {
         }
         self.ring.busy_poll_until(vigil.start(self.ring.now(), self.flushed.waiting()));
         let file = self.file(cached, &flush.file);
-        let result = file.write_at_durable(flush.bytes.clone(), flush.offset).await;
+        let result = super::flush_retry::write_durable(&self.ring, file, &flush).await;
         self.ring.busy_poll_until(vigil.end(self.ring.now()));
         self.log.borrow_mut().flush_done(flush, result);
         self.flushed.ring();

@@ -19,6 +19,7 @@ pub mod event_types;
 pub mod extension_headers;
 mod feed;
 pub mod filter;
+mod flush_retry;
 pub mod ingress;
 pub mod limits;
 pub mod log_writer;

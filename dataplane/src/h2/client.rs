@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -11,10 +10,10 @@ use ::h2::client::{Builder, Connection, SendRequest};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use ring::{Chunk, Ring, Tick};
+use ring::{Chunk, EndpointAddress, Ring, Tick};
 use tokio::sync::Notify;
 
-use super::io::Http2Io;
+use super::io::{Http2Io, IoState};
 use super::limits;
 use crate::http::buffers::{by, earlier};
 use crate::http::limits::HttpLimits;
@@ -65,6 +64,7 @@ struct Http2ConnectionState {
     /// A request has been given it.
     used: Cell<bool>,
     streams: Cell<usize>,
+    facts: Rc<IoState>,
     idle_since: Cell<Tick>,
 }
 
@@ -78,6 +78,12 @@ pub struct Http2StreamPermit {
 }
 
 impl Http2StreamPermit {
+    /// What is known of the connection beside what h2 tells.
+    #[must_use]
+    pub fn facts(&self) -> Rc<IoState> {
+        Rc::clone(&self.shared.facts)
+    }
+
     /// No further request takes this connection.
     pub fn give_up(&self) {
         self.shared.closed.set(true);
@@ -138,7 +144,7 @@ impl Http2Client {
     fn dial(
         &self,
         line: &Rc<EndpointConnections>,
-        to: SocketAddr,
+        to: EndpointAddress,
         trust: Option<&Arc<TlsClientConfig>>,
     ) -> Rc<PendingConnect> {
         let dial = Rc::<PendingConnect>::default();
@@ -148,12 +154,15 @@ impl Http2Client {
         self.ring.spawn(async move {
             let connected = async {
                 let stream = Transport::connect(&ring, to, trust.as_deref()).await?;
-                let io = Http2Io::new(&ring, stream, Chunk::empty(), limits.stream_idle_timeout);
-                builder(&limits).handshake::<_, Bytes>(io).await.map_err(io::Error::other)
+                let facts = Rc::<IoState>::default();
+                let io = Http2Io::new(&ring, stream, Chunk::empty(), limits.stream_idle_timeout).of_responses(&facts);
+                let (sender, connection) =
+                    builder(&limits).handshake::<_, Bytes>(io).await.map_err(io::Error::other)?;
+                Ok((sender, connection, facts))
             };
             let connected = by(&ring, Some(ring.now() + limits.connect_max), connected).await;
-            match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                Ok((sender, connection)) => dialling.connections.add(&ring, sender, connection),
+            match connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))) {
+                Ok((sender, connection, facts)) => dialling.connections.add(&ring, (sender, connection), facts),
                 Err(why) => {
                     let failure = SharedConnectError { kind: why.kind(), why: why.to_string() };
                     *dialling.dial.failed.borrow_mut() = Some(failure);
@@ -203,11 +212,17 @@ impl EndpointConnections {
         links.iter().min_by_key(|link| link.shared.streams.get()).cloned()
     }
 
-    fn add(&self, ring: &Ring, sender: SendRequest<Bytes>, connection: Connection<Http2Io, Bytes>) {
+    fn add(
+        &self,
+        ring: &Ring,
+        (sender, connection): (SendRequest<Bytes>, Connection<Http2Io, Bytes>),
+        facts: Rc<IoState>,
+    ) {
         let shared = Rc::new(Http2ConnectionState {
             closed: Cell::new(false),
             used: Cell::new(false),
             streams: Cell::new(0),
+            facts,
             idle_since: Cell::new(ring.now()),
         });
         self.links.borrow_mut().push(Http2Connection { sender, shared: Rc::clone(&shared) });

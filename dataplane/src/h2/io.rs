@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::flood_guard::{FloodGuard, FloodKind, FloodViolation};
 use super::limits::{STREAMS_MAX, WRITE_BYTES_MAX};
+use super::response_trailers::ResponseTrailerScan;
 use crate::http::buffers::by;
 use crate::tls::{ByteStream, Transport};
 
@@ -28,6 +29,8 @@ pub struct Http2Io {
     /// Arrived and not read.
     held: Chunk,
     flood_guard: Option<FloodGuard>,
+    /// Of an instance's connection.
+    response_trailers: Option<ResponseTrailerScan>,
     facts: Rc<IoState>,
     /// Written and not sent; up to `WRITE_BYTES_MAX` and one frame.
     buffer: BytesMut,
@@ -81,6 +84,7 @@ impl Http2Io {
             stream: Rc::new(stream.into()),
             held,
             flood_guard: None,
+            response_trailers: None,
             facts: Rc::default(),
             buffer: BytesMut::new(),
             sending: None,
@@ -100,6 +104,12 @@ impl Http2Io {
     #[must_use]
     pub fn metered(self, meter: FloodGuard, facts: &Rc<IoState>) -> Self {
         Self { flood_guard: Some(meter), facts: Rc::clone(facts), ..self }
+    }
+
+    /// Notices malformed trailers of responses, and tells of them in `facts`.
+    #[must_use]
+    pub fn of_responses(self, facts: &Rc<IoState>) -> Self {
+        Self { response_trailers: Some(ResponseTrailerScan::default()), facts: Rc::clone(facts), ..self }
     }
 
     /// Ready when no send is under way.
@@ -152,6 +162,9 @@ impl AsyncRead for Http2Io {
             }
             this.facts.suspect.set(meter.suspect());
             meter.take_malformed().for_each(|stream| this.facts.note_malformed(stream));
+        }
+        if let Some(scan) = &mut this.response_trailers {
+            scan.read(&this.held[..taken], |stream| this.facts.note_malformed(stream));
         }
         into.put_slice(&this.held[..taken]);
         this.held.advance(taken);

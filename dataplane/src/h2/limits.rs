@@ -48,7 +48,7 @@ const FIELD_BYTES: usize = 32;
 /// CONTINUATION frames one head may take.
 #[must_use]
 pub fn header_list_bytes_max(head: HeadLimits) -> u32 {
-    u32::try_from(head.bytes_max + FIELD_BYTES * head.fields_max).unwrap_or(u32::MAX)
+    u32::try_from(head.bytes() + FIELD_BYTES * head.fields()).unwrap_or(u32::MAX)
 }
 
 /// Streams that a client reset before we had looked at them.

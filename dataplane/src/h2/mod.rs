@@ -12,6 +12,7 @@ pub mod grpc;
 pub mod heads;
 pub mod io;
 pub mod limits;
+mod response_trailers;
 pub mod server;
 mod trailer_scan;
 pub mod trailers;

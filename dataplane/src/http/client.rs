@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use ring::{Chunk, Ring, Tick};
+use ring::{Chunk, EndpointAddress, Ring, Tick};
 
 use super::buffers::{HeadReadError, WriteBuffer, by, earlier};
 use super::codec::{BodyDecoder, BodyEvent, MalformedHttp, Method, parse_response};
@@ -28,7 +28,7 @@ pub struct UpstreamClient {
 /// Whom a request goes to.
 #[derive(Debug, Clone, Copy)]
 pub struct UpstreamAddress<'a> {
-    pub address: SocketAddr,
+    pub address: EndpointAddress,
     pub key: PoolKey,
     /// It speaks TLS, and has to be believed by this.
     pub tls: Option<&'a TlsClientConfig>,
@@ -44,7 +44,7 @@ impl<'a> UpstreamAddress<'a> {
             None => PoolKey::Address(address),
             Some(trust) => PoolKey::Trusted(address, trust.id()),
         };
-        Self { address, key, tls: trust, unrestricted: false }
+        Self { address: address.into(), key, tls: trust, unrestricted: false }
     }
 }
 
@@ -70,11 +70,11 @@ pub struct BufferedRequest {
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     #[error("no connection to {to}: {why}")]
-    Unreachable { to: SocketAddr, why: io::Error },
+    Unreachable { to: EndpointAddress, why: io::Error },
     #[error(transparent)]
     Refused(#[from] TargetRefused),
     #[error("{to} is not believed: {why}")]
-    Untrusted { to: SocketAddr, why: io::Error },
+    Untrusted { to: EndpointAddress, why: io::Error },
     #[error("no answer within the time given")]
     TimedOut,
     #[error("the connection ended before the answer did")]

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use bytes::{BufMut, BytesMut};
 use fastrand::Rng;
 
-use super::codec::{BodyFraming, FieldName, RequestView, ResponseView, has_token, is_authority, tokens};
+use super::codec::{
+    BodyFraming, FieldName, RequestView, ResponseView, UpgradeRequest, has_token, is_authority, tokens,
+};
 use super::date::DateText;
 use super::field_copier::{FieldCopier, put_field};
 use crate::hex;
@@ -127,8 +129,13 @@ pub fn put_request(
     if head.framing == BodyFraming::Chunked {
         out.put_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    if head.wants_websocket {
-        out.put_slice(WEBSOCKET);
+    match head.upgrade {
+        UpgradeRequest::WebSocket => out.put_slice(WEBSOCKET),
+        UpgradeRequest::Admitted { offered, .. } => {
+            let protocol = request.upgrades().nth(usize::from(offered)).unwrap_or_default();
+            put_all(out, &[CONNECTION_UPGRADE, b"Upgrade: ", protocol, b"\r\n"]);
+        }
+        UpgradeRequest::None | UpgradeRequest::Offered => {}
     }
     put_forwarding(out, request, peer, &has);
     if trace == TracePropagation::Fresh {
@@ -371,16 +378,29 @@ pub struct ResponseContext {
     pub close: bool,
     /// The client speaks HTTP/1.0 and is told that the connection does not end.
     pub keep_alive: bool,
-    /// The connection becomes a WebSocket.
-    pub websocket: bool,
+    /// The connection goes on in another protocol.
+    pub upgrade: SwitchedProtocol,
     /// For one that came without; an interim answer needs none.
     pub date: Option<DateText>,
 }
 
 impl ResponseContext {
     /// An interim answer.
-    pub const INTERIM: Self = Self { chunked: false, close: false, keep_alive: false, websocket: false, date: None };
+    pub const INTERIM: Self =
+        Self { chunked: false, close: false, keep_alive: false, upgrade: SwitchedProtocol::None, date: None };
 }
+
+/// What the connection switches to with this response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SwitchedProtocol {
+    None,
+    WebSocket,
+    /// Another one, which the response names.
+    Other,
+}
+
+/// The hop's half of an upgrade.
+const CONNECTION_UPGRADE: &[u8] = b"Connection: Upgrade\r\n";
 
 /// What makes a request, or its answer, the beginning of a WebSocket.
 const WEBSOCKET: &[u8] = b"Connection: Upgrade\r\nUpgrade: websocket\r\n";
@@ -412,6 +432,7 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
             FieldName::Date => has_date = true,
             // RFC 9110 7.8: which protocols the instance wants instead.
             FieldName::Upgrade if head.status == UPGRADE_REQUIRED => upgrades = true,
+            FieldName::Upgrade if client.upgrade == SwitchedProtocol::Other => upgrades = true,
             FieldName::Connection | FieldName::Upgrade | FieldName::HopByHop | FieldName::TransferEncoding => continue,
             FieldName::ContentLength if no_length || client.chunked => continue,
             FieldName::Other
@@ -432,7 +453,7 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
     if client.chunked {
         out.put_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    if client.websocket {
+    if client.upgrade == SwitchedProtocol::WebSocket {
         out.put_slice(WEBSOCKET);
     } else if client.close && head.status >= 200 {
         out.put_slice(b"Connection: close\r\n");
@@ -440,7 +461,7 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
         out.put_slice(b"Connection: keep-alive\r\n");
     }
     if upgrades {
-        out.put_slice(b"Connection: Upgrade\r\n");
+        out.put_slice(CONNECTION_UPGRADE);
     }
     out.put_slice(b"\r\n");
 }

@@ -5,36 +5,46 @@ use std::time::Duration;
 /// Fields that one head may have unless the operator says otherwise. Real requests have 10 to 40, and an answer that sets many
 /// cookies or policies some 150; Envoy takes 100, HAProxy 101, nginx any number within its buffers. Each costs a comparison per
 /// hop.
-pub const FIELDS_MAX: usize = 256;
+pub const FIELDS_MAX: u16 = 256;
 
 /// ... and at most, whatever the operator says: the parser has a place on the stack for each.
-pub const FIELDS_CEILING: usize = 1024;
+pub const FIELDS_CEILING: u16 = 1024;
 
 /// Fields that nearly all heads have at most. The parser tries with places for so many first.
 pub const FIELDS_USUAL: usize = 100;
 
 /// Largest head, in bytes, unless the operator says otherwise: what nginx (4 x 8 KiB), Envoy (60 KiB) and Go (1 MiB) bound too.
 /// 64 KiB holds a dozen full cookies, and a core with 10,000 slow heads holds at most 640 MiB.
-pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+pub const HEAD_BYTES_MAX: u32 = 64 * 1024;
 
 /// ... and at most, whatever the operator says.
-pub const HEAD_BYTES_CEILING: usize = 1024 * 1024;
+pub const HEAD_BYTES_CEILING: u32 = 1024 * 1024;
 
 /// A head that comes in many pieces is looked at again each time that it has grown by so much, for it may be too large.
 pub const HEAD_LOOK_BYTES: usize = 16 * 1024;
 
-/// How large one head may be.
+/// How large one head may be. Small, because each connection has two of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadLimits {
     /// At most [`FIELDS_CEILING`].
-    pub fields_max: usize,
+    pub fields_max: u16,
     /// At most [`HEAD_BYTES_CEILING`].
-    pub bytes_max: usize,
+    pub bytes_max: u32,
 }
 
 impl HeadLimits {
     /// Of a head that was within its limits before something was added to it.
     pub const REWRITTEN: Self = Self { fields_max: FIELDS_CEILING + 64, bytes_max: HEAD_BYTES_CEILING + 64 * 1024 };
+
+    #[must_use]
+    pub const fn fields(self) -> usize {
+        self.fields_max as usize
+    }
+
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self.bytes_max as usize
+    }
 }
 
 impl Default for HeadLimits {
@@ -42,6 +52,9 @@ impl Default for HeadLimits {
         Self { fields_max: FIELDS_MAX, bytes_max: HEAD_BYTES_MAX }
     }
 }
+
+/// Protocols that the operator may list for `Upgrade`: each is compared with what a client asks for.
+pub const UPGRADE_PROTOCOLS_MAX: usize = 32;
 
 /// Longest request target, in bytes: RFC 9112 asks for at least 8,000.
 pub const TARGET_BYTES_MAX: usize = 16 * 1024;
@@ -118,6 +131,9 @@ pub struct HttpLimits {
     /// An idle connection to an instance is closed after this. Below the 60 s of most servers, so that
     /// we are the first to close.
     pub pool_idle_max: Duration,
+    /// Protocols beside WebSocket that clients may ask instances for by `Upgrade`. None: what is switched to is beyond the routes
+    /// and limits of requests.
+    pub upgrade_protocols: &'static [&'static str],
     /// Connections of clients open at a time, per core: each costs a descriptor and some KiB.
     pub connections_max: usize,
 }
@@ -139,6 +155,7 @@ impl Default for HttpLimits {
             idle_per_endpoint_max: 2048,
             idle_total_max: 4096,
             pool_idle_max: Duration::from_secs(45),
+            upgrade_protocols: &[],
             connections_max: 16_384,
         }
     }

@@ -16,22 +16,37 @@ use crate::http::buffers::earlier;
 use crate::http::limits::HttpLimits;
 use crate::table::RequestTimeouts;
 
-/// The limits of one request; `None`: there is none.
+/// The limits of one request. Eight bytes, because every connection has room for them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IdleTimeouts {
     /// For the next bytes of the request's body, before the response begins.
-    request_body: Option<Duration>,
+    request_body: IdleTimeout,
     /// For bytes of either direction after that, and for a peer that has to take bytes.
-    stream: Option<Duration>,
+    stream: IdleTimeout,
+}
+
+/// Milliseconds; 0: there is no limit. Longer ones than 49 days are cut to that.
+#[derive(Debug, Clone, Copy)]
+struct IdleTimeout(u32);
+
+impl IdleTimeout {
+    /// What is not zero lasts a millisecond at least.
+    fn new(wait: Duration) -> Self {
+        let millis = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        Self(if wait.is_zero() { 0 } else { millis.max(1) })
+    }
+
+    fn get(self) -> Option<Duration> {
+        (self.0 != 0).then(|| Duration::from_millis(self.0.into()))
+    }
 }
 
 impl IdleTimeouts {
     /// Those of the backend, or else of all.
     pub(super) fn of(limits: &HttpLimits, timeouts: &RequestTimeouts) -> Self {
-        let limit = |wait: Duration| (!wait.is_zero()).then_some(wait);
         Self {
-            request_body: limit(timeouts.request_body.get().unwrap_or(limits.stall_max)),
-            stream: limit(timeouts.stream_idle.get().unwrap_or(limits.stream_idle_timeout)),
+            request_body: IdleTimeout::new(timeouts.request_body.get().unwrap_or(limits.stall_max)),
+            stream: IdleTimeout::new(timeouts.stream_idle.get().unwrap_or(limits.stream_idle_timeout)),
         }
     }
 }
@@ -101,9 +116,9 @@ impl StreamActivity {
     fn due(&self, wanted: ActivityTarget, since: Tick) -> Option<Tick> {
         let IdleTimeouts { request_body, stream } = self.timeouts.get();
         match (wanted, self.answered.get()) {
-            (ActivityTarget::Body, None) => request_body.map(|wait| since + wait),
+            (ActivityTarget::Body, None) => request_body.get().map(|wait| since + wait),
             (ActivityTarget::Body, Some(_)) | (ActivityTarget::Room, _) => {
-                stream.map(|wait| since.max(self.last.get()) + wait)
+                stream.get().map(|wait| since.max(self.last.get()) + wait)
             }
         }
     }
@@ -111,7 +126,7 @@ impl StreamActivity {
     /// When the wait is to be looked at. The response may begin meanwhile, which changes what is waited for.
     fn next_look(&self, wanted: ActivityTarget, since: Tick, now: Tick) -> Option<Tick> {
         let soon = match self.answered.get() {
-            None => self.timeouts.get().stream.map(|wait| now + wait),
+            None => self.timeouts.get().stream.get().map(|wait| now + wait),
             Some(_) => None,
         };
         earlier(self.due(wanted, since), soon)
@@ -243,8 +258,8 @@ mod tests {
     #[test]
     fn zero_is_no_timeout() {
         let without = timeouts(Duration::ZERO, Duration::ZERO);
-        assert!(without.request_body.is_none() && without.stream.is_none());
+        assert!(without.request_body.get().is_none() && without.stream.get().is_none());
         let of_all = IdleTimeouts::of(&HttpLimits::default(), &RequestTimeouts::NONE);
-        assert_eq!((of_all.request_body, of_all.stream), (Some(BODY), Some(STREAM)));
+        assert_eq!((of_all.request_body.get(), of_all.stream.get()), (Some(BODY), Some(STREAM)));
     }
 }

@@ -171,6 +171,7 @@ impl ProxyConnection {
 
     async fn request(&mut self, head: Chunk, sent_before: u64) -> NextRequest {
         self.note.start(&self.proxy, Some(self.client.head.view(&head)));
+        self.client.head.admit_upgrade(&head, self.client.limits.upgrade_protocols);
         self.open.stats.start(ConnectionState::Routing, self.proxy.ring.now());
         if let Some(refusal) = LocalReply::of(&self.client.head) {
             return self.refuse(&refusal, sent_before).await;

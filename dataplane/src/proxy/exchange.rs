@@ -44,7 +44,7 @@ pub(super) enum ExchangeOutcome {
     },
     /// Nothing was answered, so this can be.
     Refused(LocalReply),
-    /// It became a WebSocket, which has ended.
+    /// It became a tunnel, which has ended.
     Tunnelled,
     /// The answer broke off, or the client is gone: all that is left is to close.
     Cut,
@@ -57,7 +57,7 @@ pub(super) enum AttemptOutcome {
         close: bool,
     },
     Refused(LocalReply),
-    /// The instance has switched to the WebSocket that the client asked for.
+    /// The instance has switched to the protocol that the client asked for.
     Switched,
     Cut,
     /// A kept connection was closed before any byte of an answer: the instance was about to close it.
@@ -123,7 +123,7 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
     }
     let (place, mut upstream) = match reached {
         Ok((place, UpstreamLink::Http1(upstream))) => (place, upstream),
-        Ok(_) if connection.client.head.wants_websocket => {
+        Ok(_) if connection.client.head.is_upgrade() => {
             return ExchangeOutcome::Refused(LocalReply::UpgradeUnsupported);
         }
         // Boxed, as is a tunnel: an idle connection need not have room for them.
@@ -289,7 +289,7 @@ async fn connect(
             }
         };
         let due = ResponseDeadlines::new(started, &place.backend().timeouts).first_byte;
-        match proxy.link(&place, connection.client.head.wants_websocket, due).await {
+        match proxy.link(&place, connection.client.head.is_upgrade(), due).await {
             Ok(link) => return Ok((place, link)),
             Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
                 return Err(ExchangeOutcome::Refused(LocalReply::ResponseTimeout));

@@ -207,7 +207,7 @@ impl fmt::Display for LocalReply {
             Self::RequestHeaderTimeout => f.write_str("request timeout: the request head is incomplete"),
             Self::RequestBodyTimeout => f.write_str("request timeout: the request body stopped"),
             Self::ConnectUnsupported => f.write_str("CONNECT is not supported"),
-            Self::UpgradeUnsupported => f.write_str("WebSockets reach only instances that speak HTTP/1"),
+            Self::UpgradeUnsupported => f.write_str("WebSockets and other upgrades reach only instances that speak HTTP/1"),
             Self::ExpectationFailed => f.write_str("the only supported expectation is 100-continue"),
             Self::MaxForwardsExceeded(_) => f.write_str("not forwarded: Max-Forwards is 0"),
             Self::HttpsRedirect { location } => write!(f, "this host requires HTTPS: {location}"),

@@ -17,7 +17,7 @@ use crate::http::headers::{fresh_trace_id, incoming_trace_id};
 use crate::http::trace;
 use crate::request_histograms::{OutcomeKey, RequestPhase, RouteTag};
 use crate::spans::{InlineText, TraceContext, TraceSpan};
-use crate::table::{Backend, Endpoint};
+use crate::table::{Backend, Endpoint, EndpointAddress};
 
 /// Kept by its connection and filled again for each request, so that noting costs no allocation.
 #[derive(Default)]
@@ -31,7 +31,16 @@ pub(super) struct RequestRecord {
     backend: Option<Arc<Backend>>,
     /// Under which tag it is counted.
     tag: RouteTag,
-    instance: Option<SocketAddr>,
+    instance: Option<EndpointAddress>,
+    /// Made with the first request that is to be read of; most connections have room for none.
+    notes: Option<Box<RequestNotes>>,
+    /// For its line in the request log, if there is to be one.
+    held: Option<Box<RequestLogEntry>>,
+}
+
+/// What lines of the access log and spans tell of a request.
+#[derive(Default)]
+struct RequestNotes {
     /// Method, host and path behind each other; empty when nobody reads them.
     text: Vec<u8>,
     method_end: usize,
@@ -39,8 +48,30 @@ pub(super) struct RequestRecord {
     trace: Option<[u8; 32]>,
     /// Where it stands in its trace, if spans are collected.
     context: Option<TraceContext>,
-    /// For its line in the request log, if there is to be one.
-    held: Option<Box<RequestLogEntry>>,
+}
+
+impl RequestNotes {
+    fn clear(&mut self) {
+        let text = std::mem::take(&mut self.text);
+        *self = Self { text, ..Self::default() };
+        self.text.clear();
+    }
+
+    fn take(&mut self, request: RequestView<'_>) {
+        self.text.extend_from_slice(request.method().as_bytes());
+        self.method_end = self.text.len();
+        self.text.extend_from_slice(request.authority().as_bytes());
+        self.host_end = self.text.len();
+        self.text.extend_from_slice(request.root().as_bytes());
+        self.text.extend_from_slice(request.path().as_bytes());
+        self.trace = incoming_trace_id(request);
+    }
+
+    fn parts(&self) -> [&[u8]; 3] {
+        let (front, path) = self.text.split_at(self.host_end);
+        let (method, host) = front.split_at(self.method_end);
+        [method, host, path]
+    }
 }
 
 /// How it ended, as far as the connection knows.
@@ -59,8 +90,7 @@ impl RequestRecord {
         self.started = proxy.ring.now();
         (self.placed, self.answered, self.backend, self.instance) = (None, None, None, None);
         (self.timing, self.tag) = (None, RouteTag::Off);
-        self.text.clear();
-        (self.method_end, self.host_end, self.trace, self.context) = (0, 0, None, None);
+        self.notes.as_mut().into_iter().for_each(|notes| notes.clear());
         let log = proxy.request_log.borrow().clone().filter(|_| proxy.access.get().is_some());
         match request.zip(log) {
             // One allocation for a connection of HTTP/1, and only if the operator wants lines.
@@ -71,15 +101,10 @@ impl RequestRecord {
             || proxy.access.get().is_some_and(AccessLog::logs_everything)
             || proxy.spans.get().is_some();
         let Some(request) = request.filter(|_| is_read) else { return };
-        self.text.extend_from_slice(request.method().as_bytes());
-        self.method_end = self.text.len();
-        self.text.extend_from_slice(request.authority().as_bytes());
-        self.host_end = self.text.len();
-        self.text.extend_from_slice(request.root().as_bytes());
-        self.text.extend_from_slice(request.path().as_bytes());
-        self.trace = incoming_trace_id(request);
+        let notes = self.notes.get_or_insert_default(); // one allocation for a connection of HTTP/1
+        notes.take(request);
         if proxy.spans.get().is_some() {
-            self.context = trace::passed(request, proxy.rng.borrow_mut().u64(1..));
+            notes.context = trace::passed(request, proxy.rng.borrow_mut().u64(1..));
         }
     }
 
@@ -111,11 +136,12 @@ impl RequestRecord {
 
     /// The head as the instance gets it: it has a trace of ours, if none came, and our span, if there is one.
     pub(super) fn written(&mut self, proxy: &Proxy, head: &mut [u8]) {
+        let Some(notes) = &mut self.notes else { return };
         if proxy.spans.get().is_some() {
-            self.context = trace::enter(head, self.context);
+            notes.context = trace::enter(head, notes.context);
         }
-        if !self.text.is_empty() && self.trace.is_none() {
-            self.trace = fresh_trace_id(head);
+        if !notes.text.is_empty() && notes.trace.is_none() {
+            notes.trace = fresh_trace_id(head);
         }
     }
 
@@ -148,7 +174,7 @@ impl RequestRecord {
             upstream: self.answered.zip(self.placed).map(|(answered, placed)| answered - placed),
             backend: self.backend.as_ref().map(|backend| &*backend.key),
             instance: self.instance,
-            trace: self.trace.as_ref().map(<[u8; 32]>::as_slice),
+            trace: self.notes.as_ref().and_then(|notes| notes.trace.as_ref()).map(<[u8; 32]>::as_slice),
             reason: end.reason,
         };
         log.put(&line);
@@ -174,15 +200,14 @@ impl RequestRecord {
         }
     }
 
+    /// Method, host and path; empty when nobody reads them.
     fn parts(&self) -> [&[u8]; 3] {
-        let (front, path) = self.text.split_at(self.host_end);
-        let (method, host) = front.split_at(self.method_end);
-        [method, host, path]
+        self.notes.as_ref().map_or([&[]; 3], |notes| notes.parts())
     }
 
     /// Leaves a span for whoever collects them.
     fn record(&self, proxy: &Proxy, end: &RequestEnd, duration: Duration) {
-        let wanted = self.context.filter(|context| context.sampled);
+        let wanted = self.notes.as_ref().and_then(|notes| notes.context).filter(|context| context.sampled);
         let Some((queue, context)) = proxy.spans.get().zip(wanted) else { return };
         let [method, host, path] = self.parts();
         let is_taken = queue.push(TraceSpan {

@@ -13,11 +13,12 @@ use super::session_affinity::put_cookie;
 use super::{LocalReply, Permit};
 use crate::http::buffers::{HeadReadError, ReadBuffer, WriteBuffer, by, earlier};
 use crate::http::codec::{
-    BodyDecoder, BodyFraming, FieldName, HttpVersion, RequestHead, ResponseHead, has_token, parse_response,
+    BodyDecoder, BodyFraming, FieldName, HttpVersion, RequestHead, ResponseHead, UpgradeRequest, has_token,
+    parse_response,
 };
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::date;
-use crate::http::headers::{ResponseContext, put_response};
+use crate::http::headers::{ResponseContext, SwitchedProtocol, put_response};
 use crate::http::limits::{HttpLimits, INTERIM_MAX};
 use crate::http::relay::{self, RelayStep};
 use crate::tls::{ByteStream, Transport};
@@ -52,7 +53,11 @@ impl ResponseStream<'_> {
             Err(attempt) => return attempt,
         };
         if self.head.status == 101 {
-            let client = ResponseContext { websocket: true, ..ResponseContext::INTERIM };
+            let upgrade = match self.request.upgrade {
+                UpgradeRequest::Admitted { .. } => SwitchedProtocol::Other,
+                _ => SwitchedProtocol::WebSocket,
+            };
+            let client = ResponseContext { upgrade, ..ResponseContext::INTERIM };
             put_response(&mut self.out.buffer, self.head.view(&head), client);
             self.put_cookie();
             self.add_server_timing();
@@ -72,7 +77,8 @@ impl ResponseStream<'_> {
             return AttemptOutcome::Cut; // the client is gone
         }
         let date = Some(date::at(self.ring.now()));
-        let client = ResponseContext { chunked, close, keep_alive: !modern && !close, websocket: false, date };
+        let client =
+            ResponseContext { chunked, close, keep_alive: !modern && !close, upgrade: SwitchedProtocol::None, date };
         put_response(&mut self.out.buffer, self.head.view(&head), client);
         self.put_cookie();
         self.add_server_timing();
@@ -166,7 +172,7 @@ impl ResponseStream<'_> {
 
             if !self.head.is_interim() {
                 // The only other protocol that we ask for is the one that the client asked for.
-                let foreign = self.head.status == 101 && !self.is_websocket(&bytes);
+                let foreign = self.head.status == 101 && !self.is_switch_asked_for(&bytes);
                 return if foreign { Err(self.failed()) } else { Ok(bytes) };
             }
             received.set(Some(self.ring.now()));
@@ -240,9 +246,18 @@ impl ResponseStream<'_> {
     }
 
     /// Whether the instance switches as it was asked to.
-    fn is_websocket(&self, bytes: &[u8]) -> bool {
-        let mut upgrades = self.head.view(bytes).values(FieldName::Upgrade);
-        self.request.wants_websocket && upgrades.any(|value| has_token(value, "websocket"))
+    fn is_switch_asked_for(&self, bytes: &[u8]) -> bool {
+        let protocol = match self.request.upgrade {
+            UpgradeRequest::None | UpgradeRequest::Offered => return false,
+            UpgradeRequest::WebSocket => "websocket",
+            // Before the request has left whole, its rest and the tunnel's first bytes could not be told apart.
+            UpgradeRequest::Admitted { .. } if !self.progress.is_sent() => return false,
+            UpgradeRequest::Admitted { listed, .. } => match self.limits.upgrade_protocols.get(usize::from(listed)) {
+                Some(protocol) => protocol,
+                None => return false,
+            },
+        };
+        self.head.view(bytes).values(FieldName::Upgrade).any(|value| has_token(value, protocol))
     }
 
     fn failed(&self) -> AttemptOutcome {

@@ -19,7 +19,7 @@ pub(super) fn session_affinity(
     let bond =
         manners.sticky.as_ref().map(|sticky| sticky.bind(request, !ask.plain, || rng.u64(..))).unwrap_or_default();
     let mut drawn = |mirror: &MirrorPolicy| {
-        route.divides_by(splits) && !request.head.wants_websocket && rng.u8(..100) < mirror.percent
+        route.divides_by(splits) && !request.head.is_upgrade() && rng.u8(..100) < mirror.percent
     };
     SessionAffinity { mirror: manners.mirror.as_ref().filter(|mirror| drawn(mirror)).cloned(), ..bond }
 }

@@ -1,9 +1,10 @@
-//! A connection that has become a WebSocket: bytes pass both ways until somebody ends it.
+//! A connection that has become a WebSocket, or speaks another protocol by `Upgrade`: bytes pass both ways until somebody ends
+//! it.
 //!
 //! A tunnel holds its place in the instance for as long as it lives. It is an answer like others: what limits
 //! the time of an answer limits what the instance says in it (AMB-11), and `tunnel_idle_max` silence on both
-//! sides. When the core stops, or such a limit is reached, both ends are told with a Close frame at the
-//! end of the frame that is under way.
+//! sides. When the core stops, or such a limit is reached, both ends of a WebSocket are told with a Close frame at the
+//! end of the frame that is under way. A tunnel of another protocol just ends: its messages are not known here.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -16,6 +17,7 @@ use ring::{Chunk, Ring, Tick};
 use super::connection::ProxyConnection;
 use super::exchange::ResponseDeadlines;
 use crate::http::buffers::{ReadBuffer, by, earlier};
+use crate::http::codec::UpgradeRequest;
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::limits::HttpLimits;
 use crate::http::pool::UpstreamConnection;
@@ -28,8 +30,8 @@ pub(super) struct TunnelContext<'a> {
     pub(super) ring: &'a Ring,
     pub(super) limits: &'a HttpLimits,
     pub(super) guard: &'a ConnectionGuard,
-    /// Masks the goodbye to the instance.
-    pub(super) key: [u8; 4],
+    /// Masks the Close frame to the instance; `None`: the protocol is not WebSocket.
+    pub(super) key: Option<[u8; 4]>,
     /// The route's limits; the 101 is the first word of the instance.
     pub(super) deadlines: ResponseDeadlines,
 }
@@ -40,7 +42,8 @@ pub(super) async fn tunnel(
     upstream: Box<UpstreamConnection>,
     due: ResponseDeadlines,
 ) {
-    let key = connection.proxy.rng.borrow_mut().u32(..).to_be_bytes();
+    let is_websocket = connection.client.head.upgrade == UpgradeRequest::WebSocket;
+    let key = is_websocket.then(|| connection.proxy.rng.borrow_mut().u32(..).to_be_bytes());
     let ClientConnection {
         ring, stream: client, read_buffer: inflow, write_buffer: outflow, guard: seat, limits, ..
     } = &mut connection.client;
@@ -61,8 +64,10 @@ pub(super) async fn between(
     let heard = Cell::new(ring.now());
     let state = TunnelState { ring, limits, deadlines: due, draining: leaving, last, last_bytes: heard };
     let to_client = Cell::new(0);
-    let up = one_way(&state, inflow, client, instance, Chunk::from(going_away_masked(key)), None);
-    let down = one_way(&state, from_instance, instance, client, Chunk::from(GOING_AWAY), Some(&to_client));
+    let goodbye = key.map(|key| Chunk::from(going_away_masked(key)));
+    let up = one_way(&state, inflow, client, instance, goodbye, None);
+    let goodbye = key.map(|_| Chunk::from(GOING_AWAY));
+    let down = one_way(&state, from_instance, instance, client, goodbye, Some(&to_client));
 
     let mut both = pin!(both(up, down, &state.draining));
     loop {
@@ -118,13 +123,13 @@ impl TunnelState<'_> {
     }
 }
 
-/// Carries one direction to its end; `goodbye` is said when the tunnel ends before it.
+/// Carries one direction to its end; `goodbye` is said when the tunnel ends before it. Without one, bytes have no frames.
 async fn one_way(
     state: &TunnelState<'_>,
     inflow: &mut ReadBuffer,
     from: &impl ByteStream,
     to: &impl ByteStream,
-    goodbye: Chunk,
+    goodbye: Option<Chunk>,
     passed: Option<&Cell<u64>>,
 ) -> io::Result<()> {
     let mut frames = FrameTracker::default();
@@ -132,7 +137,7 @@ async fn one_way(
         let more = {
             let mut fill = pin!(inflow.fill(from));
             poll_fn(|cx| match fill.as_mut().poll(cx) {
-                _ if state.draining.get() && frames.is_between() => Poll::Ready(Ok(None)),
+                _ if state.draining.get() && (goodbye.is_none() || frames.is_between()) => Poll::Ready(Ok(None)),
                 polled => polled.map(|more| more.map(Some)),
             })
             .await?
@@ -145,7 +150,9 @@ async fn one_way(
                 inflow.unread.split_to(taken)
             }
             Some(true) => {
-                frames.pass(&inflow.unread);
+                if goodbye.is_some() {
+                    frames.pass(&inflow.unread);
+                }
                 state.last.set(state.ring.now());
                 if passed.is_some() {
                     state.last_bytes.set(state.ring.now());
@@ -155,7 +162,9 @@ async fn one_way(
         };
         send(state, to, bytes, passed).await?;
     }
-    send(state, to, goodbye, passed).await?;
+    if let Some(goodbye) = goodbye {
+        send(state, to, goodbye, passed).await?;
+    }
     to.shutdown_write().await?;
     // The other side answers the goodbye by closing; what it says until then goes nowhere.
     loop {

@@ -83,7 +83,7 @@ impl TlsFailures {
 }
 
 impl Proxy {
-    /// A way to the instance of `place`: one that is open, or a new one. `upgrades`: for a WebSocket.
+    /// A way to the instance of `place`: one that is open, or a new one. `upgrades`: for a WebSocket or another protocol.
     pub(super) async fn link(&self, place: &Permit, upgrades: bool, due: Option<Tick>) -> io::Result<UpstreamLink> {
         let endpoint = &place.endpoint;
         let protocol = endpoint.protocol(place.backend().protocol, upgrades);
@@ -141,7 +141,7 @@ impl Proxy {
         started: Tick,
     ) -> Result<(Permit, UpstreamLink), LocalReply> {
         let mut distrust = TlsFailures::default();
-        let upgrades = wish.route_request.request.is_some_and(|request| request.head.wants_websocket);
+        let upgrades = wish.route_request.request.is_some_and(|request| request.head.is_upgrade());
         loop {
             let place = self.acquire(choice, wish).await.map_err(|why| distrust.explain(self, why))?;
             let due = ResponseDeadlines::new(started, &place.backend().timeouts).first_byte;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::Protocol;
+use super::{EndpointAddress, Protocol};
 use crate::load::EndpointLoad;
 
 /// One running instance.
@@ -13,7 +13,7 @@ use crate::load::EndpointLoad;
 pub struct Endpoint {
     /// Unique among all instances of this process's life: pools key their connections by it.
     pub id: u64,
-    pub address: SocketAddr,
+    pub address: EndpointAddress,
     pub load: Arc<EndpointLoad>,
     /// Where it comes from, if it is somebody's. Boxed: addresses, of which there are many, are nobody's.
     pub start: Option<Box<InstanceStart>>,
@@ -46,7 +46,7 @@ impl Endpoint {
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), start: None }
+        Self { id: NEXT.fetch_add(1, Relaxed), address: address.into(), load: Arc::default(), start: None }
     }
 
     /// Whether the target policy is not asked about its address.

@@ -14,7 +14,7 @@ pub struct Route {
     /// The shares of what no branch takes. Empty: such a path is served by nobody.
     pub splits: Vec<BackendShare>,
     /// Tried first, in this order; [`Route::new`] sorts them.
-    pub branches: Vec<RouteMatch>,
+    pub branches: Box<[RouteMatch]>,
     /// The public without TLS is sent to the same host and path by HTTPS, if that has a certificate for the host, at this
     /// port.
     pub https_redirect: Option<u16>,
@@ -148,7 +148,7 @@ impl Route {
     #[must_use]
     pub fn new(mut branches: Vec<RouteMatch>, splits: Vec<BackendShare>) -> Self {
         branches.sort_by_key(|branch| std::cmp::Reverse((branch.path.len(), branch.headers.len())));
-        Self { splits, branches, ..Self::default() }
+        Self { splits, branches: branches.into(), ..Self::default() }
     }
 
     /// All requests of `host` to given addresses, which nobody starts or watches (`--route`).

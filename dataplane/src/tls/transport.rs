@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 
-use ring::{Chunk, IdleReadiness, Ring, RingStream};
+use ring::{Chunk, EndpointAddress, IdleReadiness, Ring, RingStream};
 
 use super::{TlsClientConfig, TlsStream};
 
@@ -25,7 +25,7 @@ pub enum Transport {
 
 impl Transport {
     /// A new connection to an instance; with `trust` by TLS.
-    pub(crate) async fn connect(ring: &Ring, to: SocketAddr, trust: Option<&TlsClientConfig>) -> io::Result<Self> {
+    pub(crate) async fn connect(ring: &Ring, to: EndpointAddress, trust: Option<&TlsClientConfig>) -> io::Result<Self> {
         let stream = RingStream::connect(ring, to).await?;
         match trust {
             None => Ok(stream.into()),

@@ -18,10 +18,10 @@ use super::{counter, gauge};
 
 /// Streams, or subscribers, that have a line for what is 0 too: a dashboard of a few finds every name.
 const ZEROS_SHOWN_MAX: usize = 100;
-/// Subscribers with lines of their own, unless they have trouble: some 5 lines each, 700 KiB together.
-const SUBSCRIBERS_SHOWN_MAX: usize = 1000;
+/// Subscribers with lines of their own, unless they have trouble: some 5 lines each, 350 KiB together.
+const SUBSCRIBERS_SHOWN_MAX: usize = 500;
 /// ... and of those with trouble.
-const TROUBLED_SHOWN_MAX: usize = 1000;
+const TROUBLED_SHOWN_MAX: usize = 500;
 
 /// How much of subscribers is told.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use super::histogram::{HistogramFamily, HistogramSum, KNATIVE_US, MetricLabels};
 use super::{AutoscalerMetrics, all_backends, counter};
 
 /// Histograms of one name: 17 lines each. The emptiest beyond come as one.
-pub(super) const SERIES_MAX: usize = 1000;
+const SERIES_MAX: usize = 1000;
 
 /// Revisions with gauges: 15 lines each. Those that run come first, and how many are left out is a gauge too.
 pub(super) const REVISION_SERIES_MAX: usize = 1000;

@@ -1,12 +1,14 @@
-//! Static routes to host names: resolved at the start, and again every [`RESOLVE_EVERY`].
+//! Static routes. Host names are resolved at the start, and again every [`RESOLVE_EVERY`]; Unix sockets are looked at once.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::ToSocketAddrs as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use control::publish::Publisher;
+use dataplane::table::EndpointAddress;
 use dataplane::tls::TlsClientConfig;
 
 use crate::config::{RouteRule, RouteTarget};
@@ -23,7 +25,7 @@ struct StaticRoute {
     rule: RouteRule,
     trust: Option<Arc<TlsClientConfig>>,
     /// Where its requests go now.
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<EndpointAddress>,
 }
 
 impl StaticRoute {
@@ -56,6 +58,19 @@ impl StaticRoute {
         is_other
     }
 
+    /// A server may bind its socket later, so a path without one is no error.
+    fn warn_of_missing_sockets(&self) {
+        for address in &self.addresses {
+            let EndpointAddress::Unix(path) = address else { continue };
+            let why = match std::fs::metadata(path.as_str()) {
+                Ok(file) if file.file_type().is_socket() => continue,
+                Ok(_) => "the file is not a socket".to_owned(),
+                Err(why) => why.to_string(),
+            };
+            tracing::warn!(host = %self.rule.host, %address, %why, "a Unix socket of --route cannot be reached yet");
+        }
+    }
+
     fn publish(&self, publisher: &Publisher) {
         let how = (self.rule.protocol, self.rule.timeouts);
         publisher.set_static_route(&self.rule.host, how, self.trust.clone(), &self.addresses);
@@ -66,10 +81,14 @@ impl StaticRoute {
 ///
 /// # Errors
 /// The name cannot be resolved.
-pub(super) fn addresses(target: &RouteTarget) -> std::io::Result<Vec<SocketAddr>> {
+pub(super) fn addresses(target: &RouteTarget) -> std::io::Result<Vec<EndpointAddress>> {
     match target {
-        RouteTarget::Address(address) => Ok(vec![*address]),
-        RouteTarget::Name(name, port) => Ok((name.as_str(), *port).to_socket_addrs()?.take(ADDRESSES_MAX).collect()),
+        RouteTarget::Address(address) => Ok(vec![(*address).into()]),
+        RouteTarget::Unix(path) => Ok(vec![EndpointAddress::Unix(*path)]),
+        RouteTarget::Name(name, port) => {
+            let resolved = (name.as_str(), *port).to_socket_addrs()?;
+            Ok(resolved.take(ADDRESSES_MAX).map(Into::into).collect())
+        }
     }
 }
 
@@ -82,6 +101,7 @@ pub(super) fn publish(
     let mut routes: Vec<_> = rules.iter().zip(trust).map(|(rule, trust)| StaticRoute::new(rule, trust)).collect();
     for route in &mut routes {
         route.resolve();
+        route.warn_of_missing_sockets();
         route.publish(publisher);
     }
     routes.retain(StaticRoute::has_names);
@@ -121,7 +141,7 @@ mod tests {
         let rule: RouteRule = "a=localhost:9100,127.0.0.1:9100".parse().unwrap();
         let mut route = StaticRoute::new(&rule, None);
         assert!(route.has_names() && route.resolve());
-        let own = SocketAddr::from(([127, 0, 0, 1], 9100));
+        let own = EndpointAddress::Ip(([127, 0, 0, 1], 9100).into());
         assert_eq!(route.addresses.iter().filter(|address| **address == own).count(), 1);
         assert!(!route.resolve(), "nothing has changed");
     }
@@ -129,7 +149,7 @@ mod tests {
     #[test]
     fn name_that_cannot_be_resolved_keeps_its_addresses() {
         let rule: RouteRule = "a=nowhere.invalid:9100".parse().unwrap();
-        let before = vec![SocketAddr::from(([127, 0, 0, 1], 9100))];
+        let before = vec![EndpointAddress::Ip(([127, 0, 0, 1], 9100).into())];
         let mut route = StaticRoute { rule, trust: None, addresses: before.clone() };
         assert!(!route.resolve());
         assert_eq!(route.addresses, before);

@@ -167,9 +167,9 @@ fn a_static_route_names_its_addresses_and_a_star_is_any_host() {
         "App.Example",
         (Protocol::Http1, RequestTimeouts::NONE),
         None,
-        &[address(1), address(2)],
+        &[address(1).into(), address(2).into()],
     );
-    publisher.set_static_route("*", (Protocol::Http1, RequestTimeouts::NONE), None, &[address(3)]);
+    publisher.set_static_route("*", (Protocol::Http1, RequestTimeouts::NONE), None, &[address(3).into()]);
     publisher.start();
     let tables = tables.lock().unwrap();
     let endpoints = |host: &str| tables[0].route(host).unwrap().splits[0].backend.endpoints.clone();
@@ -241,7 +241,7 @@ fn a_host_moves_and_a_fixed_one_stays() {
         "fixed",
         (Protocol::Http1, RequestTimeouts::NONE),
         None,
-        &[SocketAddr::from(([127, 0, 0, 1], 1))],
+        &[SocketAddr::from(([127, 0, 0, 1], 1)).into()],
     );
     publisher.set_backend("ns/r", spec());
     publisher.set_route("ns/a", rule("*.x", "ns/r")).unwrap();

@@ -120,7 +120,9 @@ impl Driver for IoUringDriver {
 
     fn socket(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
         let socket = new_socket(address)?;
-        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+        if address.domain() != libc::AF_UNIX {
+            set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+        }
         Ok(SocketHandle(socket.into_raw_fd()))
     }
 

@@ -78,14 +78,19 @@ impl SimDisk {
     /// The disk gets to an operation.
     pub(super) fn happen(&mut self, key: OpKey, means: &mut SimContext<'_>) {
         let Some(job) = self.jobs.remove(&key) else { return };
-        let failed = means.happens(means.faults.disk_errors);
-        let result = match job {
-            DiskJob::Write { file, chunk, offset, .. } if failed => {
+        let failed = if means.happens(means.faults.disk_errors) {
+            Some(-libc::EIO)
+        } else {
+            let odds = means.faults.disk_shortages;
+            (odds > 0 && means.happens(odds)).then_some(-libc::ENOMEM)
+        };
+        let result = match (job, failed) {
+            (DiskJob::Write { file, chunk, offset, .. }, Some(errno)) => {
                 self.tear(file, &chunk, offset, means);
-                -libc::EIO
+                errno
             }
-            DiskJob::Sync { .. } if failed => -libc::EIO,
-            DiskJob::Write { file, mut chunk, offset, durable } => {
+            (DiskJob::Sync { .. }, Some(errno)) => errno,
+            (DiskJob::Write { file, mut chunk, offset, durable }, None) => {
                 if chunk.len() > 1 && means.happens(means.faults.short_writes) {
                     chunk.truncate(means.chance.usize(1..chunk.len()));
                 }
@@ -95,7 +100,7 @@ impl SimDisk {
                     Err(why) => errno(&why),
                 }
             }
-            DiskJob::Sync { file, as_of } => {
+            (DiskJob::Sync { file, as_of }, None) => {
                 self.files.get_mut(&file).expect("made when the sync was asked for").synced(as_of);
                 0
             }

@@ -21,6 +21,8 @@ pub struct FaultProfile {
     pub disk_latency: RangeInclusive<Duration>,
     /// Chance, per operation, that the disk answers EIO; a write may then have happened in part.
     pub disk_errors: u32,
+    /// Chance, per operation, that there is no memory for it (ENOMEM); a write may then have happened in part.
+    pub disk_shortages: u32,
     /// Whether the file system takes RWF_DSYNC; otherwise it answers EOPNOTSUPP.
     pub durable_writes: bool,
     /// Chance, per write, that only its first part is written and the count says so.
@@ -40,6 +42,7 @@ impl FaultProfile {
             slowness: 1,
             disk_latency: Duration::from_micros(50)..=Duration::from_micros(200),
             disk_errors: 0,
+            disk_shortages: 0,
             durable_writes: true,
             short_writes: 0,
         }

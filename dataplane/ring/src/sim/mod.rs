@@ -142,7 +142,7 @@ impl SimState {
             Op::Close(handle) => net.close(key, *handle, &mut means),
             _ if !powered => means.finish(key, -libc::EIO),
             Op::Accept(socket) => net.accept(key, socket.handle, &mut means),
-            Op::Connect(socket, address) => net.connect(key, socket.handle, address.std, &mut means),
+            Op::Connect(socket, address) => net.connect(key, socket.handle, address.address, &mut means),
             Op::Receive(socket) => net.receive(key, socket.handle, SimReceiveTarget::Buffers, &mut means),
             Op::ReceiveOnce(socket, room) => {
                 let target = SimReceiveTarget::OpBuffer { start: room.start, bytes: room.len() };
@@ -235,7 +235,8 @@ impl Driver for SimDriver {
     }
 
     fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
-        self.state.borrow_mut().net.listen(address.std)
+        let address = address.address.socket_addr().ok_or(io::ErrorKind::Unsupported)?;
+        self.state.borrow_mut().net.listen(address)
     }
 
     fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle> {

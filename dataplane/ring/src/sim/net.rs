@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::buffers::{SimBuffers, SimReceiveTarget};
 use super::{SimContext, SimEvent as WorldEvent};
 use crate::chunk::Chunk;
+use crate::endpoint_address::EndpointAddress;
 use crate::limits::BACKLOG_MAX;
 use crate::op::{Completion, OpKey, SocketHandle};
 use crate::tick::Tick;
@@ -154,9 +155,11 @@ impl SimNetwork {
         &mut self,
         key: OpKey,
         socket: SocketHandle,
-        address: SocketAddr,
+        address: EndpointAddress,
         means: &mut SimContext<'_>,
     ) {
+        // A world has no file system for sockets.
+        let EndpointAddress::Ip(address) = address else { return means.finish(key, -libc::ENOENT) };
         let Some(port) = self.free_port() else { return means.finish(key, -libc::EADDRNOTAVAIL) };
         let slow = means.happens(means.faults.slow_peers);
         let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };

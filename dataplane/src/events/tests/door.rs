@@ -217,6 +217,45 @@ fn a_log_that_failed_accepts_nothing() {
     assert!(matches!(rig.signals.receive(), Some(crate::signal::Signal::LogFailed { core: 0, .. })));
 }
 
+/// DP-ACK-02: a flush that finds no memory is tried again; what it acknowledges then is in the log after a restart.
+#[test]
+fn flush_without_memory_is_tried_again() {
+    for durable_writes in [true, false] {
+        let folder = folder();
+        let rig = BrokerFixture::new(folder.path());
+        rig.publish(vec![trigger("t", "http://s/")]);
+        rig.run(async {
+            let faults = FaultProfile { durable_writes, ..FaultProfile::calm() };
+            rig.world.set_faults(FaultProfile { disk_shortages: 700_000, ..faults.clone() });
+            for id in ["1", "2", "3"] {
+                assert_eq!(rig.post(id, "t").await, 202);
+            }
+            rig.world.set_faults(faults);
+            rig.rest(seconds(1)).await;
+        });
+        assert_eq!(rig.ids("http://s/"), ["1", "2", "3"]);
+        assert!(rig.signals.receive().is_none_or(|signal| !matches!(signal, crate::signal::Signal::LogFailed { .. })));
+    }
+}
+
+/// Without an end of the shortage the log fails like one on a broken disk, and says why.
+#[test]
+fn flush_without_memory_for_too_long_fails_the_log() {
+    let folder = folder();
+    let rig = BrokerFixture::new(folder.path());
+    rig.publish(vec![trigger("t", "http://s/")]);
+    rig.run(async {
+        assert_eq!(rig.post("1", "t").await, 202);
+        rig.world.set_faults(FaultProfile { disk_shortages: 1_000_000, ..FaultProfile::calm() });
+        assert_eq!(rig.post("2", "t").await, 503);
+        rig.world.set_faults(FaultProfile::calm());
+        rig.rest(seconds(1)).await;
+    });
+    assert_eq!(rig.ids("http://s/"), ["1"]);
+    let Some(crate::signal::Signal::LogFailed { reason, .. }) = rig.signals.receive() else { panic!("no signal") };
+    assert!(reason.contains("os error 12"), "{reason}");
+}
+
 /// APP-07, DP-ACK-10, EV-RTE-11: a full log refuses with Retry-After, replies included, and takes events
 /// again when its subscriber has caught up.
 #[test]

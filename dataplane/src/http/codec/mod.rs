@@ -10,6 +10,7 @@ mod malformed;
 mod request;
 mod response;
 mod transfer_coding;
+mod upgrade;
 
 pub use body::{BodyDecoder, BodyEvent, put_chunk_line, trailer_fields};
 pub use field_names::{FieldName, has_token, tokens};
@@ -17,6 +18,7 @@ pub use host::is_authority;
 pub use malformed::MalformedHttp;
 pub use request::{Method, PlatformProbe, RequestHead, RequestView, parse_request};
 pub use response::{ResponseHead, ResponseView, parse_response};
+pub use upgrade::UpgradeRequest;
 
 /// What a head parser says about the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

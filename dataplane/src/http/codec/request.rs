@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use super::field_names::trim;
 use super::transfer_coding::TransferCoding;
 use super::{
-    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Parsed, as_version_known,
-    bare_line_feed, content_length, first_line, host, is_cut_by_crlf, text, tokens,
+    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Parsed, UpgradeRequest,
+    as_version_known, bare_line_feed, content_length, first_line, host, is_cut_by_crlf, text, tokens,
 };
 use crate::http::limits::{EMPTY_LINES, FIELDS_USUAL, HeadLimits, REQUEST_LINE_BYTES_MAX, TARGET_BYTES_MAX};
 
@@ -75,9 +75,7 @@ pub struct RequestHead {
     pub expects_more: bool,
     /// `Connection` names fields beyond `close`, `keep-alive` and `upgrade`.
     pub nominates: bool,
-    /// `Upgrade: websocket`, with `Connection: upgrade`, on a GET of HTTP/1.1 without a body; elsewhere
-    /// both mean nothing (RFC 6455 4.1).
-    pub wants_websocket: bool,
+    pub upgrade: UpgradeRequest,
     pub probe: PlatformProbe,
     /// How many may still pass it on; only of OPTIONS and TRACE, for others it means nothing (RFC 9110 7.6.2).
     pub hops_left: Option<u64>,
@@ -184,13 +182,13 @@ impl<'a> RequestView<'a> {
 /// Reads a request's head from the front of `bytes` into `head`.
 #[must_use]
 pub fn parse_request(bytes: &[u8], head: &mut RequestHead) -> Parsed {
-    let window = &bytes[..bytes.len().min(head.limits.bytes_max)];
+    let window = &bytes[..bytes.len().min(head.limits.bytes())];
     match lines(window, head) {
         Ok(Some(end)) => match judge(window, head) {
             Ok(()) => Parsed::Head { bytes: end },
             Err(why) => Parsed::Malformed(why),
         },
-        Ok(None) if window.len() == head.limits.bytes_max => Parsed::Malformed(MalformedHttp::HeadTooLarge),
+        Ok(None) if window.len() == head.limits.bytes() => Parsed::Malformed(MalformedHttp::HeadTooLarge),
         Ok(None) => Parsed::NeedBytes,
         Err(why) => Parsed::Malformed(why),
     }
@@ -248,9 +246,9 @@ fn version_at(window: &[u8]) -> Option<usize> {
 
 fn split_as_it_is(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, MalformedHttp> {
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
-    let usual = head.limits.fields_max.min(FIELDS_USUAL);
+    let usual = head.limits.fields().min(FIELDS_USUAL);
     match split_into(window, head, &mut slots[..usual]) {
-        Err(MalformedHttp::TooManyFields) if head.limits.fields_max > usual => split_with_many_fields(window, head),
+        Err(MalformedHttp::TooManyFields) if head.limits.fields() > usual => split_with_many_fields(window, head),
         split => split,
     }
 }
@@ -258,8 +256,8 @@ fn split_as_it_is(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>
 /// A function of its own, so that the usual head needs no more of the stack than it takes.
 #[inline(never)]
 fn split_with_many_fields(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, MalformedHttp> {
-    let mut slots = [const { MaybeUninit::uninit() }; HeadLimits::REWRITTEN.fields_max];
-    let many = head.limits.fields_max.min(slots.len());
+    let mut slots = [const { MaybeUninit::uninit() }; HeadLimits::REWRITTEN.fields()];
+    let many = head.limits.fields().min(slots.len());
     split_into(window, head, &mut slots[..many])
 }
 
@@ -320,11 +318,14 @@ fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), MalformedHttp> {
     // RFC 9112 9.3: a gateway is the server that a client of HTTP/1.0 may ask to keep the connection.
     head.keep_alive = !noted.close && (head.version == HttpVersion::Http11 || noted.keep_alive);
     head.nominates = noted.nominates;
-    head.wants_websocket = noted.websocket
-        && noted.upgrade
-        && head.version == HttpVersion::Http11
-        && head.method == Method::Get
-        && head.framing == BodyFraming::Empty;
+    head.upgrade = match noted.upgrade_to {
+        UpgradeRequest::WebSocket if head.method != Method::Get || head.framing != BodyFraming::Empty => {
+            UpgradeRequest::None
+        }
+        // A tunnel of CONNECT is no request to upgrade.
+        asked if noted.upgrade && head.version == HttpVersion::Http11 && head.method != Method::Connect => asked,
+        _ => UpgradeRequest::None,
+    };
     head.expects_continue =
         noted.expects_continue && head.version == HttpVersion::Http11 && head.framing != BodyFraming::Empty;
     head.expects_more = noted.expects_more;
@@ -380,7 +381,7 @@ struct RequestFields {
     close: bool,
     keep_alive: bool,
     upgrade: bool,
-    websocket: bool,
+    upgrade_to: UpgradeRequest,
     nominates: bool,
     expects_continue: bool,
     expects_more: bool,
@@ -405,7 +406,12 @@ impl RequestFields {
                 }
                 FieldName::TransferEncoding => noted.coding.add(value),
                 FieldName::Connection => noted.connection(value),
-                FieldName::Upgrade => noted.websocket |= tokens(value).any(|t| t.eq_ignore_ascii_case(b"websocket")),
+                FieldName::Upgrade if tokens(value).any(|token| token.eq_ignore_ascii_case(b"websocket")) => {
+                    noted.upgrade_to = UpgradeRequest::WebSocket;
+                }
+                FieldName::Upgrade if noted.upgrade_to == UpgradeRequest::None => {
+                    noted.upgrade_to = UpgradeRequest::Offered;
+                }
                 FieldName::Expect if trim(value).eq_ignore_ascii_case(b"100-continue") => noted.expects_continue = true,
                 FieldName::Expect => noted.expects_more = true,
                 FieldName::MaxForwards if matches!(head.method, Method::Options | Method::Trace) => {

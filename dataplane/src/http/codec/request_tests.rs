@@ -173,13 +173,13 @@ fn framing_and_persistence_follow_the_version() {
 
 #[test]
 fn a_head_is_bounded_in_fields_and_bytes() {
-    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(FIELDS_MAX));
+    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(FIELDS_MAX.into()));
     assert_eq!(parse(many.as_bytes()).unwrap_err(), MalformedHttp::TooManyFields);
-    let large = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(HEAD_BYTES_MAX));
+    let large = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(HEAD_BYTES_MAX as usize));
     assert_eq!(parse(large.as_bytes()).unwrap_err(), MalformedHttp::HeadTooLarge);
     let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "y".repeat(TARGET_BYTES_MAX));
     assert_eq!(parse(long.as_bytes()).unwrap_err(), MalformedHttp::TargetTooLong);
-    let endless = vec![b'G'; HEAD_BYTES_MAX];
+    let endless = vec![b'G'; HEAD_BYTES_MAX as usize];
     assert_eq!(parse(&endless).unwrap_err(), MalformedHttp::TargetTooLong);
 }
 

@@ -73,13 +73,13 @@ impl<'a> ResponseView<'a> {
 /// Reads the head of the answer to a `asked` request from the front of `bytes` into `head`.
 #[must_use]
 pub fn parse_response(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Parsed {
-    let window = &bytes[..bytes.len().min(head.limits.bytes_max)];
+    let window = &bytes[..bytes.len().min(head.limits.bytes())];
     match lines(window, head) {
         Ok(Some(end)) => match judge(window, asked, head) {
             Ok(()) => Parsed::Head { bytes: end },
             Err(why) => Parsed::Malformed(why),
         },
-        Ok(None) if window.len() == head.limits.bytes_max => Parsed::Malformed(MalformedHttp::HeadTooLarge),
+        Ok(None) if window.len() == head.limits.bytes() => Parsed::Malformed(MalformedHttp::HeadTooLarge),
         Ok(None) => Parsed::NeedBytes,
         Err(why) => Parsed::Malformed(why),
     }
@@ -117,9 +117,9 @@ fn split(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malfor
 
 fn split_as_it_is(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, MalformedHttp> {
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
-    let usual = head.limits.fields_max.min(FIELDS_USUAL);
+    let usual = head.limits.fields().min(FIELDS_USUAL);
     match split_into(window, head, &mut slots[..usual]) {
-        Err(MalformedHttp::TooManyFields) if head.limits.fields_max > usual => split_with_many_fields(window, head),
+        Err(MalformedHttp::TooManyFields) if head.limits.fields() > usual => split_with_many_fields(window, head),
         split => split,
     }
 }
@@ -127,8 +127,8 @@ fn split_as_it_is(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize
 /// A function of its own, so that the usual head needs no more of the stack than it takes.
 #[inline(never)]
 fn split_with_many_fields(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, MalformedHttp> {
-    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_CEILING];
-    let many = head.limits.fields_max.min(slots.len());
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_CEILING as usize];
+    let many = head.limits.fields().min(slots.len());
     split_into(window, head, &mut slots[..many])
 }
 

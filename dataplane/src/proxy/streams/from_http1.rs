@@ -17,7 +17,7 @@ use crate::http::buffers::{ReadBuffer, WriteBuffer};
 use crate::http::codec::{BodyDecoder, BodyEvent, BodyFraming, HttpVersion, Method, RequestHead, put_chunk_line};
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::date;
-use crate::http::headers::{ResponseContext, put_request};
+use crate::http::headers::{ResponseContext, SwitchedProtocol, put_request};
 use crate::http::limits::HttpLimits;
 use crate::http::server::ClientConnection;
 use crate::proxy::connection::ProxyConnection;
@@ -200,7 +200,8 @@ impl ResponseWriter for Http1ResponseWriter<'_> {
             !self.head.keep_alive || self.guard.is_draining() || !self.progress.request_read.get() || self.until_close;
         let date = Some(date::at(self.ring.now()));
         let (chunked, close) = (self.chunked, self.close);
-        let client = ResponseContext { chunked, close, keep_alive: !modern && !close, websocket: false, date };
+        let client =
+            ResponseContext { chunked, close, keep_alive: !modern && !close, upgrade: SwitchedProtocol::None, date };
         heads::put_answer(&mut self.out.buffer, &answer, client);
         put_cookie(&mut self.out.buffer, self.cookie);
         self.flush().await

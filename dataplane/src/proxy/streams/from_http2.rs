@@ -45,10 +45,11 @@ pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStrea
     let is_head = parts.method == ::http::Method::HEAD;
     let is_grpc = grpc::is_grpc(&parts);
     let course = StreamProgress::new(&proxy.limits);
-    let mut body = Http2RequestBody { stream: incoming, proxy, course: &course, facts: &shared.facts };
+    let mut body =
+        Http2RequestBody { stream: incoming, proxy, course: &course, facts: &shared.facts, malformed: false };
     let mut reply = Http2ResponseWriter::new(respond, proxy, &course);
 
-    let translated = match parts.headers.len() > proxy.limits.head.fields_max {
+    let translated = match parts.headers.len() > proxy.limits.head.fields() {
         true => Err(MalformedHttp::TooManyFields),
         false => heads::from_client(&parts, ends),
     };
@@ -90,7 +91,8 @@ pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStrea
         | AttemptOutcome::Unasked
         | AttemptOutcome::Switched => {
             ended(0, reply.bytes, None);
-            reply.reset(Reason::INTERNAL_ERROR);
+            // RFC 9113 8.1.1, where a response has begun already.
+            reply.reset(if body.malformed { Reason::PROTOCOL_ERROR } else { Reason::INTERNAL_ERROR });
         }
     }
 }
@@ -180,6 +182,8 @@ struct Http2RequestBody<'a> {
     proxy: &'a Proxy,
     course: &'a StreamProgress,
     facts: &'a IoState,
+    /// The request is malformed by how its body ends.
+    malformed: bool,
 }
 
 impl RequestBody for Http2RequestBody<'_> {
@@ -200,7 +204,9 @@ impl RequestBody for Http2RequestBody<'_> {
                 }
             }
         };
-        self.course.activity.body(&self.proxy.ring, next).await.unwrap_or(Err(BodyFault::Stalled))
+        let part = self.course.activity.body(&self.proxy.ring, next).await.unwrap_or(Err(BodyFault::Stalled));
+        self.malformed |= matches!(part, Err(BodyFault::Malformed(_)));
+        part
     }
 
     fn forwarded(&mut self, bytes: usize) {

@@ -16,6 +16,7 @@ use super::{
     UpstreamStreamError, heads, is_ended, unless_gone,
 };
 use crate::h2::client::Http2StreamPermit;
+use crate::h2::io::IoState;
 use crate::h2::trailers;
 use crate::http::buffers::{by, earlier};
 use crate::http::codec::Method;
@@ -45,6 +46,7 @@ pub(super) async fn attempt(
         return AttemptOutcome::Unasked;
     };
 
+    let facts = turn.facts();
     let sending = async {
         match send(job, &mut turn.sender, stream, body).await {
             Ok(()) => {
@@ -58,7 +60,7 @@ pub(super) async fn attempt(
             Err(Http2UpstreamError::Body(fault)) => job.broken(fault),
         }
     };
-    match select_both(answer(job, response, reply), sending).await {
+    match select_both(answer(job, response, &facts, reply), sending).await {
         AttemptOutcome::Stale => {
             turn.give_up();
             if turn.reused { AttemptOutcome::Stale } else { job.failed() }
@@ -174,6 +176,7 @@ async fn arrived(response: &mut ResponseFuture) -> Http2ResponseEvent {
 async fn answer(
     job: &StreamRequest<'_>,
     mut response: ResponseFuture,
+    facts: &IoState,
     reply: &mut impl ResponseWriter,
 ) -> AttemptOutcome {
     let answer = match final_head(job, &mut response, reply).await {
@@ -192,7 +195,7 @@ async fn answer(
         return AttemptOutcome::Cut;
     }
     if !ends {
-        let passed = forward(job, &mut body, reply).await;
+        let passed = forward(job, &mut body, facts, reply).await;
         if !is_ended(reply, passed).await {
             return AttemptOutcome::Cut;
         }
@@ -256,6 +259,7 @@ fn is_unasked(why: &::h2::Error) -> bool {
 async fn forward(
     job: &StreamRequest<'_>,
     body: &mut RecvStream,
+    facts: &IoState,
     reply: &mut impl ResponseWriter,
 ) -> Result<(), StreamAbort> {
     let mut ahead = BufferedResponseBody::new(body);
@@ -282,6 +286,8 @@ async fn forward(
     }
     let due = job.deadlines.next_byte(&job.proxy.ring);
     match by(&job.proxy.ring, due, body.trailers()).await {
+        // Malformed (RFC 9113 8.1): what came of the response must not look whole.
+        Ok(Ok(_)) if facts.has_malformed_trailers(body.stream_id().as_u32()) => Err(StreamAbort::Instance),
         Ok(Ok(Some(fields))) if fields.values().any(heads::is_padded) => Err(StreamAbort::Instance),
         Ok(Ok(fields)) => Ok(reply.end(fields.and_then(trailers::forwardable)).await?),
         Ok(Err(_)) => Err(StreamAbort::Instance),

@@ -74,7 +74,7 @@ pub(super) async fn stream(
                 return;
             };
             let pipe = StreamPipe { from: RefCell::new(incoming), to: RefCell::new(to) };
-            let key = proxy.rng.borrow_mut().u32(..).to_be_bytes();
+            let key = Some(proxy.rng.borrow_mut().u32(..).to_be_bytes());
             let course = TunnelContext { ring: &proxy.ring, limits: &proxy.limits, guard: &seat, key, deadlines: due };
             let bytes = between(&course, &pipe, &mut ReadBuffer::default(), upstream).await;
             drop(place);
