@@ -193,7 +193,8 @@ impl LocalReply {
             Self::QueueFull | Self::NoHealthyUpstream(_) | Self::Draining => answer.with("Retry-After", "1"),
             Self::ConnectUnsupported | Self::MaxForwardsExceeded(_) => answer.with("Allow", METHODS),
             Self::HttpsRedirect { location } => answer.with("Location", location.as_bytes().to_vec()),
-            Self::HealthCheck => LocalResponse { body: Bytes::from_static(b"queue"), ..answer }, // upstream's word, and no more
+            // the body that Knative's queue-proxy sends, and no more
+            Self::HealthCheck => LocalResponse { body: Bytes::from_static(b"queue"), ..answer },
             Self::NetworkProbe { hash } => answer.with("K-Network-Hash", hash.as_bytes().to_vec()),
             _ => answer,
         }
@@ -261,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn local_reply_says_what_to_do() {
         let answer = LocalReply::HostNotFound("a.b".into()).answer();
         assert_eq!(answer.status, 404);
         assert!(std::str::from_utf8(&answer.body).unwrap().contains("--route a.b="));
