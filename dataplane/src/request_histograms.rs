@@ -66,7 +66,7 @@ pub enum RouteTag {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestPhase {
     /// All of a request that got its permit at once.
-    Straight,
+    Direct,
     /// Of one that waited: from its head to the end of its response.
     Whole,
     /// Of one that waited: from its permit to the end of its response.
@@ -86,7 +86,7 @@ impl OutcomeKey {
     /// The outcome of a request without tags that did not wait.
     #[must_use]
     pub const fn of(status: u16) -> Self {
-        Self { status, phase: RequestPhase::Straight, tag: RouteTag::Off }
+        Self { status, phase: RequestPhase::Direct, tag: RouteTag::Off }
     }
 
     /// The first digit of the status; 0 if it was cut.

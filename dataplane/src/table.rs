@@ -54,7 +54,7 @@ pub struct RoutingTable {
     pub abandoned: Arc<AbandonedEventsReport>,
     /// By server name, for TLS.
     pub certificates: Arc<CertificateStore>,
-    /// Only for cluster-local clients, who get the others as well.
+    /// Only for cluster-local clients, which get the others as well.
     pub inner_certificates: Arc<CertificateStore>,
     /// Which of the events listeners accept events.
     pub events_by: EventsTransport,

@@ -137,7 +137,7 @@ impl TargetPolicy {
         Self { listeners: listeners.into(), allowed: allowed.into(), refused: Default::default() }
     }
 
-    /// Whether `address` is a target. A few comparisons; no memory is taken.
+    /// Whether `address` is a target. A few comparisons, without allocation.
     ///
     /// # Errors
     /// The policy refuses it.

@@ -88,7 +88,7 @@ impl BufferedStream {
 
     /// Reads the body, or returns the response for its sender. `None` if the client is gone.
     async fn whole(&self, mut body: RecvStream) -> Result<(Bytes, BodyReservation), Option<LocalResponse>> {
-        let BufferedConnection { ring, limits, bodies, io_state, held_bytes: held, .. } = &*self.connection;
+        let BufferedConnection { ring, limits, bodies, io_state, held_bytes: connection_bytes, .. } = &*self.connection;
         let mut reservation = bodies.enter();
         let mut bytes = BytesMut::new();
         loop {
@@ -105,11 +105,11 @@ impl BufferedStream {
                 }
             };
             reservation.grow(piece.len()).map_err(|why| Some(why.answer()))?;
-            if held.get() + piece.len() > limits::BUFFERED_BYTES_MAX {
+            if connection_bytes.get() + piece.len() > limits::BUFFERED_BYTES_MAX {
                 let sentence = "too many request bytes in flight on this connection: wait for responses";
                 return Err(Some(LocalResponse::text(503, sentence).with("Retry-After", RETRY_AFTER_S)));
             }
-            held.set(held.get() + piece.len());
+            connection_bytes.set(connection_bytes.get() + piece.len());
             self.held_bytes.set(self.held_bytes.get() + piece.len());
             let _ = body.flow_control().release_capacity(piece.len()); // an error: the connection is gone
             if bytes.is_empty() && body.is_end_stream() {

@@ -18,7 +18,7 @@ use crate::http::headers::{ClientScheme, ResponseContext, put_status};
 pub struct TranslatedRequest {
     pub bytes: Bytes,
     pub head: RequestHead,
-    /// It accepts trailers (`te: trailers`), which only HTTP/2 instances are told.
+    /// It accepts trailers (`te: trailers`), which is forwarded only to HTTP/2 instances.
     pub wants_trailers: bool,
 }
 

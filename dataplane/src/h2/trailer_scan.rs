@@ -77,12 +77,12 @@ mod tests {
         for (flags, block, found) in [
             (0, &[0x88][..], true),                     // :status: 200, indexed
             (0, &[0x82], true),                         // :method: GET
-            (0, &[0x44, 1, b'/'], true),                // :path by its index, to be kept
-            (0, &[0x04, 1, b'/'], true),                // ... and not
-            (0, &[0x14, 1, b'/'], true),                // ... and never
-            (0, &[0x40, 5, b':', b'p'], true),          // written out
-            (0, &[0x00, 0x84, 0xb9, 0x58], true),       // ... by Huffman
-            (0, &[0x3f, 0xe1, 0x1f, 0x20, 0x82], true), // behind two changes of the table's size
+            (0, &[0x44, 1, b'/'], true),                // :path by its index, incremental indexing
+            (0, &[0x04, 1, b'/'], true),                // without indexing
+            (0, &[0x14, 1, b'/'], true),                // never indexed
+            (0, &[0x40, 5, b':', b'p'], true),          // literal name
+            (0, &[0x00, 0x84, 0xb9, 0x58], true),       // Huffman-coded name
+            (0, &[0x3f, 0xe1, 0x1f, 0x20, 0x82], true), // after two table size updates
             (PADDED, &[1, 0x82, 0], true),
             (PADDED | PRIORITY, &[0, 0, 0, 0, 0, 9, 0x82], true),
             (0, &[0x8f], false), // accept-charset

@@ -377,7 +377,7 @@ pub struct ResponseContext {
     pub chunked: bool,
     /// The connection closes after this response.
     pub close: bool,
-    /// The client speaks HTTP/1.0 and is told that the connection stays open.
+    /// The client speaks HTTP/1.0 and gets `Connection: keep-alive`.
     pub keep_alive: bool,
     /// The connection becomes a WebSocket.
     pub websocket: bool,

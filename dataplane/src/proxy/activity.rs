@@ -119,7 +119,7 @@ impl StreamActivity {
 }
 
 pin_project_lite::pin_project! {
-    /// See [`StreamActivity::body`] and [`StreamActivity::send`]. A named type for the same reason as [`ring::Within`].
+    /// See [`StreamActivity::body`] and [`StreamActivity::send`]. A named type for the same reason as [`ring::Timeout`].
     #[must_use = "futures do nothing until they are awaited"]
     pub(super) struct UnlessIdle<'a, F> {
         #[pin]

@@ -72,14 +72,14 @@ pub fn instance(backend: &Backend, tried: &[u64], rng: &mut Rng) -> Option<(Arc<
     for _ in 0..=endpoints.len() {
         let start = if endpoints.len() == 1 { 0 } else { rng.usize(..endpoints.len()) };
         let (before, after) = endpoints.split_at(start);
-        let idlest = after
+        let least_loaded = after
             .iter()
             .chain(before)
             .filter(|endpoint| !tried.contains(&endpoint.id))
             .min_by_key(|endpoint| endpoint.load.in_flight())?;
-        let in_flight = idlest.load.in_flight();
-        if let Some(permit) = idlest.load.try_enter(backend.concurrency_max) {
-            return Some((Arc::clone(idlest), permit));
+        let in_flight = least_loaded.load.in_flight();
+        if let Some(permit) = least_loaded.load.try_enter(backend.concurrency_max) {
+            return Some((Arc::clone(least_loaded), permit));
         }
         if backend.concurrency_max != 0 && in_flight >= backend.concurrency_max {
             return None;

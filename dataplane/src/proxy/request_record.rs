@@ -164,7 +164,7 @@ impl RequestRecord {
     fn count(&mut self, status: u16, whole: Duration) {
         let (Some(backend), Some(acquired)) = (&self.backend, self.acquired) else { return };
         let answers = &backend.load.answers;
-        let mut key = OutcomeKey { status, phase: RequestPhase::Straight, tag: std::mem::take(&mut self.tag) };
+        let mut key = OutcomeKey { status, phase: RequestPhase::Direct, tag: std::mem::take(&mut self.tag) };
         if self.timing.is_none() {
             return answers.note(&key, whole);
         }

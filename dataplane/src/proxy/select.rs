@@ -15,7 +15,7 @@ where
 }
 
 pin_project_lite::pin_project! {
-    /// See [`select_both`]. A named type for the same reason as [`ring::Within`].
+    /// See [`select_both`]. A named type for the same reason as [`ring::Timeout`].
     pub(super) struct SelectBoth<M, S> {
         #[pin]
         main: M,

@@ -71,7 +71,7 @@ mod tests {
         }
     }
 
-    /// X-RTE-07: cluster-local certificates are only for cluster-local clients, who also get the public ones.
+    /// X-RTE-07: cluster-local certificates are only for cluster-local clients, which also get the public ones.
     #[test]
     fn cluster_local_clients_get_their_own_certificates_first() {
         let [any, cluster_local_identity, public] = ["any", "inner", "public"].map(identity);

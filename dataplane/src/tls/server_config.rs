@@ -43,7 +43,7 @@ impl TlsServerConfig {
         Self::by(Arc::new(TableCertificateResolver { tables: Arc::clone(tables), cluster_local: false }), oldest)
     }
 
-    /// For cluster-local clients, who get cluster-local certificates before public ones.
+    /// For cluster-local clients, which get cluster-local certificates before public ones.
     pub fn cluster_local(tables: &Arc<TablePublisher>, oldest: TlsVersionMin) -> Result<Self, rustls::Error> {
         Self::by(Arc::new(TableCertificateResolver { tables: Arc::clone(tables), cluster_local: true }), oldest)
     }

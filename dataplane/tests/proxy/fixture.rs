@@ -73,7 +73,7 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Runs `night` for each seed: 40 by default.
+/// Runs `test` for each seed: 40 by default.
 pub(crate) fn for_every_seed(test: impl Fn(u64)) {
     for seed in seeds(40) {
         let _seed = Seed(seed);

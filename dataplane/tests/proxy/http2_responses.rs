@@ -8,7 +8,7 @@ use ring::Ring;
 use sluicegate_dataplane::core::CoreLimits;
 
 use crate::fixture::{ProxyFixture, on_every_driver};
-use crate::sharing::{ask, publish, serving};
+use crate::sharing::{publish, request_for, serving};
 use crate::streams::{connect, whole};
 
 type Field = (&'static str, &'static str);
@@ -22,7 +22,7 @@ fn fields(given: &[Field]) -> HeaderMap {
 }
 
 /// An instance that sends the same response to each request.
-fn answering(
+fn fixed_response_instance(
     ring: &Ring,
     status: u16,
     head: &'static [Field],
@@ -40,12 +40,12 @@ fn answering(
 }
 
 /// The response to an HTTP/1 client as text, and that to an HTTP/2 client.
-async fn asked(fixture: &ProxyFixture) -> (String, Result<Response<Vec<u8>>, h2::Error>) {
+async fn both_responses(fixture: &ProxyFixture) -> (String, Result<Response<Vec<u8>>, h2::Error>) {
     let mut client = fixture.client().await;
     client.send("GET / HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n").await;
     let text = client.rest().await.to_ascii_lowercase();
     let sender = connect(fixture).await.unwrap();
-    let (answer, _) = sender.ready().await.unwrap().send_request(ask(Method::GET, "/"), true).unwrap();
+    let (answer, _) = sender.ready().await.unwrap().send_request(request_for(Method::GET, "/"), true).unwrap();
     let whole = async {
         let (head, body) = answer.await?.into_parts();
         Ok(Response::from_parts(head, whole(body).await?))
@@ -66,8 +66,8 @@ fn ambiguous_http2_response_is_a_502() {
     ];
     for head in HEADS {
         on_every_driver(&CoreLimits::default(), move |fixture: ProxyFixture| async move {
-            publish(&fixture, answering(&fixture.ring, 200, head, None));
-            let (text, answer) = asked(&fixture).await;
+            publish(&fixture, fixed_response_instance(&fixture.ring, 200, head, None));
+            let (text, answer) = both_responses(&fixture).await;
             assert!(text.starts_with("http/1.1 502 "), "{head:?}: {text}");
             assert_eq!(answer.unwrap().status(), 502, "{head:?}");
         });
@@ -79,8 +79,8 @@ fn ambiguous_http2_response_is_a_502() {
 fn repeated_equal_length_is_forwarded_once() {
     on_every_driver(&CoreLimits::default(), async |fixture: ProxyFixture| {
         const TWICE: &[Field] = &[("content-length", "4"), ("content-length", "4")];
-        publish(&fixture, answering(&fixture.ring, 200, TWICE, None));
-        let (text, answer) = asked(&fixture).await;
+        publish(&fixture, fixed_response_instance(&fixture.ring, 200, TWICE, None));
+        let (text, answer) = both_responses(&fixture).await;
         assert_eq!(text.matches("content-length: 4\r\n").count(), 1, "{text}");
         assert!(text.ends_with("\r\n\r\nbody"), "{text}");
         let answer = answer.unwrap();
@@ -94,8 +94,8 @@ fn repeated_equal_length_is_forwarded_once() {
 fn response_without_content_has_no_body() {
     for status in [204, 304] {
         on_every_driver(&CoreLimits::default(), move |fixture: ProxyFixture| async move {
-            publish(&fixture, answering(&fixture.ring, status, &[("x", "y")], None));
-            let (text, answer) = asked(&fixture).await;
+            publish(&fixture, fixed_response_instance(&fixture.ring, status, &[("x", "y")], None));
+            let (text, answer) = both_responses(&fixture).await;
             assert!(text.starts_with(&format!("http/1.1 {status} ")) && text.ends_with("\r\n\r\n"), "{text}");
             let answer = answer.unwrap();
             assert_eq!((answer.status().as_u16(), answer.into_body()), (status, Vec::new()));
@@ -109,8 +109,8 @@ fn response_with_padded_trailers_is_cut() {
     const ENDS: [(&[Field], bool); 2] = [(&[("x-t", "a b")], true), (&[("x-t", " a")], false)];
     for (trailers, whole) in ENDS {
         on_every_driver(&CoreLimits::default(), move |fixture: ProxyFixture| async move {
-            publish(&fixture, answering(&fixture.ring, 200, &[], Some(trailers)));
-            let (text, answer) = asked(&fixture).await;
+            publish(&fixture, fixed_response_instance(&fixture.ring, 200, &[], Some(trailers)));
+            let (text, answer) = both_responses(&fixture).await;
             assert_eq!(text.ends_with("0\r\nx-t: a b\r\n\r\n"), whole, "{text}");
             assert_eq!(text.contains("\r\n0\r\n"), whole, "{text}");
             assert_eq!(answer.is_ok(), whole, "{answer:?}");

@@ -108,14 +108,14 @@ fn health_probe_starts_no_instance() {
         fixture.tables.publish(table);
         let mut client = fixture.client().await;
         for probe in ["User-Agent: kube-probe/1.34", "k-kubelet-probe: queue", "K-Network-Probe: queue"] {
-            let mut ask = async |host: &str| {
+            let mut probe_host = async |host: &str| {
                 client.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n{probe}\r\n\r\n")).await;
                 client.message().await.unwrap()
             };
-            let answer = ask("app").await;
+            let answer = probe_host("app").await;
             assert!(answer.head.starts_with("HTTP/1.1 200 "), "{probe}: {}", answer.head);
             assert_eq!(answer.body, b"queue", "{probe}");
-            assert_eq!(ask("static").await.body, b"theirs", "{probe}");
+            assert_eq!(probe_host("static").await.body, b"theirs", "{probe}");
         }
         assert_eq!((fixture.signals.receive(), load.demand(), load.requests.load(Relaxed)), (None, 0, 0));
     });

@@ -57,7 +57,7 @@ pub(crate) fn publish(fixture: &ProxyFixture, instance: SocketAddr) {
     fixture.publish("app", Backend { protocol: Protocol::H2c, ..backend(&[instance], 0, None) });
 }
 
-pub(crate) fn ask(method: Method, path: &str) -> Request<()> {
+pub(crate) fn request_for(method: Method, path: &str) -> Request<()> {
     Request::builder().method(method).uri(format!("http://app{path}")).body(()).unwrap()
 }
 
@@ -79,7 +79,7 @@ async fn fill_window(answer: &mut SendStream<Bytes>, piece: usize, sent_bytes: &
 
 /// A request on its own connection.
 async fn get(fixture: &ProxyFixture, path: &str) -> (u16, Vec<u8>) {
-    exchange(connect(fixture).await.unwrap(), ask(Method::GET, path), "").await
+    exchange(connect(fixture).await.unwrap(), request_for(Method::GET, path), "").await
 }
 
 /// One exchange: status and body.
@@ -127,7 +127,7 @@ fn unread_response_blocks_no_other_response() {
             let mut held = Vec::new();
             for _ in 0..6 {
                 silent = silent.ready().await.unwrap();
-                let (answer, _) = silent.send_request(ask(Method::GET, "/long"), true).unwrap();
+                let (answer, _) = silent.send_request(request_for(Method::GET, "/long"), true).unwrap();
                 held.push(answer.await.unwrap());
             }
             let mut before = usize::MAX;
@@ -168,11 +168,11 @@ fn connection_after_goaway_finishes_and_gets_no_new_streams() {
         publish(&fixture, instance);
 
         let sender = connect(&fixture).await.unwrap();
-        let last = sender.clone().ready().await.unwrap().send_request(ask(Method::GET, "/last"), true);
+        let last = sender.clone().ready().await.unwrap().send_request(request_for(Method::GET, "/last"), true);
         let last = last.unwrap().0.await.unwrap();
         fixture.pause(20).await; // for the GOAWAY
         for _ in 0..3 {
-            let posted = exchange(sender.clone(), ask(Method::POST, "/"), "body").await;
+            let posted = exchange(sender.clone(), request_for(Method::POST, "/"), "body").await;
             assert_eq!(posted, (200, b"begun".to_vec()));
             let mut client = fixture.client().await;
             client.send("POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 4\r\n\r\nbody").await;
@@ -263,7 +263,7 @@ fn unprocessed_request_is_retried() {
         on_every_driver(&CoreLimits::default(), move |fixture: ProxyFixture| async move {
             publish(&fixture, rejecting_instance(&fixture.ring, &Rc::default(), rejection, 1));
             let sender = connect(&fixture).await.unwrap();
-            assert_eq!(exchange(sender, ask(Method::POST, "/"), "").await, (200, b"done".to_vec()));
+            assert_eq!(exchange(sender, request_for(Method::POST, "/"), "").await, (200, b"done".to_vec()));
 
             // Its body is still to come.
             publish(&fixture, rejecting_instance(&fixture.ring, &Rc::default(), rejection, 1));
@@ -319,11 +319,11 @@ fn request_waiting_for_a_stream_moves_after_goaway() {
         let mut sender = connect(&fixture).await.unwrap();
         let mut held = Vec::new();
         for _ in 0..4 {
-            held.push(sender.send_request(ask(Method::GET, "/held"), true).unwrap());
+            held.push(sender.send_request(request_for(Method::GET, "/held"), true).unwrap());
             fixture.pause(20).await;
         }
         assert_eq!(opened.get(), 4);
-        let (answer, mut body) = sender.send_request(ask(Method::POST, "/"), false).unwrap();
+        let (answer, mut body) = sender.send_request(request_for(Method::POST, "/"), false).unwrap();
         body.send_data("body".into(), true).unwrap();
         fixture.pause(20).await;
         draining.set(true);
@@ -341,8 +341,8 @@ fn request_whose_body_has_begun_is_not_retried() {
     on_every_driver(&CoreLimits::default(), async |fixture: ProxyFixture| {
         publish(&fixture, rejecting_instance(&fixture.ring, &Rc::default(), StreamRejection::Refuses, 1));
         let sender = connect(&fixture).await.unwrap();
-        assert_eq!(exchange(sender.clone(), ask(Method::PUT, "/late"), "body").await.0, 502);
-        assert_eq!(exchange(sender, ask(Method::PUT, "/late"), "body").await, (200, b"done".to_vec()));
+        assert_eq!(exchange(sender.clone(), request_for(Method::PUT, "/late"), "body").await.0, 502);
+        assert_eq!(exchange(sender, request_for(Method::PUT, "/late"), "body").await, (200, b"done".to_vec()));
     });
 }
 
@@ -354,7 +354,7 @@ fn retries_of_an_unprocessed_request_are_bounded() {
             let opened = Rc::default();
             publish(&fixture, rejecting_instance(&fixture.ring, &opened, rejection, usize::MAX));
             let sender = connect(&fixture).await.unwrap();
-            let (status, _) = exchange(sender, ask(Method::POST, "/"), "").await;
+            let (status, _) = exchange(sender, request_for(Method::POST, "/"), "").await;
             assert_eq!(status, 502);
             assert!(opened.get() <= 5, "{}", opened.get());
         });
@@ -372,7 +372,7 @@ fn burst_of_requests_respects_the_connection_limit() {
         for _ in 0..200 {
             let (sender, answered) = (sender.clone(), Rc::clone(&answered));
             fixture.ring.spawn(async move {
-                let posted = exchange(sender, ask(Method::POST, "/"), "body").await;
+                let posted = exchange(sender, request_for(Method::POST, "/"), "body").await;
                 assert_eq!(posted, (200, b"done".to_vec()));
                 answered.set(answered.get() + 1);
             });
@@ -401,8 +401,8 @@ fn cancelled_client_does_not_cancel_a_shared_connect() {
         let opened = Rc::new(Cell::new(0));
         publish(&fixture, rejecting_instance(&fixture.ring, &opened, StreamRejection::Refuses, 0));
         let mut sender = connect(&fixture).await.unwrap();
-        let first = sender.send_request(ask(Method::GET, "/"), true).unwrap();
-        let second = sender.send_request(ask(Method::GET, "/"), true).unwrap();
+        let first = sender.send_request(request_for(Method::GET, "/"), true).unwrap();
+        let second = sender.send_request(request_for(Method::GET, "/"), true).unwrap();
         fixture.pause(10).await; // its reset arrives while the connection is being opened
         drop(first);
         assert_eq!(second.0.await.unwrap().status(), 200);
@@ -416,11 +416,11 @@ fn all_waiting_requests_fail_with_the_connect() {
     with_high_latency(async |fixture: ProxyFixture| {
         publish(&fixture, unused_address(&fixture.ring).await);
         let mut sender = connect(&fixture).await.unwrap();
-        let (begun, mut asked) = (fixture.ring.now(), Vec::new());
+        let (begun, mut responses) = (fixture.ring.now(), Vec::new());
         for _ in 0..30 {
-            asked.push(sender.send_request(ask(Method::GET, "/"), true).unwrap().0);
+            responses.push(sender.send_request(request_for(Method::GET, "/"), true).unwrap().0);
         }
-        for answer in asked {
+        for answer in responses {
             assert_eq!(answer.await.unwrap().status(), 502);
         }
         assert!(fixture.ring.now() - begun < Duration::from_millis(500));
@@ -455,7 +455,7 @@ fn expecting_client_gets_100_continue_once_over_http2() {
             assert!(answer.head.starts_with("HTTP/1.1 200 "), "{}", answer.head);
             assert_eq!(answer.body, b"body");
 
-            let mut request = ask(Method::POST, "/");
+            let mut request = request_for(Method::POST, "/");
             request.headers_mut().insert("expect", HeaderValue::from_static("100-continue"));
             let mut sender = connect(&fixture).await.unwrap();
             let (mut answer, mut body) = sender.send_request(request, false).unwrap();

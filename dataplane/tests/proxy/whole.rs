@@ -133,14 +133,14 @@ fn all_bodies_together_have_a_limit() {
         let head = format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY_BYTES_MAX}\r\n\r\n");
         slow.send([head.as_bytes(), &[b'x'; BODY_BYTES_MAX - 1]].concat()).await.unwrap();
         ring.sleep(Duration::from_millis(50)).await;
-        let ask =
+        let post_bytes =
             async |bytes: usize| client.exchange(address, &post("/", &vec![b'x'; bytes]), 2000, None).await.unwrap();
-        let refused = ask(500).await;
+        let refused = post_bytes(500).await;
         assert_eq!((refused.status, refused.header("retry-after")), (503, Some(&b"1"[..])));
-        assert_eq!(ask(100).await.status, 200, "within the budget");
+        assert_eq!(post_bytes(100).await.status, 200, "within the budget");
         slow.send(b"x").await.unwrap();
         assert!(slow.recv().await.unwrap().starts_with(b"HTTP/1.1 200 "));
-        assert_eq!(ask(500).await.status, 200);
+        assert_eq!(post_bytes(500).await.status, 200);
     });
 }
 
@@ -211,9 +211,9 @@ fn request_that_was_read_is_not_sent_again() {
                 }
             })
         });
-        let ask = async || client.exchange(address, &post("/", b"x"), 99, None).await;
-        assert_eq!(ask().await.unwrap().status, 202);
-        assert!(matches!(ask().await, Err(ExchangeError::Failed)));
+        let post_bytes = async || client.exchange(address, &post("/", b"x"), 99, None).await;
+        assert_eq!(post_bytes().await.unwrap().status, 202);
+        assert!(matches!(post_bytes().await, Err(ExchangeError::Failed)));
         ring.sleep(Duration::from_millis(50)).await;
         assert_eq!(requests.get(), 2);
     });

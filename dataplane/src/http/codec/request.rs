@@ -212,7 +212,7 @@ fn lines(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malform
     }
 }
 
-/// A first line within its limit and only complete lines: [`offence`] cannot find anything.
+/// A first line within its limit and only complete lines: [`violation`] cannot find anything.
 fn is_usual(whole: &[u8], head: &RequestHead) -> bool {
     let line = head.fields.first().map_or(whole.len(), |field| field.name.start as usize);
     line <= REQUEST_LINE_BYTES_MAX && is_cut_by_crlf(whole, &head.fields)

@@ -316,7 +316,7 @@ fn unless_gone<R: ResponseWriter, F: Future>(reply: &mut R, future: F) -> Unless
 }
 
 pin_project_lite::pin_project! {
-    /// See [`unless_gone`]. A named type for the same reason as [`ring::Within`].
+    /// See [`unless_gone`]. A named type for the same reason as [`ring::Timeout`].
     struct UnlessGone<'a, R, F> {
         reply: &'a mut R,
         #[pin]
