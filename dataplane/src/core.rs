@@ -216,13 +216,7 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
     };
     let listen = |what, tracker: &Rc<ConnectionTracker>, listener: TcpListener, serve: ConnectionHandler| {
         let listener = RingListener::from_std(ring, listener).map_err(failed(what))?;
-        ring.spawn(accept_connections(
-            Rc::clone(&proxy),
-            Arc::clone(&config.stop),
-            Rc::clone(tracker),
-            listener,
-            serve,
-        ));
+        ring.spawn(accept_loop(Rc::clone(&proxy), Arc::clone(&config.stop), Rc::clone(tracker), listener, serve));
         Ok(())
     };
     listen("the http listener", &proxy.tracker, config.http, serve_public(&proxy))?;
@@ -235,36 +229,26 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         let serve = serve_instances_tls(&proxy, acceptor(server_config), Arc::default());
         listen("the private listener for TLS", &proxy.tracker, listener, serve)?;
     }
-    let instance_connections = Rc::<ConnectionTracker>::default();
+    let callers = Rc::<ConnectionTracker>::default();
     if let Some(ClusterLocalListeners { http, https, domains }) = config.cluster_local {
-        listen(
-            "the listener for instances",
-            &instance_connections,
-            http,
-            serve_instances(&proxy, Arc::clone(&domains)),
-        )?;
+        listen("the listener for instances", &callers, http, serve_instances(&proxy, Arc::clone(&domains)))?;
         let serve = serve_instances_tls(&proxy, acceptor(https.server_config), domains);
-        listen("the listener for instances by TLS", &instance_connections, https.listener, serve)?;
+        listen("the listener for instances by TLS", &callers, https.listener, serve)?;
     }
     if let Some(HttpsListener { listener, server_config }) = config.https {
         listen("the https listener", &proxy.tracker, listener, serve_public_tls(&proxy, acceptor(server_config)))?;
     }
-    let event_connections = Rc::<ConnectionTracker>::default();
+    let senders = Rc::<ConnectionTracker>::default();
     if let (Some(listener), Some(events)) = (config.events, &events) {
-        listen("the events listener", &event_connections, listener, serve_events(events))?;
+        listen("the events listener", &senders, listener, serve_events(events))?;
     }
     if let (Some(HttpsListener { listener, server_config }), Some(events)) = (config.events_tls, &events) {
-        listen(
-            "the events listener for TLS",
-            &event_connections,
-            listener,
-            serve_events_tls(events, acceptor(server_config)),
-        )?;
+        listen("the events listener for TLS", &senders, listener, serve_events_tls(events, acceptor(server_config)))?;
     }
     ring.spawn(sweep(Rc::clone(&proxy)));
     (config.up)();
     let (stop, drain_max) = (config.stop, config.limits.drain_max);
-    let shutdown = CoreShutdown { proxy, events, event_connections, instance_connections, stop, drain_max };
+    let shutdown = CoreShutdown { proxy, events, senders, callers, stop, drain_max };
     ring.block_on(shutdown.run());
     Ok(())
 }
@@ -342,7 +326,7 @@ async fn serve_tls(proxy: Rc<Proxy>, acceptor: Rc<TlsAcceptor>, stream: RingStre
 }
 
 /// Accepts connections until `tracker` closes its acceptors; then the listener is closed before anything else ends.
-async fn accept_connections(
+async fn accept_loop(
     proxy: Rc<Proxy>,
     stop: Arc<StopSignal>,
     tracker: Rc<ConnectionTracker>,

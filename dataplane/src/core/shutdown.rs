@@ -104,9 +104,9 @@ pub(super) struct CoreShutdown {
     pub(super) proxy: Rc<Proxy>,
     pub(super) events: Option<Rc<dyn EventsService>>,
     /// Connections to the events listener.
-    pub(super) event_connections: Rc<ConnectionTracker>,
+    pub(super) senders: Rc<ConnectionTracker>,
     /// Connections of instances that call each other.
-    pub(super) instance_connections: Rc<ConnectionTracker>,
+    pub(super) callers: Rc<ConnectionTracker>,
     pub(super) stop: Arc<StopSignal>,
     pub(super) drain_max: Duration,
 }
@@ -136,18 +136,18 @@ impl CoreShutdown {
     async fn drain(&self) {
         let proxy = &self.proxy;
         proxy.tracker.drain();
-        self.event_connections.drain();
+        self.senders.drain();
         let drained = async {
             poll_fn(|cx| proxy.tracker.poll_empty(cx)).await;
-            poll_fn(|cx| self.event_connections.poll_empty(cx)).await;
+            poll_fn(|cx| self.senders.poll_empty(cx)).await;
             if let Some(events) = &self.events {
                 Rc::clone(events).drain().await;
             }
-            self.instance_connections.drain();
-            poll_fn(|cx| self.instance_connections.poll_empty(cx)).await;
+            self.callers.drain();
+            poll_fn(|cx| self.callers.poll_empty(cx)).await;
         };
         if !self.run_with_wakeups(self.drain_max, NOW, drained).await {
-            let open = proxy.tracker.open() + self.event_connections.open() + self.instance_connections.open();
+            let open = proxy.tracker.open() + self.senders.open() + self.callers.open();
             tracing::warn!(open, "drain timeout reached, closing open connections");
         }
         if let Some(log) = proxy.access.get() {
@@ -181,15 +181,14 @@ impl CoreShutdown {
 
     /// Ends event connections and deliveries, and releases the logs.
     fn handover_events(&self, events: Rc<dyn EventsService>) -> impl Future<Output = ()> + use<> {
-        let (ring, event_connections, stop) =
-            (self.proxy.ring.clone(), Rc::clone(&self.event_connections), Arc::clone(&self.stop));
+        let (ring, senders, stop) = (self.proxy.ring.clone(), Rc::clone(&self.senders), Arc::clone(&self.stop));
         async move {
-            event_connections.close_acceptors();
-            let empty = poll_fn(|cx| event_connections.poll_empty(cx));
+            senders.close_acceptors();
+            let empty = poll_fn(|cx| senders.poll_empty(cx));
             let _ = by(&ring, Some(ring.now() + EVENTS_IDLE_MAX), empty).await; // a timeout continues as well
-            event_connections.drain();
+            senders.drain();
             let ended = async {
-                poll_fn(|cx| event_connections.poll_empty(cx)).await;
+                poll_fn(|cx| senders.poll_empty(cx)).await;
                 Rc::clone(&events).drain().await;
             };
             if by(&ring, Some(ring.now() + EVENTS_DRAIN_MAX), ended).await.is_err() {

@@ -175,8 +175,7 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
                 Box::pin(tunnel(connection, upstream, request.deadlines)).await;
                 return ExchangeOutcome::Tunnelled;
             }
-            // only HTTP/2 can report the latter
-            AttemptOutcome::Cut | AttemptOutcome::Unprocessed => return ExchangeOutcome::Cut,
+            AttemptOutcome::Cut | AttemptOutcome::Unprocessed => return ExchangeOutcome::Cut, // the latter: only HTTP/2
         }
     }
 }

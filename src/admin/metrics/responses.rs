@@ -113,8 +113,7 @@ mod tests {
     #[test]
     fn one_that_waited_counts_once_and_with_its_wait() {
         let outcomes = OutcomeHistograms::default();
-        for (status, phase) in [(0, RequestPhase::Direct), (502, RequestPhase::Whole), (502, RequestPhase::Upstream)]
-        {
+        for (status, phase) in [(0, RequestPhase::Direct), (502, RequestPhase::Whole), (502, RequestPhase::Upstream)] {
             outcomes.note(&OutcomeKey { phase, ..OutcomeKey::of(status) }, Duration::ZERO);
         }
         assert_eq!(ResponseMetrics::of(&outcomes).classes, [1, 0, 0, 0, 0, 1]);
