@@ -320,7 +320,7 @@ fn why_there_was_no_answer_is_told() {
     let rows = [
         ("gone", nobody.as_str(), "PT30S", "nobody takes connections there", "no connection to"),
         ("slow", &slow.url(), "PT0.2S", "within the time given", "no answer within"),
-        ("rude", &rude.url(), "PT30S", "the connection ended", "the connection ended before"),
+        ("rude", &rude.url(), "PT30S", "the connection ended", "the connection closed before"),
     ];
     for (name, url, timeout, ..) in rows {
         let once = json!({ "retry": 0, "timeout": timeout });

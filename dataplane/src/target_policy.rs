@@ -59,7 +59,7 @@ impl fmt::Display for ListenerRole {
     }
 }
 
-/// Why an address is no target.
+/// Why an address is refused as a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalReason {
     OwnListener(ListenerRole),
@@ -138,7 +138,7 @@ impl TargetPolicy {
         Self { listeners: listeners.into(), allowed: allowed.into(), refused: Default::default() }
     }
 
-    /// Whether `address` is a target. A few comparisons; no memory is taken.
+    /// Whether `address` is a target. A few comparisons, without allocation.
     ///
     /// # Errors
     /// The policy refuses it.
@@ -214,9 +214,9 @@ impl OwnListener {
     }
 }
 
-/// Whether this host has the address now: only then the kernel lets a socket be bound to it. Asked only of an address
-/// with the port of a listener on all addresses, which is rare, so the system call costs nothing that counts. If the kernel
-/// cannot say, the address counts as local.
+/// Whether this host has the address now: only then the kernel allows binding a socket to it. Checked only for an
+/// address with the port of a wildcard listener, which is rare, so the system call is affordable. If the kernel gives
+/// another error, the address counts as local.
 fn is_local(ip: IpAddr) -> bool {
     match UdpSocket::bind((ip, 0)) {
         Err(why) => why.kind() != io::ErrorKind::AddrNotAvailable,
@@ -224,7 +224,7 @@ fn is_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Addresses that are no target on any port.
+/// Addresses that are refused on every port.
 fn special(ip: IpAddr) -> Option<RefusalReason> {
     match ip {
         IpAddr::V4(v4) => match v4.octets() {
@@ -355,7 +355,7 @@ mod tests {
     fn interface_address_with_wildcard_port_is_refused() {
         let out = UdpSocket::bind("0.0.0.0:0").unwrap();
         if out.connect("192.0.2.1:9").is_err() {
-            return; // a host without a way out has no address but loopback
+            return; // a host without a default route has only loopback
         }
         let interface = SocketAddr::new(out.local_addr().unwrap().ip(), 8080);
         let wildcard = policy(&[(ListenerRole::Ingress, "0.0.0.0:8080")], &[]);

@@ -51,7 +51,7 @@ pub fn night(
     let stop = Arc::new(StopSignal::default());
     let at = http.local_addr().expect("it listens");
     let config = CoreConfig {
-        questions: None,
+        queries: None,
         index: 0,
         events: None,
         events_tls: None,
@@ -66,7 +66,7 @@ pub fn night(
         https: None,
         private: None,
         private_https: None,
-        inside: None,
+        cluster_local: None,
         up: Box::new(|| {}),
     };
     let counters = Arc::clone(&config.counters);

@@ -167,7 +167,7 @@ fn backend(backend: &Backend) -> Value {
         "concurrency_max": backend.concurrency_max,
         // `null`: a request that finds no instance is refused at once.
         "queue_timeout_ms": match backend.when_empty {
-            NoEndpointPolicy::Wait { patience } => Some(ms(patience)),
+            NoEndpointPolicy::Wait { timeout } => Some(ms(timeout)),
             NoEndpointPolicy::Refuse => None,
         },
         "timeouts_ms": {

@@ -42,7 +42,7 @@ const BENCHES: [(&str, &str, &str); 5] = [
     (".", "proxy", "request"),
     ("dataplane", "http", "http/hosts"),
     ("dataplane", "events", "filters"),
-    ("dataplane", "events_house", "events house"),
+    ("dataplane", "events_core", "events core"),
     ("wal", "log", "append"),
 ];
 

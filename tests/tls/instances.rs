@@ -101,7 +101,9 @@ fn who_is_not_to_be_trusted_gets_nothing_and_the_client_is_told_why() {
             assert!(answer.status == 502 && answer.text().contains(said), "{answer:?}");
         });
         assert_eq!(appliance.metric("sluicegate_refused_total", "untrusted"), 2);
-        wait::until(PATIENCE, "a line in the log", || appliance.stderr().contains("is not trusted").then_some(()));
+        wait::until(PATIENCE, "a line in the log", || {
+            appliance.stderr().contains("TLS verification of an instance failed").then_some(())
+        });
     }
     assert_eq!(upstream.requests(), 0, "nothing was sent to any of them");
     // One that is in order stands in for the other.

@@ -249,7 +249,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         if let Some(types) = &stream.types {
             events.iter().for_each(|entering| note_type(types, &entering.event, ""));
         }
-        let patience = stream.keeping.durability.patience();
+        let patience = stream.keeping.durability.flush_interval();
         let appended = self.prepare(table, stream).and_then(|()| {
             let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(beside)).collect();
             let parts: Vec<[&[u8]; 2]> =
@@ -272,7 +272,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
             Ok(range) => range.end,
             Err(why) => return ingress::not_stored(&why),
         };
-        if durability.patience().is_some() {
+        if durability.flush_interval().is_some() {
             stream.tally.accepted.fetch_add(count, Relaxed);
             stream.tally.accepted_unflushed.fetch_add(count, Relaxed);
             return ingress::accepted();

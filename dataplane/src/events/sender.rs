@@ -67,8 +67,8 @@ impl EventSender for HttpSender {
     }
 
     fn capacity(&self, target: &DeliveryTarget) -> usize {
-        let ask = RouteRequest::ours(&target.host, &target.path);
-        self.proxy.with_table(|table| table.hosts.find(&target.host).map_or(0, |route| route.places(&ask)))
+        let ask = RouteRequest::internal(&target.host, &target.path);
+        self.proxy.with_table(|table| table.hosts.find(&target.host).map_or(0, |route| route.capacity(&ask)))
     }
 }
 
@@ -92,7 +92,8 @@ impl HttpSender {
             // At each delivery: what a kept connection was opened for is another path.
             let checked = self.proxy.targets.check_delivery(address, &target.path);
             checked.map_err(|refused| PostError::Refused(self.proxy.targets.count(refused).to_string().into()))?;
-            let to = UpstreamAddress { unrestricted: true, ..UpstreamAddress::outside(address, target.tls.as_deref()) };
+            let to =
+                UpstreamAddress { unrestricted: true, ..UpstreamAddress::external(address, target.tls.as_deref()) };
             self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
         };
         if let Ok(buffer) = sent.head.try_into_mut() {
@@ -177,7 +178,7 @@ impl HttpSender {
         timeout: Duration,
     ) -> Result<Result<LocalResponse, ExchangeError>, PostError> {
         let ring = &self.proxy.ring;
-        let ask = RouteRequest::ours(&target.host, &target.path);
+        let ask = RouteRequest::internal(&target.host, &target.path);
         let choice = self.proxy.route(&ask).map_err(refused)?;
         let bytes = sent.head.len() + sent.body.len();
         let mut wish = AcquireRequest { route_request: ask, bytes, tried: Vec::new() };

@@ -200,7 +200,8 @@ impl core::EventsService for EventsServer {
                 Ok(ClientProtocol::Http2) => {
                     let ClientConnection { stream, read_buffer: inflow, guard: seat, .. } = connection;
                     let (held, facts) = (inflow.unread, Rc::default());
-                    let opened = DetectedHttp2 { ring, limits: *limits, counters, stream, held, guard: seat, facts };
+                    let opened =
+                        DetectedHttp2 { ring, limits: *limits, counters, stream, held, guard: seat, io_state: facts };
                     buffered::serve_buffered(opened, &bodies, with_methods, Rc::new(handler)).await;
                 }
                 Ok(ClientProtocol::Http1) => serve_buffered(connection, &bodies, with_methods, &handler).await,
@@ -216,7 +217,7 @@ impl core::EventsService for EventsServer {
         })
     }
 
-    fn look(&self) {
+    fn on_wake(&self) {
         self.resolver.get();
         self.follow();
     }

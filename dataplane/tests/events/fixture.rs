@@ -60,7 +60,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         seed: 1,
     };
     let config = CoreConfig {
-        questions: None,
+        queries: None,
         index: 0,
         http: listen(),
         events: Some(listen()),

@@ -115,7 +115,7 @@ fn backend(instances: &[SocketAddr], load: &Arc<BackendLoad>) -> Arc<Backend> {
         key: "ns/app-1".into(),
         endpoints: instances.iter().map(|address| Arc::new(Endpoint::new(*address))).collect(),
         concurrency_max: 1,
-        when_empty: NoEndpointPolicy::Wait { patience: Duration::from_secs(20) },
+        when_empty: NoEndpointPolicy::Wait { timeout: Duration::from_secs(20) },
         protocol: Protocol::Http1,
         tls: None,
         timeouts: RequestTimeouts::NONE,

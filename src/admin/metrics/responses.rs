@@ -27,7 +27,7 @@ struct ResponseMetrics {
 impl ResponseMetrics {
     fn of(outcomes: &OutcomeHistograms) -> Self {
         let mut answers = Self::default();
-        for outcome in outcomes.iter().filter(|outcome| outcome.key.stretch != RequestPhase::Upstream) {
+        for outcome in outcomes.iter().filter(|outcome| outcome.key.phase != RequestPhase::Upstream) {
             answers.classes[usize::from(outcome.key.class()).min(5)] += outcome.durations.count();
             answers.durations.add(&outcome.durations);
         }
@@ -113,10 +113,8 @@ mod tests {
     #[test]
     fn one_that_waited_counts_once_and_with_its_wait() {
         let outcomes = OutcomeHistograms::default();
-        for (status, stretch) in
-            [(0, RequestPhase::Straight), (502, RequestPhase::Whole), (502, RequestPhase::Upstream)]
-        {
-            outcomes.note(&OutcomeKey { stretch, ..OutcomeKey::of(status) }, Duration::ZERO);
+        for (status, phase) in [(0, RequestPhase::Direct), (502, RequestPhase::Whole), (502, RequestPhase::Upstream)] {
+            outcomes.note(&OutcomeKey { phase, ..OutcomeKey::of(status) }, Duration::ZERO);
         }
         assert_eq!(ResponseMetrics::of(&outcomes).classes, [1, 0, 0, 0, 0, 1]);
     }

@@ -50,10 +50,10 @@ impl ServingMetrics {
             let Some(revision) = revision(key, &backend.load) else { continue };
             for outcome in backend.load.answers.iter() {
                 let status = status(&outcome.key);
-                if outcome.key.stretch != RequestPhase::Whole {
+                if outcome.key.phase != RequestPhase::Whole {
                     inside.add([revision.clone(), status.clone()].concat(), &outcome.durations);
                 }
-                if outcome.key.stretch != RequestPhase::Upstream {
+                if outcome.key.phase != RequestPhase::Upstream {
                     let tag = vec![("kn_route_tag", tag(&outcome.key.tag).to_owned().into())];
                     whole.add([revision.clone(), tag, status].concat(), &outcome.durations);
                 }

@@ -103,7 +103,7 @@ impl RunningCores {
                 signals: shared.signals.clone(),
                 stop: Arc::clone(&shared.stop),
                 counters: Arc::clone(&counted),
-                questions: Some(questions.add()),
+                queries: Some(questions.add()),
                 limits: limits.clone(),
                 seed: seed(index),
                 up: up(say_up.clone()),

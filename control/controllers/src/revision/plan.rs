@@ -170,7 +170,7 @@ pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
         protocol: if spec.uses_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
         // Who waits for an instance uses up the time that the answer may take.
-        when_empty: if runnable { NoEndpointPolicy::Wait { patience: total } } else { NoEndpointPolicy::Refuse },
+        when_empty: if runnable { NoEndpointPolicy::Wait { timeout: total } } else { NoEndpointPolicy::Refuse },
         timeouts: RequestTimeouts {
             total,
             response_start: seconds(spec.response_start_timeout_seconds),
@@ -447,7 +447,7 @@ pub(super) mod tests {
         );
         let spec = backend(&revision, true);
         assert_eq!((spec.concurrency_max, spec.timeouts.total), (1, Duration::from_secs(10)));
-        assert_eq!(spec.when_empty, NoEndpointPolicy::Wait { patience: Duration::from_secs(10) });
+        assert_eq!(spec.when_empty, NoEndpointPolicy::Wait { timeout: Duration::from_secs(10) });
         assert_eq!(backend(&revision, false).when_empty, NoEndpointPolicy::Refuse);
     }
 
