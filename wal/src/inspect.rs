@@ -1,8 +1,8 @@
-//! Looking at a folder without opening the log: nothing is locked, synced or written, so a log that
-//! is in use is not disturbed.
+//! Inspects a folder without opening the log: it locks, syncs and writes nothing, so a log in use is not
+//! disturbed.
 //!
-//! A log that is in use changes while it is read. What looks like damage is believed only when the
-//! folder's segments were the same before and after.
+//! A log in use changes while it is read. Apparent damage is reported only when the segments of the folder
+//! were the same before and after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -21,44 +21,44 @@ use crate::recovery::{LogGap, apply, read_up_to, segment_files};
 use crate::scan::{ScanResult, place, record, scan};
 use crate::unformatted::lost_header;
 
-/// How often a folder that changes is read again before its findings are told as they are.
+/// Attempts to read a folder that keeps changing, before the findings are reported as they are.
 const ATTEMPTS_MAX: usize = 3;
 
-/// One record, as [`inspect`] shows it.
+/// One record, as [`dump`] shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InspectedRecord<'a> {
-    /// Of a moved event: where it was appended.
+    /// For a compacted event: its original position.
     pub position: LogPosition,
     pub file: &'a Path,
     pub offset: u32,
-    /// `None` for records that belong to no stream.
+    /// `None` for records without a stream.
     pub stream: Option<&'a str>,
     pub at_ms: u64,
     /// `event`, `moved` (an event), or the name of a control record.
     pub kind: &'static str,
-    /// An event's own bytes, or a control record's.
+    /// The payload of an event or of a control record.
     pub payload: &'a [u8],
 }
 
-/// What a folder holds.
+/// Contents of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogInspection {
     pub segments: usize,
-    /// Prepared or begun, with nothing in them.
+    /// Files that are preallocated or begun and contain no records.
     pub spares: usize,
-    /// Of all segment files.
+    /// Size of all segment files.
     pub bytes: u64,
-    /// Event records in the files, dead ones too.
+    /// Event records in the files, including dead ones.
     pub records: u64,
-    /// Remains of a flush that never returned, or that is on its way: no damage.
+    /// Remains of a flush that never returned or is in flight: no damage.
     pub torn_bytes: u64,
-    /// Where the oldest segment begins, and where the last record ends.
+    /// Start of the oldest segment, and end of the last record.
     pub first: LogPosition,
     pub end: LogPosition,
     pub streams: BTreeMap<Box<str>, StreamInspection>,
-    /// Acknowledged bytes that are gone.
+    /// Acknowledged bytes that are lost.
     pub gaps: Vec<LogGap>,
-    /// Segments whose file is shorter than it was made.
+    /// Segments whose file is shorter than it was created.
     pub cut: Vec<BrokenSegment>,
     /// Segments that an earlier recovery could not read and set aside.
     pub set_aside: Vec<PathBuf>,
@@ -66,13 +66,13 @@ pub struct LogInspection {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamInspection {
-    /// Events that are there, needed or not.
+    /// Events that are readable, needed or not.
     pub events: u64,
     /// By subscriber, in the order of their names.
     pub cursors: Vec<CursorInspection>,
 }
 
-/// How far a subscriber has come, as far as it is written down.
+/// The stored progress of a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CursorInspection {
     pub subscriber: Arc<str>,
@@ -82,7 +82,7 @@ pub struct CursorInspection {
 }
 
 impl StreamInspection {
-    /// That subscriber's, if it has one.
+    /// The cursor of the subscriber, if it has one.
     #[must_use]
     pub fn mark(&self, subscriber: &str) -> Option<&Cursor> {
         let at = self.cursors.binary_search_by(|one| (*one.subscriber).cmp(subscriber)).ok()?;
@@ -96,13 +96,13 @@ struct InspectedSegment {
     path: PathBuf,
 }
 
-/// Whether this folder holds a log's files.
+/// Whether this folder contains the files of a log.
 #[must_use]
 pub fn is_log(folder: &Path) -> bool {
     segment_files(folder).is_ok_and(|files| !files.is_empty())
 }
 
-/// Reads everything and checks every checksum. `progress` hears of bytes done and bytes in all.
+/// Reads everything and verifies every checksum. Calls `progress` with bytes done and bytes total.
 pub fn inspect(folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<LogInspection, Error> {
     let mut attempt = 1;
     loop {
@@ -111,11 +111,11 @@ pub fn inspect(folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<LogI
         if found.gaps.is_empty() || attempt == ATTEMPTS_MAX || identity(folder)? == before {
             return Ok(found);
         }
-        attempt += 1; // it was in use and has changed: a segment may have gone while we read
+        attempt += 1; // the log is in use and has changed: a segment may have been deleted during the read
     }
 }
 
-/// Shows every record in the order in which they lie. `show` may end it with an error.
+/// Shows every record in the order of the file. `show` can stop it with an error.
 pub fn dump(
     folder: &Path,
     progress: &mut dyn FnMut(u64, u64),
@@ -124,7 +124,7 @@ pub fn dump(
     walk(folder, progress, show)
 }
 
-/// Which segments there are: names and headers.
+/// Identifies the current segments: names and headers.
 fn identity(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Error> {
     let mut found = Vec::new();
     for path in segment_files(folder)? {
@@ -176,13 +176,15 @@ fn walk(
         found.gaps.push(LogGap { file: None, from: LogPosition::new(*base), to: LogPosition::new(next) });
     }
     for base in present.difference(&expected) {
-        ledger.streams.values_mut().for_each(|stream| stream.forget_segment(*base)); // dropped, not yet gone
+        // dropped, but its file is not deleted yet
+        ledger.streams.values_mut().for_each(|stream| stream.forget_segment(*base));
     }
     found.streams = streams(&mut ledger);
     Ok(found)
 }
 
-/// Files that look unused and hold what a segment lost with its header, which was missed or came next.
+/// Finds files that look unused and contain the records of a segment that lost its header: a missing one,
+/// or the next one.
 fn tell_lost_headers(
     headless: &[PathBuf],
     expected: &BTreeSet<u64>,
@@ -206,7 +208,7 @@ fn tell_lost_headers(
     Ok(())
 }
 
-/// The folder's segments by base, and files without a header; others are refused, as recovery would.
+/// Segments of the folder by base, and files without a header; rejects other files, as recovery does.
 fn pieces(folder: &Path, found: &mut LogInspection) -> Result<(Vec<InspectedSegment>, Vec<PathBuf>), Error> {
     let (mut pieces, mut headless) = (Vec::new(), Vec::new());
     for (path, door) in identity(folder)? {
@@ -243,7 +245,8 @@ fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// A segment's bytes, and how many its file has; `None` when it has gone or become another one since it was listed.
+/// The bytes of a segment, and the length of its file; `None` when it was deleted or replaced since it was
+/// listed.
 fn read_piece(piece: &InspectedSegment, buffer: &mut Vec<u8>) -> Result<Option<(SegmentHeader, usize)>, Error> {
     buffer.clear();
     buffer.resize(piece.header.capacity as usize, 0);

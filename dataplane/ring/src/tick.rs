@@ -1,9 +1,9 @@
-//! A moment on a ring's own clock.
+//! A point in time on a ring's own clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// Nanoseconds since the ring began. Lasts 584 years; arithmetic saturates rather than wraps.
+/// Nanoseconds since the ring began. Lasts 584 years; arithmetic saturates and does not wrap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tick(u64);
 

@@ -1,5 +1,5 @@
-//! A disk that says it has written and has not. One copy cannot survive that, but whoever reads the log
-//! afterwards must hear of it: a hole, never silence.
+//! A disk that reports a write and did not make it. A single copy cannot survive that, but the reader of
+//! the log must be told of a gap.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -11,18 +11,18 @@ use crate::disk::SECTOR_BYTES;
 use crate::{each_seed, shelf};
 
 const SEGMENT_BYTES: u32 = 16 << 10;
-/// Flushes before the lie, and honest ones behind it, at most.
+/// Maximum number of flushes before the lost one, and of honest ones after it.
 const BEFORE_MAX: usize = 30;
 const BEHIND_MAX: usize = 30;
-/// A lone record behind a lost header is not found when its head lies across two sectors.
+/// A single record behind a lost header is not found when its own header is in two sectors.
 const BEHIND_MIN: usize = 5;
 
 type RecordedEvents = BTreeMap<LogPosition, Vec<u8>>;
 
-/// APP-05: what a lying disk lost before later records is told as a hole by recovery and by `verify`;
+/// APP-05: what the disk lost before later records is reported as a gap by recovery and by `verify`;
 /// everything else is there, and nothing is invented.
 #[test]
-fn a_flush_that_the_disk_lied_about_is_told_as_a_hole() {
+fn flush_lost_by_disk_is_reported_as_gap() {
     each_seed(|seed, seen| {
         run(seed);
         seen.lies += 1;
@@ -46,7 +46,7 @@ fn run(seed: u64) {
         append(&mut log, stream, &mut events, &mut rng);
         flush(&mut log, honestly);
     }
-    // Now and then the lie meets a segment's first flush, header and all.
+    // Sometimes the lost flush is the first of a segment, including the header.
     let is_first = rng.u8(0..3) == 0;
     let (mut lost, mut tries) = (None, 0);
     while lost.is_none() {
@@ -65,7 +65,7 @@ fn run(seed: u64) {
         flush(&mut log, honestly);
     }
     drop(log);
-    let Some(Some(lost)) = lost else { return }; // the flush held no event: nothing of ours was lied about
+    let Some(Some(lost)) = lost else { return }; // the flush contained no event: nothing relevant was lost
 
     let found = inspect(&home, &mut |_, _| {}).unwrap();
     let covers = |from: LogPosition, to: LogPosition| from <= lost && lost < to;
@@ -105,8 +105,8 @@ fn honestly(flush: &Flush) {
     flush.file.write_all_at(&flush.bytes, flush.offset).unwrap();
 }
 
-/// Leaves out the sector in which the record at `victim` begins, and perhaps more, or all. False when the
-/// record is not in this flush.
+/// Omits the sector in which the record at `victim` begins, and perhaps more, or all. False when the record
+/// is not in this flush.
 fn lie(flush: &Flush, victim: u64, rng: &mut Rng) -> bool {
     let end = flush.offset + flush.bytes.len() as u64;
     let all = rng.u8(0..3) == 0;

@@ -1,4 +1,5 @@
-//! What the log was told and what it promised, held against what is found after a crash.
+//! Records what was appended and what was reported durable, and compares it with what is found after a
+//! crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,7 @@ use sluicegate_wal::{Cursor, LogPosition, StreamId, WriteAheadLog};
 
 use crate::SUBSCRIBERS;
 
-/// What the runs have met with: one in which these never happened has not shown what it claims.
+/// Cases that occurred in the runs: a run without them proves nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Coverage {
     pub(crate) events: u64,
@@ -16,15 +17,15 @@ pub(crate) struct Coverage {
     pub(crate) unacknowledged_kept: u64,
     pub(crate) reclaimed: u64,
     pub(crate) full: u64,
-    /// Bytes of live records that were moved forward.
+    /// Bytes of compacted records.
     pub(crate) moved: u64,
-    /// Crashes in the middle of emptying a segment.
+    /// Crashes during the compaction of a segment.
     pub(crate) cut_while_moving: u64,
-    /// Events found after a crash, elsewhere than where they were appended.
+    /// Events found after a crash at another location than their original one.
     pub(crate) moved_found: u64,
-    /// Recoveries that had something to write and were cut short.
+    /// Recoveries that had something to write and were interrupted.
     pub(crate) cut_recoveries: u64,
-    /// Flushes that the disk lied about.
+    /// Flushes that the disk reported and did not write.
     pub(crate) lies: u64,
 }
 
@@ -52,16 +53,16 @@ pub(crate) struct ModelEvent {
     pub(crate) batch: u64,
 }
 
-/// What the log was told and what it promised.
+/// What was appended, and what was reported durable.
 #[derive(Default)]
 pub(crate) struct LogModel {
     pub(crate) events: BTreeMap<LogPosition, ModelEvent>,
     pub(crate) durable: LogPosition,
     pub(crate) batches: u64,
-    /// Every bookmark since the last one known durable, oldest first.
+    /// Every cursor since the last one known durable, oldest first.
     pub(crate) marks: BTreeMap<(StreamId, &'static str), Vec<Cursor>>,
     pub(crate) never_durable: BTreeSet<(StreamId, &'static str)>,
-    /// All that was ever acknowledged: what everybody has had may be gone.
+    /// All positions that were ever acknowledged: an event acknowledged by every subscriber may be gone.
     pub(crate) acknowledged: BTreeMap<(StreamId, &'static str), Cursor>,
 }
 
@@ -77,7 +78,7 @@ impl LogModel {
         SUBSCRIBERS.into_iter().all(had)
     }
 
-    /// Holds the recovered log against what was promised, then takes it as the new truth.
+    /// Compares the recovered log with the promises, then adopts its state.
     pub(crate) fn compare(&mut self, log: &WriteAheadLog, seen: &mut Coverage) {
         let mut found: BTreeMap<LogPosition, ModelEvent> = BTreeMap::new();
         let log_begin = log.stat().first_byte;

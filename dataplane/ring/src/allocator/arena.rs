@@ -1,62 +1,64 @@
-//! Which places of a shelf are taken: arithmetic, without a byte of the memory that it is about.
+//! Which cells of the arena are in use: arithmetic, without access to the memory itself.
 //!
-//! A shelf is a row of pages. All places of a page are of one size; a page that empties may serve any size next.
+//! An arena is an array of pages. All cells of a page have one size; a page that becomes empty may serve
+//! any size next.
 
-/// Bytes of a page: the kernel's, so that one that empties can be given back.
+/// Bytes of a page: the kernel's size, so that an empty one can be released.
 pub(super) const PAGE: usize = 4096;
-/// Sizes and addresses of places are multiples of this.
+/// Sizes and addresses of cells are multiples of this.
 const STEP: usize = 16;
-/// What is larger leaves little beside it on its pages, and stands elsewhere.
+/// Larger allocations waste most of their pages, and use the system allocator.
 pub(super) const CELL_BYTES_MAX: usize = PAGE / 2;
-/// No page, where a page's number is said.
+/// Marks the absence of a page number.
 const NONE: u32 = u32::MAX;
 
-/// Bytes of a place: steps of 16 as long as a page has room for sixteen or more, then what a page divides into.
+/// Cell sizes in bytes: steps of 16 as long as a page holds sixteen or more, then the divisions of a page.
 const SIZES: [u16; 30] = [
     16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256, // in steps
-    272, 288, 304, 336, 368, 400, 448, 512, 576, 672, 816, 1024, 1360, 2048, // 15, 14, … of a page
+    272, 288, 304, 336, 368, 400, 448, 512, 576, 672, 816, 1024, 1360, 2048, // 15, 14, … per page
 ];
 
-/// What is known of a page.
+/// The state of a page.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ArenaPage {
-    /// A bit for each of its places, set while it is taken.
+    /// One bit per cell, set while it is in use.
     taken: [u64; PAGE / STEP / 64],
     count: u16,
-    /// Which of [`SIZES`].
+    /// Index into [`SIZES`].
     class: u8,
     /// Its neighbours in the list that it is in.
     next: u32,
     before: u32,
 }
 
-/// The pages and what is free of them.
+/// The pages and their free lists.
 #[derive(Debug)]
 pub(super) struct Arena<'a> {
     pages: &'a mut [ArenaPage],
     /// Pages from here on were never used.
     fresh: u32,
-    /// The first page of each size that has a free place.
+    /// The first page of each size with a free cell.
     open: [u32; SIZES.len()],
-    /// The first of the empty pages that the kernel still counts.
+    /// The first of the empty pages that are still resident.
     empty: u32,
-    /// The first of those that were given back.
+    /// The first of the released pages.
     returned: u32,
 }
 
-/// The smallest size whose places hold this; `None`: none does.
+/// The smallest size class that fits; `None`: none does.
 fn class_of(bytes: usize, align: usize) -> Option<usize> {
     let fits = |size: &u16| usize::from(*size) >= bytes && usize::from(*size).is_multiple_of(align);
     SIZES.iter().position(fits)
 }
 
 impl<'a> Arena<'a> {
-    /// Of pages that are all zeros.
+    /// Creates an arena of zeroed pages.
     pub(super) fn new(pages: &'a mut [ArenaPage]) -> Self {
         Self { pages, fresh: 0, open: [NONE; SIZES.len()], empty: NONE, returned: NONE }
     }
 
-    /// A place for so many bytes: where it begins, counted from the first page. `None`: it is too large for a place, or all is taken.
+    /// Allocates a cell for this many bytes: its offset from the first page. `None`: it is too large for a
+    /// cell, or the arena is full.
     pub(super) fn take(&mut self, bytes: usize, align: usize) -> Option<usize> {
         let class = class_of(bytes, align)?;
         let number = match self.open[class] {
@@ -74,7 +76,7 @@ impl<'a> Arena<'a> {
         Some(number as usize * PAGE + place * usize::from(SIZES[class]))
     }
 
-    /// The place that begins there is free again.
+    /// Frees the cell that begins there.
     pub(super) fn give(&mut self, offset: usize) {
         let (at, inside) = (offset / PAGE, offset % PAGE);
         let page = &mut self.pages[at];
@@ -95,7 +97,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Takes an empty page out that the kernel still counts, which is to be given back: where it begins.
+    /// Takes an empty page that is still resident, to be released: its offset.
     pub(super) fn give_back(&mut self) -> Option<usize> {
         let number = self.empty;
         if number == NONE {
@@ -106,12 +108,12 @@ impl<'a> Arena<'a> {
         Some(number as usize * PAGE)
     }
 
-    /// How many bytes a place has that begins there.
+    /// Size of the cell that begins there, in bytes.
     pub(super) fn room(&self, offset: usize) -> usize {
         usize::from(SIZES[usize::from(self.pages[offset / PAGE].class)])
     }
 
-    /// An empty page for places of a size.
+    /// Takes an empty page for cells of a size.
     fn begin(&mut self, class: usize) -> Option<u32> {
         let number = match (self.empty, self.returned) {
             (NONE, NONE) if (self.fresh as usize) < self.pages.len() => {
@@ -145,7 +147,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Takes a page out of the list that it is in.
+    /// Removes a page from the list that it is in.
     fn unlink(&mut self, number: u32) {
         let ArenaPage { next, before, class, .. } = self.pages[number as usize];
         if before == NONE {
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_as_large_and_aligned_as_is_asked() {
+    fn cell_has_requested_size_and_alignment() {
         for (bytes, align, size) in [
             (1, 1, 16),
             (17, 16, 32),
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn places_never_overlap_whatever_is_taken_and_given() {
+    fn cells_never_overlap() {
         for seed in 0..20 {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut pages = pages(64);
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_empties_is_used_for_any_size_before_a_new_one() {
+    fn empty_page_is_reused_for_any_size() {
         let mut pages = pages(2);
         let mut shelf = Arena::new(&mut pages);
         let at = shelf.take(2048, 16).unwrap();

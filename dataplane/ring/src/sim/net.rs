@@ -1,7 +1,7 @@
-//! The network of one world: listeners, and pairs of connected ends.
+//! The network of one simulation: listeners, and pairs of connected ends.
 //!
-//! A byte is first with its sender, then under way, then arrived, then received. Arrived and under
-//! way together fill the receiver's window; when it is full the sender waits.
+//! A byte is first with its sender, then in flight, then arrived, then received. Arrived and in-flight
+//! bytes together fill the receiver's window; when it is full the sender waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -14,20 +14,20 @@ use crate::limits::BACKLOG_MAX;
 use crate::op::{Completion, OpKey, SocketHandle};
 use crate::tick::Tick;
 
-/// Where ports begin that nobody chose, as on Linux.
+/// First ephemeral port, same as on Linux.
 const PORT_FIRST: u16 = 32_768;
 
-/// What who asked for a peer's end is told.
+/// Result of a wait for the peer's end.
 const HUNG_UP: i32 = libc::POLLRDHUP as i32;
 
-/// What the network brings.
+/// Network events.
 pub(super) enum NetEvent {
-    /// A client's greeting reaches `address`.
+    /// A client's SYN reaches `address`.
     Knock {
         client: SocketHandle,
         address: SocketAddr,
     },
-    /// The answer to it.
+    /// Its SYN-ACK.
     Admitted {
         client: SocketHandle,
         result: i32,
@@ -48,7 +48,7 @@ pub(super) enum NetEvent {
 pub(super) struct SimNetwork {
     pub(super) buffers: SimBuffers,
     sockets: BTreeMap<SocketHandle, SimSocket>,
-    /// Which socket an operation under way is for.
+    /// The socket of each operation in flight.
     operations: BTreeMap<OpKey, SocketHandle>,
     next_handle: i32,
     next_port: u16,
@@ -70,7 +70,7 @@ impl SimSocket {
 
 struct SimListener {
     address: SocketAddr,
-    /// Admitted and not yet accepted.
+    /// Connected and not yet accepted.
     queue: VecDeque<SocketHandle>,
     accept: Option<OpKey>,
 }
@@ -84,18 +84,18 @@ struct ConnectionEnd {
     connect: Option<OpKey>,
     receive: Option<(OpKey, SimReceiveTarget)>,
     send: Option<BytesInTransit>,
-    /// Wait for the peer's end.
+    /// Operations that wait for the peer's end.
     hangups: Vec<OpKey>,
     arrived: VecDeque<Chunk>,
-    /// Arrived and under way; at most the window.
+    /// Arrived and in flight; at most the window.
     held_bytes: usize,
     /// The peer has finished, and everything before that has arrived.
     finished: bool,
-    /// We have finished.
+    /// This end has finished.
     shut: bool,
     resets_on_close: bool,
     broken: Option<i32>,
-    /// The latest arrival planned towards this end: nothing overtakes it.
+    /// The latest arrival scheduled towards this end: no segment overtakes it.
     last_arrival: Tick,
     slow: bool,
 }
@@ -214,7 +214,7 @@ impl SimNetwork {
         self.end(socket).into_iter().for_each(|end| end.resets_on_close = resets);
     }
 
-    /// Operations hold their socket, so none is under way when it closes.
+    /// Operations hold their socket, so none is in flight when it closes.
     pub(super) fn close(&mut self, key: OpKey, socket: SocketHandle, means: &mut SimContext<'_>) {
         if self.end(socket).is_some_and(|end| end.resets_on_close || !end.arrived.is_empty()) {
             self.deliver_reset(socket, means);
@@ -291,7 +291,7 @@ impl SimNetwork {
         let back = means.between(&means.faults.latency.clone());
         let listener = self.listener_at(address);
         let Some(remote) = self.end(client).filter(|end| end.connect.is_some()).and_then(|end| end.local) else {
-            return; // it has gone away meanwhile
+            return; // it was closed meanwhile
         };
         let mut result = -libc::ECONNREFUSED;
         if let Some(listener) = listener {
@@ -316,7 +316,7 @@ impl SimNetwork {
         means.agenda.plan(back, WorldEvent::Net(NetEvent::Admitted { client, result }));
     }
 
-    /// Gives admitted connections to whoever accepts.
+    /// Passes connected sockets to pending accepts.
     fn hand_to_receiver(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         if let Some(SimSocket::Listener(listener)) = self.sockets.get_mut(&socket)
             && let Some(key) = listener.accept
@@ -327,12 +327,12 @@ impl SimNetwork {
         }
     }
 
-    /// Sends on what the receiver's window has room for.
+    /// Sends as much as the receiver's window allows.
     fn push(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return };
         let (Some(peer), Some(mut outgoing)) = (end.peer, end.send.take()) else { return };
         while !outgoing.rest.is_empty() {
-            // A peer that is gone takes everything, and the answer to the first segment is a reset.
+            // A closed peer accepts everything, and answers the first segment with a reset.
             let window = means.faults.window_bytes;
             let room = self.end(peer).map_or(usize::MAX, |peer| window.saturating_sub(peer.held_bytes));
             if room == 0 {
@@ -358,7 +358,7 @@ impl SimNetwork {
         means.finish(outgoing.key, outgoing.sent as i32);
     }
 
-    /// Fills receive buffers with what has arrived.
+    /// Fills receive buffers with arrived bytes.
     fn deliver(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         let Self { sockets, buffers, operations, .. } = self;
         let Some(SimSocket::End(end)) = sockets.get_mut(&socket) else { return };
@@ -377,7 +377,7 @@ impl SimNetwork {
                     Some(chunk) => (chunk.len(), Some(chunk)),
                     None => break Some(-libc::ENOBUFS),
                 },
-                // SAFETY: the receive is under way: it is in `end.receive` until its last answer.
+                // SAFETY: the receive is in flight: it is in `end.receive` until its last completion.
                 SimReceiveTarget::OpBuffer { start, bytes: room_bytes } => unsafe {
                     (SimBuffers::fill_op_buffer(start, room_bytes, bytes), None)
                 },
@@ -403,7 +403,7 @@ impl SimNetwork {
         }
     }
 
-    /// Ends everything under way at a socket.
+    /// Ends every operation in flight on a socket.
     fn fail(&mut self, socket: SocketHandle, errno: i32, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return };
         end.broken.get_or_insert(errno);
@@ -480,7 +480,7 @@ impl SimNetwork {
         handle
     }
 
-    /// The next port in turn that no socket has: a listener may have come with a number of its own.
+    /// The next port in turn that no socket has: a listener may have chosen its own.
     fn free_port(&mut self) -> Option<u16> {
         let taken: BTreeSet<u16> = self.sockets.values().filter_map(SimSocket::port).collect();
         for _ in PORT_FIRST..=u16::MAX {
