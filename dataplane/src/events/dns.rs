@@ -1,7 +1,8 @@
-//! Names of subscribers outside: looked up by the system on a thread that may wait, kept for a while.
+//! Host names of external subscribers: resolved by the system on a thread that may block, cached for a
+//! while.
 //!
-//! Addresses and `localhost` need no look-up; hosts of our own are found in the table before anybody
-//! asks here.
+//! Addresses and `localhost` need no look-up; our own hosts are found in the table before this module is
+//! used.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,7 +15,7 @@ use ring::{Notify, Ring, Tick, WakeHandle};
 
 use super::limits::{LOOKUPS_MAX, NAMES_MAX, RESOLVED_FOR};
 
-/// How the system is asked; another one in tests.
+/// The system's resolver; another one in tests.
 pub type DnsLookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
 pub struct DnsResolver {
@@ -25,7 +26,7 @@ pub struct DnsResolver {
     in_flight: Cell<usize>,
     outcomes: mpsc::Receiver<DnsOutcome>,
     report: mpsc::Sender<DnsOutcome>,
-    /// A look-up has ended.
+    /// Notified when a look-up ends.
     ended: Notify,
 }
 
@@ -60,7 +61,7 @@ impl DnsResolver {
         }
     }
 
-    /// An address of `host` (lower case, without port). Several take turns.
+    /// An address of `host` (lower case, without port). Several addresses are used in turn.
     pub async fn resolve(&self, host: &str, port: u16) -> Result<SocketAddr, Box<str>> {
         if let Some(ip) = parse_literal(host) {
             return Ok(SocketAddr::new(ip, port));
@@ -76,7 +77,7 @@ impl DnsResolver {
         }
     }
 
-    /// Takes in what the threads found: called when the ring's bell was rung.
+    /// Takes the results of the threads: called when the ring was woken.
     pub fn get(&self) {
         let mut ended = false;
         while let Ok(DnsOutcome { name, result }) = self.outcomes.try_recv() {
@@ -106,7 +107,7 @@ impl DnsResolver {
         }
     }
 
-    /// Starts a look-up unless it is under way, or too many are.
+    /// Starts a look-up unless one is in flight, or too many are.
     fn start(&self, name: &(Box<str>, u16)) -> Result<(), Box<str>> {
         let mut names = self.names.borrow_mut();
         if matches!(names.get(name), Some(DnsCacheEntry::InFlight)) || self.in_flight.get() >= LOOKUPS_MAX {
@@ -116,7 +117,7 @@ impl DnsResolver {
             let now = self.ring.now();
             names.retain(|_, entry| matches!(entry, DnsCacheEntry::Resolved { until, .. } if *until > now));
             if names.len() >= NAMES_MAX {
-                names.clear(); // all in use: asking again is better than growing
+                names.clear(); // full: resolving again is better than growing
             }
         }
         let (look_up, report, remote) = (self.lookup, self.report.clone(), self.remote.clone());
@@ -133,7 +134,7 @@ impl DnsResolver {
     }
 }
 
-/// The system's own way: hosts file, DNS, whatever it is configured to.
+/// The system's own resolver: hosts file, DNS, whatever is configured.
 pub fn system(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok((host, port).to_socket_addrs()?.collect())
 }
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_asked_for_once_and_its_addresses_take_turns() {
+    fn name_is_resolved_once_and_addresses_rotate() {
         let ring = Ring::kernel(RingOptions::default()).unwrap();
         let resolver = Rc::new(DnsResolver::new(&ring, fake));
         let (listening, on) = (Rc::clone(&resolver), ring.clone());

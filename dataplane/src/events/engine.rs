@@ -1,4 +1,4 @@
-//! A core's events as a whole: its logs, their deliveries and the door.
+//! The broker engine of a core: its logs, their deliveries and the ingress.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -24,17 +24,18 @@ use crate::request_histograms::OutcomeKey;
 use crate::signal::{Signal, SignalQueue};
 use crate::table::{Durability, EventStream, RoutingTable};
 
-/// Everything of one core that has to do with events.
+/// All event handling of one core.
 pub struct BrokerEngine<P> {
     ring: Ring,
-    /// The first takes appends; the others belonged to cores that are no more, and run empty.
+    /// The first takes appends; the others belonged to cores that no longer exist, and are drained.
     logs: Vec<LogPipeline<P>>,
     home_writer: Rc<LogWriter>,
     authenticator: Authenticator,
     rng: RefCell<fastrand::Rng>,
 }
 
-/// A log, the deliveries out of it, and what is noted of them: in the log itself, since a note names an event by its place there.
+/// A log, the deliveries from it, and their delivery log: in the same log, since an entry identifies an
+/// event by its position there.
 struct LogPipeline<P> {
     writer: Rc<LogWriter>,
     dispatcher: Rc<Dispatcher<P>>,
@@ -42,7 +43,7 @@ struct LogPipeline<P> {
 }
 
 impl<P: EventSender + Clone> BrokerEngine<P> {
-    /// Takes over `home` and the logs that `others` left, and starts their tasks.
+    /// Takes over `home` and the logs of removed cores in `others`, and starts their tasks.
     pub fn open(ring: &Ring, home: WriteAheadLog, others: Vec<WriteAheadLog>, post: &P, seed: u64) -> Rc<Self> {
         let home = LogWriter::new(ring, home);
         let mut keepers = vec![Rc::clone(&home)];
@@ -60,7 +61,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         Rc::new(Self { ring: ring.clone(), logs, home_writer: home, authenticator: porter, rng })
     }
 
-    /// Starts the tasks that own the logs. A log that fails is reported until somebody hears it.
+    /// Starts the tasks that own the logs. The failure of a log is reported until control receives it.
     pub fn start(self: &Rc<Self>, core: usize, signals: &SignalQueue, counters: &Arc<CoreCounters>) {
         self.ring.spawn(Rc::clone(self).maintain(Arc::clone(counters)));
         for LogPipeline { writer: keeper, dispatcher: desk, delivery_log: journal } in &self.logs {
@@ -82,7 +83,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         }
     }
 
-    /// Once in [`RECLAIM_EVERY`]: retention, space, files, counters; until the logs are another process's.
+    /// Runs once per [`RECLAIM_EVERY`]: retention, space, files, counters; until the logs are released.
     async fn maintain(self: Rc<Self>, counters: Arc<CoreCounters>) {
         while !self.home_writer.is_released() {
             for LogPipeline { writer: keeper, dispatcher: desk, .. } in
@@ -98,26 +99,26 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         }
     }
 
-    /// Makes the running subscribers those of the table: call it when the core's bell rings. What fails
-    /// for one stream is done for the others.
+    /// Starts and stops subscribers to match the table: call it when the core is woken. An error of one
+    /// stream does not stop the others.
     pub fn sync(&self, table: &Arc<RoutingTable>) -> Result<(), AppendError> {
         self.logs.iter().map(|kept| kept.dispatcher.sync(table)).fold(Ok(()), Result::and)
     }
 
-    /// For each log: what a subscriber has still to get, by its place and by the counters.
+    /// For each log: the undelivered events of a subscriber, by its cursor and by the counters.
     #[cfg(test)]
     pub(super) fn outstanding(&self, stream: &EventStream, subscriber: &str) -> Vec<(u64, u64)> {
         self.logs.iter().filter_map(|kept| kept.dispatcher.outstanding(stream, subscriber)).collect()
     }
 
-    /// An event must not be stored before all who are to get it are registered (EV-TRG-12).
+    /// An event must not be stored before all its subscribers are registered (EV-TRG-12).
     fn prepare(&self, table: &Arc<RoutingTable>, stream: &EventStream) -> Result<(), AppendError> {
         let synced = self.sync(table);
         let is_ready = self.logs.first().is_some_and(|kept| kept.dispatcher.serves(stream));
         if is_ready { Ok(()) } else { synced }
     }
 
-    /// Starts no more deliveries; resolves once those under way have ended and the bookmarks are durable.
+    /// Starts no more deliveries; resolves once those in flight have ended and the cursors are durable.
     pub async fn drain(&self) {
         for LogPipeline { dispatcher: desk, delivery_log: journal, .. } in &self.logs {
             desk.drain().await;
@@ -128,7 +129,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         }
     }
 
-    /// Gives the logs to another process, after [`BrokerEngine::drain`].
+    /// Releases the logs to another process, after [`BrokerEngine::drain`].
     pub async fn release(&self) {
         for LogPipeline { writer: keeper, .. } in &self.logs {
             if let Err(why) = keeper.release().await {
@@ -137,7 +138,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         }
     }
 
-    /// Answers one request of the events listener. Method and path as they stand in the request line.
+    /// Answers one request of the events listener. Method and path are those of the request line.
     pub async fn answer<'a>(
         &self,
         table: &'a Arc<RoutingTable>,
@@ -183,7 +184,8 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         answer
     }
 
-    /// Who it is before what it says, so that a stranger learns nothing; what it says before whether he may.
+    /// Authenticates before parsing, so that an unauthenticated sender learns nothing; authorizes after
+    /// parsing.
     fn judge<'a>(
         &self,
         method: &str,
@@ -207,7 +209,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         Err(count(IngressRejection::Forbidden { subject: sender.subject.clone() }))
     }
 
-    /// Takes in a record that is an event of this stream already: a replay. It counts against the quota like
+    /// Appends a record that already is an event of this stream: a replay. It counts against the quota like
     /// any other, and is always durable before it is acknowledged.
     pub async fn copy(&self, table: &Arc<RoutingTable>, path: &str, record: &[u8]) -> LocalResponse {
         let Some(stream) = ingress::find(table, path) else {
@@ -224,11 +226,11 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         self.acknowledge(stream, 1, appended, Durability::default()).await
     }
 
-    /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02); unless the stream's owner
-    /// wants it sooner.
+    /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02); unless the stream is
+    /// configured to answer sooner.
     ///
-    /// `inside`: from which namespace one of our streams sends it on. Within a namespace no quota refuses that, because
-    /// what is kept does not become more; and a full log has room for it still.
+    /// `inside`: the namespace of our own stream that forwards the event. Within a namespace no quota
+    /// rejects it, because the amount of stored data does not grow; and a full log accepts it.
     async fn take_in(
         &self,
         table: &Arc<RoutingTable>,
@@ -287,7 +289,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
     }
 }
 
-/// Tells of the event's type, if it is a new one; `by` names the subscriber whose answer it is.
+/// Registers the event's type, if it is a new one; `by` is the subscriber that replied with it.
 pub(super) fn note_type(types: &EventTypeRegistry, event: &CloudEvent<'_>, by: &str) {
     let attribute = |name| event.attribute(name).unwrap_or_default();
     let schema = if event.attribute("specversion") == Some("0.3") { "schemaurl" } else { "dataschema" };

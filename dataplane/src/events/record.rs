@@ -25,16 +25,17 @@ use jiff::Timestamp;
 
 use super::cloudevent::{ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData};
 
-/// The companion that names the only subscriber an event is for: it is replayed to that one. Never sent.
+/// The extension header that names the only subscriber of a replayed event. Never sent.
 pub const ADDRESSEE: &str = "sluicegate-addressee";
 
-/// The companion that says which event a copy is of: `CORE:POSITION`. Never sent.
+/// The extension header with the original of a copy: `CORE:POSITION`. Never sent.
 pub const ORIGINAL: &str = "sluicegate-original";
 
-/// The extension that says when a broker took the event in (X-BRK-05). It is no part of the record: the log knows it.
+/// The extension with the time at which a broker accepted the event (X-BRK-05). It is no part of the
+/// record: the log stores it.
 pub const ARRIVAL_ATTRIBUTE: &str = ADDED[0];
 
-/// Which log, by its core's number, and where in it: what names an event.
+/// Identifies an event: the number of the core whose log contains it, and its position.
 pub type EventPosition = (usize, u64);
 
 const VERSION: u8 = 1;
@@ -43,7 +44,7 @@ const FIXED_BYTES: usize = 8;
 const ATTRIBUTE_FIXED_BYTES: usize = 6;
 const EXTENSION_HEADER_FIXED_BYTES: usize = 3;
 
-/// A header that travels beside the event: tracing, `knative-*` (X-DLV-09).
+/// A header that is forwarded with the event: tracing, `knative-*` (X-DLV-09).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtensionHeader<'a> {
     /// Lower case.
@@ -51,7 +52,7 @@ pub struct ExtensionHeader<'a> {
     pub value: Cow<'a, [u8]>,
 }
 
-/// What stands before the data in a record; the data itself is appended by the caller as it is.
+/// The part of a record before the data; the caller appends the unchanged data.
 #[must_use]
 pub fn encode_head(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], hops_left: u8) -> Vec<u8> {
     let attributes: usize = event.attributes.iter().map(|a| ATTRIBUTE_FIXED_BYTES + a.name.len() + a.value.len()).sum();
@@ -77,7 +78,7 @@ pub fn encode_head(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], h
     out
 }
 
-/// A copy of the event at `original` for one subscriber only, whoever else reads the stream.
+/// A copy of the event at `original` for one subscriber only, whatever other subscribers the stream has.
 #[must_use]
 pub fn addressed(record: &EventRecord, subscriber: &str, original: EventPosition) -> Vec<u8> {
     let (core, position) = original;
@@ -97,7 +98,7 @@ pub fn is_addressed(bytes: &[u8]) -> bool {
     bytes.get(1).is_some_and(|mode| mode & ADDRESSED != 0)
 }
 
-/// Whether a companion is ours alone, and nobody is sent it.
+/// Whether an extension header is internal to copies and must not be sent.
 #[must_use]
 pub fn is_of_a_copy(companion: &str) -> bool {
     companion == ADDRESSEE || companion == ORIGINAL
@@ -114,20 +115,20 @@ pub struct EventRecord {
     data_code: u8,
     attributes: Range<usize>,
     extension_headers: Range<usize>,
-    /// When a broker took it in, in milliseconds since 1970.
+    /// When a broker accepted it, in milliseconds since 1970.
     arrived_ms: Option<u64>,
-    /// The same as a text, once somebody asks.
+    /// The same as a text, computed on first use.
     arrival: OnceCell<Option<Box<str>>>,
 }
 
-/// The record is not one of ours: a newer version wrote it, or a bug.
+/// The record cannot be decoded: a newer version wrote it, or there is a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptRecord {
     #[error("the record has version {0}, this program reads 1")]
     Version(u8),
     #[error("the record ends early or has an unknown code")]
     Shape,
-    /// It may be whole: a core stopped at it, so it is not looked at again.
+    /// It may be valid: a core stopped at it, so it is not decoded again.
     #[error("a core stopped at this event before the restart")]
     Stalled,
 }
@@ -170,7 +171,8 @@ impl EventRecord {
         })
     }
 
-    /// The same as its broker's subscribers see it: with [`ARRIVAL_ATTRIBUTE`], whatever its sender said there.
+    /// The event as its broker's subscribers see it: with [`ARRIVAL_ATTRIBUTE`], replacing a value set by
+    /// its sender.
     #[must_use]
     pub fn arrived_at(self, ms: u64) -> Self {
         Self { arrived_ms: Some(ms), ..self }
@@ -197,7 +199,7 @@ impl EventRecord {
         String::from_utf8(first.value.into_owned()).ok()
     }
 
-    /// The event that it is a copy of, if it is one and says so.
+    /// The event that it is a copy of, if it is one with a known original.
     #[must_use]
     pub fn original(&self) -> Option<EventPosition> {
         if !self.is_addressed {
@@ -214,7 +216,7 @@ impl EventRecord {
         std::str::from_utf8(self.attribute_bytes(name)?).ok()
     }
 
-    /// The same for who compares only: UTF-8, as [`EventRecord::decode`] has seen.
+    /// The same for comparisons: valid UTF-8, as checked by [`EventRecord::decode`].
     #[must_use]
     pub fn attribute_bytes(&self, name: &str) -> Option<&[u8]> {
         if let Some(ms) = self.arrived_ms.filter(|_| name == ARRIVAL_ATTRIBUTE) {
@@ -235,7 +237,7 @@ impl EventRecord {
         self.data_code == 2
     }
 
-    /// Bytes of the whole record.
+    /// Size of the whole record.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.len()
@@ -260,7 +262,7 @@ impl EventRecord {
     }
 }
 
-/// Milliseconds since 1970 as in RFC 3339; `None` for what is no date.
+/// Milliseconds since 1970 in RFC 3339 format; `None` if it is no valid date.
 #[must_use]
 pub fn time_text(ms: u64) -> Option<Box<str>> {
     let time = Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
@@ -370,7 +372,7 @@ mod tests {
         assert_eq!(again.extension_headers().skip(2).collect::<Vec<_>>(), [beside]);
     }
 
-    /// Programs wrote copies before copies said what they are of, and such are in logs.
+    /// Earlier versions wrote copies without their original, and logs still contain such copies.
     #[test]
     fn a_copy_that_does_not_say_of_what_is_read_too() {
         let event = CloudEvent { mode: ContentMode::Binary, attributes: Vec::new(), data: EventData::None };
@@ -402,7 +404,7 @@ mod tests {
     }
 
     proptest! {
-        /// EV-RTE-09: what comes out of the log is what went in, data byte for byte.
+        /// EV-RTE-09: the log returns what was stored, data byte for byte.
         #[test]
         fn a_record_gives_back_the_event(
             structured: bool,

@@ -1,4 +1,4 @@
-//! Events from socket to socket: a core with its log, senders in front and subscribers behind.
+//! Events from socket to socket: a core with its log, between senders and subscribers.
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
 mod fixture;
@@ -34,9 +34,9 @@ fn on_every_machine<F: Future<Output = ()> + 'static>(script: impl Fn(EventsFixt
 }
 
 /// EV-RTE-01, EV-RTE-09, EV-BRK-02, DP-PROTO-02, DP-PROTO-03, DP-PROTO-08, X-BRK-05, X-DLV-11: both modes,
-/// through real heads; the subscriber sees a POST with equal attributes and the very bytes.
+/// through real heads; the subscriber gets a POST with equal attributes and the same bytes.
 #[test]
-fn an_event_goes_through_in_both_modes() {
+fn event_passes_in_both_modes() {
     on_every_machine(|house| async move {
         let sink = Sink::new(&house.ring, |_| ACCEPTED.into());
         house.publish(vec![trigger("t", "127.0.0.1", sink.address.port())], |_| {});
@@ -60,7 +60,7 @@ fn an_event_goes_through_in_both_modes() {
         assert_eq!(seen[0].header("prefer"), Some("reply"));
         assert!(seen[0].body == body, "the data is not what was sent");
         assert_eq!(seen[1].header("content-type"), Some("application/cloudevents+json"));
-        // Between the attributes and the data it says when it came.
+        // The time of arrival is between the attributes and the data.
         let body = std::str::from_utf8(&seen[1].body).unwrap();
         let (before, rest) = body.split_once(r#","knativearrivaltime":""#).expect("X-BRK-05");
         let (arrived, after) = rest.split_once('"').unwrap();
@@ -69,9 +69,9 @@ fn an_event_goes_through_in_both_modes() {
     });
 }
 
-/// DP-PROTO-11, DP-PROTO-13, DP-ACK-04, DP-ACK-07: refusals over the wire.
+/// DP-PROTO-11, DP-PROTO-13, DP-ACK-04, DP-ACK-07: rejections over the wire.
 #[test]
-fn what_is_no_event_is_refused_over_the_wire() {
+fn invalid_event_is_rejected_over_wire() {
     on_every_machine(|house| async move {
         house.publish(Vec::new(), |_| {});
         for (method, path, headers, status, says) in [
@@ -80,7 +80,7 @@ fn what_is_no_event_is_refused_over_the_wire() {
             ("POST", "/brokers/ns/nobody", "", "404", ""),
             ("POST", PATH, "", "400", ""),
             ("POST", PATH, "ce-specversion: 1.0\r\nce-id: 1\r\n", "400", ""),
-            // X-BRK-03: on every answer, be it given before anybody asked which stream is meant.
+            // X-BRK-03: on every response, even one sent before the stream is looked up.
             ("POST", PATH, "Expect: a-pony\r\n", "417", "Allow: POST, OPTIONS\r\n"),
             ("POST", PATH, "Host: another\r\n", "400", "Allow: POST, OPTIONS\r\n"),
             ("POST", PATH, "Content_Length: 1\r\n", "400", "Allow: POST, OPTIONS\r\n"),
@@ -92,9 +92,9 @@ fn what_is_no_event_is_refused_over_the_wire() {
     });
 }
 
-/// EV-DLV-05, DP-REPLY-04: a reply over the wire comes back into the broker.
+/// EV-DLV-05, DP-REPLY-04: a reply over the wire is stored in the broker.
 #[test]
-fn a_reply_comes_back_in_over_the_wire() {
+fn reply_is_stored_over_wire() {
     on_every_machine(|house| async move {
         let sink = Sink::new(&house.ring, |message| match message.header("ce-id") {
             Some("1") => format!("HTTP/1.1 200 OK\r\n{}Content-Length: 2\r\n\r\nhi", event("reply")),
@@ -109,7 +109,7 @@ fn a_reply_comes_back_in_over_the_wire() {
     });
 }
 
-/// The load outlives the table, as control has it.
+/// The load outlives the table, as control's does.
 fn backend(instances: &[SocketAddr], load: &Arc<BackendLoad>) -> Arc<Backend> {
     Arc::new(Backend {
         key: "ns/app-1".into(),
@@ -128,10 +128,10 @@ fn route(table: &mut RoutingTable, backend: Arc<Backend>) {
     table.hosts.insert("app.ns.localhost", Arc::new(Route::of(splits)));
 }
 
-/// A delivery to a service of ours that sleeps asks for an instance and waits for it; nobody is refused, and
-/// its concurrency holds for deliveries too.
+/// A delivery to a sleeping Service of ours requests an instance and waits for it; no request is rejected,
+/// and its concurrency applies to deliveries too.
 #[test]
-fn a_sleeping_subscriber_is_woken() {
+fn sleeping_subscriber_is_started() {
     on_every_machine(|house| async move {
         let load = Arc::default();
         let app = || trigger("t", "app.ns.localhost", 80);
@@ -158,10 +158,10 @@ fn a_sleeping_subscriber_is_woken() {
     });
 }
 
-/// SRV-REV-12, X-ACT-03: four instances that take one request each have four events at a time, never two in one,
-/// and an event's wait for its place is not held against the subscriber.
+/// SRV-REV-12, X-ACT-03: four instances with a concurrency of one have four events at a time, never two in
+/// one, and an event's wait for its permit does not count against the subscriber.
 #[test]
-fn a_service_gets_as_many_events_at_a_time_as_its_instances_take() {
+fn service_gets_events_up_to_instance_capacity() {
     for seed in 0..5 {
         let folder = tempfile::tempdir().unwrap();
         in_house(&Simulation::new(seed, FaultProfile::calm()).ring(), folder.path(), |house| async move {
@@ -189,7 +189,7 @@ fn a_service_gets_as_many_events_at_a_time_as_its_instances_take() {
 
 /// DP-RETRY-16: an instance that refuses the connection is reported, and another one gets the event.
 #[test]
-fn a_dead_instance_is_reported_and_another_one_asked() {
+fn dead_instance_is_reported_and_another_used() {
     on_every_machine(|house| async move {
         let sink = Sink::new(&house.ring, |_| ACCEPTED.into());
         let listener = RingListener::bind(&house.ring, "127.0.0.1:0".parse().unwrap()).unwrap();
@@ -208,9 +208,9 @@ fn a_dead_instance_is_reported_and_another_one_asked() {
     });
 }
 
-/// EV-DLV-03, DP-RETRY-16: nobody listens at first; the event waits for its retry.
+/// EV-DLV-03, DP-RETRY-16: the port is closed at first; the event waits for its retry.
 #[test]
-fn a_closed_port_is_tried_again() {
+fn closed_port_is_retried() {
     on_every_machine(|house| async move {
         let sink = Sink::new(&house.ring, |_| ACCEPTED.into());
         let listener = RingListener::bind(&house.ring, "127.0.0.1:0".parse().unwrap()).unwrap();
@@ -232,10 +232,10 @@ fn live(folder: &Path, script: impl AsyncFnOnce(EventsFixture) + 'static) {
     in_house(&Ring::kernel(RingOptions::default()).unwrap(), folder, |house| script(house));
 }
 
-/// EV-DLV-13: a core that was told to stop finishes what is under way and remembers it: the next one sends
-/// only what was never delivered.
+/// EV-DLV-13: a stopping core finishes what is in flight and records it: the next one sends only what was
+/// never delivered.
 #[test]
-fn a_stopped_core_leaves_no_duplicates_and_loses_nothing() {
+fn stopped_core_loses_and_duplicates_nothing() {
     let folder = tempfile::tempdir().unwrap();
     live(folder.path(), async |house: EventsFixture| {
         let slow = Sink::new(&house.ring, |_| ACCEPTED.into());

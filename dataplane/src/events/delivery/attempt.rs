@@ -42,14 +42,14 @@ enum ReplyOutcome {
     On,
     /// It was dropped, and the delivery is done all the same.
     Nowhere,
-    /// It could not be stored: the delivery as a whole failed and may be tried again.
+    /// It could not be stored: the delivery as a whole failed and may be retried.
     NotStored(String),
-    /// Its target did not take it.
+    /// Its target rejected it.
     Refused(DeliveryFailure),
 }
 
 impl<P: EventSender> SubscriptionWorker<P> {
-    /// `read`: the event, by whoever has just looked at it.
+    /// `read`: the event, if it was just loaded.
     pub(super) async fn attempt(self: &Rc<Self>, job: DeliveryAttempt, read: Option<Rc<LoadedEvent>>) {
         let began = self.context.ring.now();
         let order = self.order();
@@ -59,10 +59,11 @@ impl<P: EventSender> SubscriptionWorker<P> {
             None => {
                 self.bring(job.position).await;
                 let Some(record) = self.load(job.position) else {
-                    return self.settle(job.position, EventOutcome::Damaged); // read once before; or its stream was forgotten
+                    // read once before; or its stream was deleted
+                    return self.settle(job.position, EventOutcome::Damaged);
                 };
                 let _working = self.working(Phase::Request, job.position);
-                let Ok(sight) = LoadedEvent::of(record, arrives) else { return }; // decoded once before: cannot be
+                let Ok(sight) = LoadedEvent::of(record, arrives) else { return }; // decoded once before: cannot fail
                 Rc::new(sight)
             }
         };
@@ -78,8 +79,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
     }
 
-    /// What seldom comes after the answer is boxed: each attempt under way takes what its largest step does, some 3 KiB
-    /// instead of 6, and of subscribers that hang there are 64 each.
+    /// Rare continuations after the response are boxed: each attempt in flight takes the size of its
+    /// largest step, some 3 KiB instead of 6, and a subscriber that hangs has 64 of them.
     async fn request(
         self: &Rc<Self>,
         order: &SubscriberConfig,
@@ -109,7 +110,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
         match judge(retry_hints(&outcome), job.attempt, &order.subscriber.delivery) {
             RetryVerdict::Done => self.settle(job.position, EventOutcome::Delivered),
-            // Whatever a reply target says in its 200 is nobody's business (AMB-21, DP-REPLY-08).
+            // The content of a reply target's 200 is ignored (AMB-21, DP-REPLY-08).
             RetryVerdict::Reply if !is_asked => self.settle(job.position, EventOutcome::Delivered),
             RetryVerdict::RetryAt(wait) => self.retry_after(wait, job),
             RetryVerdict::GiveUp(reason) => {
@@ -178,7 +179,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         answer: &LocalResponse,
         job: &DeliveryAttempt,
     ) -> ReplyOutcome {
-        let order = &self.order(); // as it is now: replies may have come to go elsewhere while the subscriber thought
+        let order = &self.order(); // the current one: the reply target may have changed during the request
         let trace = trace_of(record);
         let head = |reply: &CloudEvent<'_>, hops| {
             request::record_of(reply, answer, trace.as_deref(), hops, &mut self.context.rng.borrow_mut())
@@ -237,8 +238,9 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
     }
 
-    /// Appends a reply, and while the log is full waits for room: what it answers cannot end before, and another
-    /// request to the subscriber makes none. It keeps its slot of the window meanwhile, because the reply is held in memory.
+    /// Appends a reply, and while the log is full waits for space: the original event is not done before,
+    /// and another request to the subscriber does not help. It keeps its slot of the window meanwhile,
+    /// because the reply is held in memory.
     async fn append_reply(&self, order: &SubscriberConfig, reply: &[&[u8]]) -> Result<Range<LogPosition>, AppendError> {
         let home = &self.context.home_writer;
         loop {
@@ -254,8 +256,9 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
     }
 
-    /// Sends a reply with retries of its own; the subscriber is not asked again (AMB-35). It keeps its
-    /// slot of the window meanwhile, because the reply is held in memory. Each attempt goes where replies go by then.
+    /// Sends a reply with retries of its own; the subscriber gets no second request (AMB-35). It keeps its
+    /// slot of the window meanwhile, because the reply is held in memory. Each attempt uses the current
+    /// reply target.
     async fn send_reply(&self, reply: &EventRecord, job: &DeliveryAttempt) -> ReplyOutcome {
         for attempt in 0.. {
             let order = &self.order();
@@ -297,7 +300,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// Sends the event to the dead letter sink, or drops it with a reason (EV-DLV-08, -09, -11).
     async fn dead_letter(self: &Rc<Self>, sight: &LoadedEvent, job: DeliveryAttempt, failure: Rc<DeliveryFailure>) {
-        let order = &self.order(); // as it is now: the sink may have come or gone during the attempt
+        let order = &self.order(); // the current one: the sink may have been added or removed during the attempt
         let Some(sink) = &order.subscriber.dead_letter else {
             if self.holds(HoldReason::DeadLetters) {
                 return self.hold_dead_letter(job);
@@ -358,27 +361,27 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.retry(at, DeliveryAttempt { attempt: job.attempt + 1, ..job });
     }
 
-    /// The event stays where it is, and the attempt does not count.
+    /// The event stays unfinished, and the attempt does not count.
     fn retry_refused(&self, job: DeliveryAttempt) {
         let at = self.context.ring.now() + spread(REFUSED_RETRY_EVERY, &mut self.context.rng.borrow_mut());
         self.retry(at, job);
     }
 
-    /// Tells the flight recorder.
+    /// Adds an entry to the delivery log.
     pub(super) fn note(&self, what: DeliveryOutcome, job: &DeliveryAttempt, status: Option<u16>, took: Duration) {
         let Some(journal) = &self.context.delivery_log else { return };
         journal.note(DeliveryLogEntry {
             what,
             subscriber: &self.progress.subscriber,
             position: job.position,
-            at_ms: 0, // the journal's to say
+            at_ms: 0, // set by the delivery log
             status: status.unwrap_or(0),
             attempt: u16::try_from(job.attempt).unwrap_or(u16::MAX),
             took,
         });
     }
 
-    /// One request.
+    /// Sends one request.
     async fn send(
         &self,
         order: &SubscriberConfig,
@@ -395,7 +398,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
         let outcome = self.context.sender.send(target, out, timeout).await;
         if let Err(why @ PostError::Untrusted { .. }) = &outcome {
             order.subscriber.tally.untrusted.fetch_add(1, Relaxed);
-            // Told with the first attempt only: those after it are counted, and the end of an event is told.
+            // Logged for the first attempt only: later ones are counted, and the outcome of an event is
+            // logged.
             if job.attempt == 0 {
                 tracing::warn!(subscriber = %order.subscriber.label, url = %target.url, "not delivered: {why}");
             }
@@ -416,9 +420,9 @@ impl<P: EventSender> SubscriptionWorker<P> {
     }
 }
 
-/// A stream of ours refuses our own delivery. With 401 it does not accept the token, which is ours to renew; with 403 a policy
-/// keeps the sender out, which an operator mends or means. Neither is a reason to lose the event: it waits, unless it was
-/// refused by a policy and there is a dead letter sink.
+/// One of our own streams rejects our own delivery. With 401 it does not accept the token, which we must
+/// renew; with 403 a policy excludes the sender, which an operator corrects or intends. Neither is a reason
+/// to lose the event: it waits, unless it was rejected by a policy and there is a dead letter sink.
 fn is_held(target: &DeliveryTarget, answer: Option<&LocalResponse>, has_sink: bool) -> bool {
     target.is_stream
         && match answer.map(|answer| answer.status) {
@@ -432,7 +436,7 @@ fn retry_hints(outcome: &Result<LocalResponse, PostError>) -> RetryHints {
     RetryHints::of(outcome.as_ref().ok(), SystemTime::now)
 }
 
-/// In whose name: `NAMESPACE` of `NAMESPACE/NAME` (X-DLV-10).
+/// The sender's namespace: `NAMESPACE` of `NAMESPACE/NAME` (X-DLV-10).
 fn sender<'a>(order: &'a SubscriberConfig, inside_key: &'a str) -> RequestOrigin<'a> {
     RequestOrigin { namespace: order.subscriber.label.split('/').next().unwrap_or_default(), internal_key: inside_key }
 }

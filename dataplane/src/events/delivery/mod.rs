@@ -1,8 +1,8 @@
-//! Delivery: every subscriber of every stream of one log, each by itself.
+//! Delivery: every subscriber of every stream of one log, independently of each other.
 //!
-//! [`Dispatcher::sync`] compares the table with what is running; `pump` is one subscriber's loop,
-//! `attempt` one request and what its answer leads to, [`retry`] the arithmetic, `place` how far
-//! a subscriber has come.
+//! [`Dispatcher::sync`] compares the table with what is running; `worker` is one subscriber's loop,
+//! `attempt` one request and its consequences, [`retry`] the arithmetic, `progress` how far a subscriber
+//! has read.
 
 mod aside;
 mod attempt;
@@ -50,24 +50,24 @@ use crate::table::{EventStream, RoutingTable};
 type SubscriptionWorkers<P> = HashMap<Box<str>, Rc<SubscriptionWorker<P>>, RandomState>;
 type StreamWorkers<V> = RefCell<HashMap<StreamId, V, RandomState>>;
 
-/// The deliveries out of one log.
+/// The deliveries from one log.
 pub struct Dispatcher<P> {
     context: Rc<DispatchContext<P>>,
     /// By stream and subscriber.
     workers: StreamWorkers<SubscriptionWorkers<P>>,
     sorters: StreamWorkers<Rc<FanoutMatcher>>,
-    /// What each stream was when all its subscribers were running.
+    /// The version of each stream for which all subscribers are running.
     carried_out: StreamWorkers<Arc<EventStream>>,
     table: RefCell<Arc<RoutingTable>>,
     /// The table's version that is running.
     version: Cell<u64>,
-    /// What the log knows and the table does not, and since when.
+    /// Streams and subscribers that are in the log and not in the table, and since when.
     absent: RefCell<HashMap<AbsentStreams, Tick, RandomState>>,
     ends: RemovalPositions,
 }
 
 impl<P: EventSender> Dispatcher<P> {
-    /// Delivers what is in `keeper`, and notes in `journal` how it went; replies go to `home`.
+    /// Delivers the events of `writer`, and records the outcomes in `delivery_log`; replies go to `home`.
     pub fn new(
         ring: &Ring,
         keeper: &Rc<LogWriter>,
@@ -103,9 +103,9 @@ impl<P: EventSender> Dispatcher<P> {
         })
     }
 
-    /// Makes the running subscribers those of the table. Called before every append with the newest
-    /// table, so that an event posted right after a publish reaches a new subscriber (EV-TRG-12); costs
-    /// one comparison when nothing has changed, and one a stream for those that have not.
+    /// Starts and stops subscribers to match the table. Called before every append with the newest table,
+    /// so that an event posted right after a publish reaches a new subscriber (EV-TRG-12); costs one
+    /// comparison when nothing has changed, and one per stream for unchanged streams.
     pub fn sync(&self, table: &Arc<RoutingTable>) -> Result<(), AppendError> {
         if table.version == self.version.get() {
             return Ok(());
@@ -171,7 +171,7 @@ impl<P: EventSender> Dispatcher<P> {
                         pumps.entry(subscriber.name.clone()).insert(pump).into_mut()
                     }
                     Err(why) => {
-                        outcome = Err(why); // the others still are
+                        outcome = Err(why); // the other streams are still synced
                         continue;
                     }
                 },
@@ -203,10 +203,10 @@ impl<P: EventSender> Dispatcher<P> {
         Rc::clone(sorters.entry(feed.id).or_insert_with(start))
     }
 
-    /// Whether the newest table has been carried out, as far as this stream is concerned.
+    /// Whether the newest table is in effect for this stream.
     pub fn serves(&self, stream: &EventStream) -> bool {
         if self.table.borrow().version == self.version.get() {
-            return true; // all of it has: the usual case
+            return true; // all of it is: the usual case
         }
         let Ok(feed) = self.context.writer.feed_of(stream) else { return false };
         let pumps = self.workers.borrow();
@@ -214,7 +214,8 @@ impl<P: EventSender> Dispatcher<P> {
         stream.subscribers.iter().all(|subscriber| running.is_some_and(|pumps| pumps.contains_key(&subscriber.name)))
     }
 
-    /// What a subscriber has still to get, by its place in the log and by the counters: the same, always.
+    /// The undelivered events of a subscriber, by its cursor in the log and by the counters: always the
+    /// same.
     #[cfg(test)]
     pub fn outstanding(&self, stream: &EventStream, subscriber: &str) -> Option<(u64, u64)> {
         let feed = self.context.writer.feed_of(stream).ok()?;
@@ -224,7 +225,7 @@ impl<P: EventSender> Dispatcher<P> {
         Some((self.context.writer.log().open_events(feed.id, &pump.progress.mark()), pump.pending.get()))
     }
 
-    /// Starts no more deliveries and waits for those under way.
+    /// Starts no more deliveries and waits for those in flight.
     pub async fn drain(&self) {
         let pumps: Vec<_> =
             self.workers.borrow().values().flat_map(SubscriptionWorkers::values).map(Rc::clone).collect();

@@ -1,5 +1,5 @@
-//! Streams and subscribers that the log knows and the table does not name any more: forgotten after a while, with
-//! what they had still to get. That is counted, told to whoever tells their owners, and noted in the journal.
+//! Streams and subscribers that are in the log and no longer in the table: deleted after a while, with
+//! their undelivered events. Those are counted, reported to control, and recorded in the delivery log.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -22,11 +22,11 @@ pub(super) enum AbsentStreams {
     Subscriber(StreamId, Box<str>),
 }
 
-/// Where the log ended when subscribers did: what came in behind that was never for them.
+/// Where the log ended when subscribers were removed: later events were never for them.
 pub(super) struct RemovalPositions {
-    /// When the log was opened. Who was deleted by an earlier process is in no table since.
+    /// When the log was opened. Subscribers deleted by an earlier process are in no table since.
     opened: LogPosition,
-    /// Those that this process knew; each until it is forgotten.
+    /// Those that this process ran; each until it is deleted.
     positions: RefCell<HashMap<(StreamId, Box<str>), LogPosition, RandomState>>,
 }
 
@@ -57,7 +57,7 @@ impl RemovalPositions {
 }
 
 impl<P: EventSender> Dispatcher<P> {
-    /// Forgets what nobody names any more. Runs for ever.
+    /// Deletes what is no longer in the table. Runs for ever.
     pub async fn tidy(&self) {
         loop {
             self.context.ring.sleep(TIDY_EVERY).await;
@@ -99,7 +99,7 @@ impl<P: EventSender> Dispatcher<P> {
         let mut absent = Vec::new();
         for (id, name) in log.streams() {
             if name == delivery_log::STREAM {
-                continue; // nobody's, and no subscriber holds it
+                continue; // internal: retained by no subscriber
             }
             if !named.contains(name) {
                 absent.push(AbsentStreams::Stream(id, name.into()));
@@ -112,7 +112,7 @@ impl<P: EventSender> Dispatcher<P> {
         absent
     }
 
-    /// Tells of the backlog that goes with it; how many events that is, each subscriber's counted.
+    /// Reports the backlog that is deleted with it; returns the number of events, counted per subscriber.
     fn abandon(&self, absent: &AbsentStreams) -> u64 {
         let log = self.context.writer.log();
         let (id, stream, left): (_, &str, Vec<(&str, &Cursor)>) = match absent {
@@ -140,7 +140,7 @@ impl<P: EventSender> Dispatcher<P> {
         self.table.borrow().abandoned.report(AbandonedEvents { stream: stream.into(), is_whole, events });
         let left: Vec<_> =
             open.iter().map(|(name, end, _)| (delivery_log::abandoned_name(stream, name), *end)).collect();
-        drop(log); // a page of the journal that is full is appended at once
+        drop(log); // a full page of the delivery log is appended at once
         if let Some(journal) = &self.context.delivery_log {
             left.iter().for_each(|(name, end)| journal.note(DeliveryLogEntry::abandoned(name, *end)));
         }

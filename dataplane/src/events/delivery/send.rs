@@ -1,4 +1,4 @@
-//! How a request leaves: the seam between deciding and sending.
+//! The interface for sending a request: separates decisions from sending.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::events::LocalResponse;
 use crate::events::encode::EncodedEvent;
 use crate::table::DeliveryTarget;
 
-/// Sends one request and waits for its final answer. Redirects are not followed, interim answers are
+/// Sends one request and waits for its final response. Redirects are not followed, interim responses are
 /// skipped.
 pub trait EventSender: 'static {
-    /// Ends within `timeout`; time spent waiting for a place in a running instance of ours does not count.
+    /// Ends within `timeout`; time spent waiting for a permit of our own running instances does not count.
     fn send(
         &self,
         target: &DeliveryTarget,
@@ -18,11 +18,11 @@ pub trait EventSender: 'static {
         timeout: Duration,
     ) -> impl Future<Output = Result<LocalResponse, PostError>>;
 
-    /// Requests that the target's running instances take at a time, if they are ours; 0 of all others.
+    /// Number of concurrent requests of the target's running instances, if they are ours; 0 for all others.
     fn capacity(&self, target: &DeliveryTarget) -> usize;
 }
 
-/// There was no answer. All of these may pass (DP-RETRY-16).
+/// There was no response. All of these may be temporary (DP-RETRY-16).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     #[error("{host} has no address: {why}")]
@@ -40,7 +40,8 @@ pub enum PostError {
 }
 
 impl PostError {
-    /// What a note of the flight recorder has in the place of a status, which is 100 at least. Programs of before wrote 0.
+    /// The code in the status field of a delivery log entry; a status is at least 100. Earlier versions
+    /// wrote 0.
     #[must_use]
     pub const fn code(&self) -> u16 {
         match self {
@@ -53,7 +54,7 @@ impl PostError {
         }
     }
 
-    /// What such a code means; `None`: it is a status.
+    /// The meaning of such a code; `None`: it is a status.
     #[must_use]
     pub const fn reason(code: u16) -> Option<&'static str> {
         match code {
@@ -73,9 +74,9 @@ impl PostError {
 mod tests {
     use super::*;
 
-    /// Numbers are in logs: they mean the same for ever.
+    /// The numbers are in logs: they must never change.
     #[test]
-    fn each_failure_has_its_words_in_the_place_of_a_status() {
+    fn each_failure_has_code_and_reason() {
         let host = || Box::<str>::from("h");
         for (why, code, words) in [
             (PostError::Unresolved { host: host(), why: host() }, 1, "no address"),

@@ -1,19 +1,20 @@
-//! Whole topologies in bad weather: chains of replies, loops, dead letters, subscribers that come and go, restarts
-//! and power cuts, for many seeds. `SLUICEGATE_SEEDS=1000` tries more of them, `SLUICEGATE_SEED=17` one again.
+//! Complete topologies under faults: chains of replies, loops, dead letters, subscribers that come and go,
+//! restarts and power cuts, for many seeds. `SLUICEGATE_SEEDS=1000` runs more of them, `SLUICEGATE_SEED=17`
+//! a single one.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::table::DeliveryOrder;
 
-/// What was answered well: by URL and event.
+/// Successful requests: by URL and event.
 type DeliveredEvents = Rc<RefCell<BTreeSet<(String, String)>>>;
 
-/// A chain: `a` makes a B of each A, `b` a C of each B, `c` ends it; `all` hears everything. And a loop: `loop` makes
-/// another L of each L. Each with a dead letter sink of its own.
+/// A chain: `a` makes a B of each A, `b` a C of each B, `c` ends it; `all` gets everything. And a loop:
+/// `loop` makes another L of each L. Each with a dead letter sink of its own.
 const CHAIN: [(&str, &str, &str); 5] =
     [("a", "A", "B"), ("b", "B", "C"), ("c", "C", ""), ("all", "", ""), ("loop", "L", "L")];
-/// Hops that an L may make, and how often `loop` hears of it at most: entering takes one.
+/// Hops that an L may make, and the maximum deliveries to `loop`: entering takes one.
 const HOPS: &str = "4";
 const ROUNDS_MAX: usize = 3;
 
@@ -32,11 +33,11 @@ fn subscribers(rng: &mut fastrand::Rng) -> Vec<Subscriber> {
     CHAIN.map(|link| one(link, rng)).into()
 }
 
-/// `calm`: everybody takes everything at once.
+/// `calm`: every subscriber accepts everything at once.
 fn world(seed: u64, calm: bool, taken: &DeliveredEvents) -> impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static {
     let (mut rng, taken) = (fastrand::Rng::with_seed(seed), Rc::clone(taken));
     move |call| {
-        // A sink that gave up too would be a drop, and drops are another test's.
+        // A sink that gave up too would be a drop, and drops have their own test.
         let is_sink = call.url.starts_with("http://dead-");
         if !calm && !is_sink && rng.u8(0..10) < 3 {
             let codes = [500, 404, 429, 400, 302, 999];
@@ -56,7 +57,7 @@ fn world(seed: u64, calm: bool, taken: &DeliveredEvents) -> impl FnMut(&Recorded
     }
 }
 
-/// Conservation and at-least-once, at the end of a calm last life.
+/// Conservation and at-least-once, at the end of a final lifetime without faults.
 fn check(seed: u64, stream: &EventStream, acknowledged: &BTreeSet<String>, taken: &DeliveredEvents) {
     for (at, (name, ..)) in CHAIN.iter().enumerate() {
         let [.., dropped, pending] = ends(stream, at);
@@ -75,7 +76,7 @@ fn check(seed: u64, stream: &EventStream, acknowledged: &BTreeSet<String>, taken
             check_loop(seed, &taken, id);
             continue;
         }
-        // A dead letter ends the chain; without one it goes on to its end.
+        // A dead letter ends the chain; without one it continues to its end.
         for (name, makes, next) in [("a", "B", "b"), ("b", "C", "c")] {
             let (before, after) = (if name == "a" { "A" } else { "B" }, format!("{makes}{}", &id[1..]));
             let before = format!("{before}{}", &id[1..]);
@@ -88,7 +89,7 @@ fn check(seed: u64, stream: &EventStream, acknowledged: &BTreeSet<String>, taken
     }
 }
 
-/// What goes round is cut after its hops, and goes round as long as it has some and is no dead letter.
+/// A loop is stopped after its hops, and continues while it has some and is no dead letter.
 fn check_loop(seed: u64, taken: &BTreeSet<(String, String)>, id: &str) {
     let has = |url: &str, id: &str| taken.contains(&(url.to_owned(), id.to_owned()));
     for round in 0..=ROUNDS_MAX {
@@ -143,14 +144,14 @@ fn live_through(seed: u64) -> usize {
     rig.sync();
     rig.run(rig.rest(seconds(600)));
     check(seed, &stream, &acknowledged.borrow(), &taken);
-    rig.end(); // or its files stay open, and thousands of seeds run out of them
+    rig.end(); // or its files stay open, and thousands of seeds run out of descriptors
     acknowledged.borrow().len()
 }
 
-/// EV-RTE-20, EV-DLV-13, AMB-46: every acknowledged event comes to its end at each of its subscribers, and so
-/// does what they make of it, through any weather.
+/// EV-RTE-20, EV-DLV-13, AMB-46: every acknowledged event is finished for each of its subscribers, and so
+/// are the replies to it, under any faults.
 #[test]
-fn nothing_vanishes_in_any_weather() {
+fn no_event_is_lost_under_faults() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("SLUICEGATE_SEED") {
         Some(seed) => seed..seed + 1,

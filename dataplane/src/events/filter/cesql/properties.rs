@@ -1,11 +1,11 @@
-//! What holds for every text and every tree.
+//! Properties of every text and every tree.
 
 use proptest::prelude::*;
 
 use super::tests::sample;
 use super::*;
 
-/// Expressions as trees, with the text that means them, every operand in parentheses.
+/// Expressions as trees, with their text, every operand in parentheses.
 fn written() -> impl Strategy<Value = (CesqlNode, String)> {
     let leaf = prop_oneof![
         any::<i32>().prop_map(|n| (CesqlNode::Integer(n), n.to_string())),
@@ -72,8 +72,7 @@ fn written() -> impl Strategy<Value = (CesqlNode, String)> {
     })
 }
 
-/// The value as the rules say it, without the shortcuts of the evaluator: a chain is taken apart into
-/// pairs.
+/// The value according to the rules, without the shortcuts of the evaluator: a chain is split into pairs.
 fn slow_logic<'e>(first: bool, rest: &'e [(Logic, CesqlNode)], scope: EvaluationScope<'e>) -> Option<bool> {
     let Some(((operator, next), others)) = rest.split_first() else { return Some(first) };
     let right = || {
@@ -139,7 +138,7 @@ proptest! {
         }
     }
 
-    /// What is compared as bytes comes to what it comes to as text, and fails where that fails.
+    /// A comparison as bytes has the same result as one as text, and fails where that fails.
     #[test]
     fn the_short_ways_agree_with_the_long_ones(
         name in prop_oneof![Just("type"), Just("source"), Just("subject"), Just("dataschema"), Just("absent")],
