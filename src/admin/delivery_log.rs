@@ -1,7 +1,7 @@
-//! The flight recorder as the admin listener shows it: what became of events, read from the files of the
-//! log itself by a thread that may wait, and events sent again.
+//! The delivery log on the admin listener: the outcomes of events, read from the files of the log by a
+//! thread that may block, and replays.
 //!
-//! A log's files are read while the cores write them, and history reaches back as far as they do.
+//! The files are read while the cores write them, and history reaches back as far as they do.
 
 mod active_redrives;
 mod cursors;
@@ -38,9 +38,9 @@ use dead_letters::{DeadLetterKey, DeadLetterQuery};
 use deleted_subscribers::{DeletedSubscriber, EventArrival};
 pub(super) use replay::replay;
 
-/// Events that a trace shows when its asker does not say.
+/// Default number of events in a trace.
 const EVENTS_DEFAULT: usize = 100;
-/// Most events that one answer shows, the newest: it is made in memory.
+/// Maximum number of events in one response, the newest: it is built in memory.
 const EVENTS_MAX: usize = 10_000;
 
 #[derive(Debug, Default, Deserialize)]
@@ -48,9 +48,9 @@ const EVENTS_MAX: usize = 10_000;
 pub(super) struct TraceQuery {
     id: Option<String>,
     source: Option<String>,
-    /// A time, or how long ago (`10m`).
+    /// A time, or an age (`10m`).
     since: Option<String>,
-    /// `NAMESPACE/NAME`, also with `trigger/` or `subscription/` before it.
+    /// `NAMESPACE/NAME`, optionally prefixed by `trigger/` or `subscription/`.
     trigger: Option<String>,
     limit: Option<usize>,
 }
@@ -77,7 +77,7 @@ fn answer(outcome: Result<Result<Value>, tokio::task::JoinError>) -> Response {
     }
 }
 
-/// `10m` ago, or a time (RFC 3339), in milliseconds since 1970.
+/// An age like `10m`, or a time (RFC 3339), in milliseconds since 1970.
 fn time(text: &str) -> Result<u64> {
     let at = match text.parse::<SignedDuration>() {
         Ok(ago) => Timestamp::now() - ago.abs(),
@@ -93,7 +93,8 @@ fn shown(at_ms: u64) -> String {
     at.map_or_else(|| at_ms.to_string(), |at| format!("{at:.3}"))
 }
 
-/// Every event of the logs, in no order across them; one that was moved may come twice. What each log holds.
+/// Calls back for every event of the logs, in no order across them; a compacted one may come twice. Returns
+/// the contents of each log.
 fn each_event(
     folders: &[PathBuf],
     mut look: impl FnMut(EventPosition, &str, u64, &[u8]) -> std::io::Result<()>,
@@ -110,7 +111,7 @@ fn each_event(
     read.collect()
 }
 
-/// Every note of the flight recorder. What each log holds.
+/// Calls back for every delivery log entry. Returns the contents of each log.
 fn each_note(
     folders: &[PathBuf],
     mut look: impl FnMut(EventPosition, delivery_log::DeliveryLogEntry<'_>),
@@ -127,7 +128,7 @@ fn each_note(
     read.collect()
 }
 
-/// Runs on a thread that may wait.
+/// Runs on a thread that may block.
 fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
     let limit = wanted.limit.unwrap_or(EVENTS_DEFAULT).min(EVENTS_MAX);
@@ -135,7 +136,7 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
         value.as_deref().is_none_or(|value| record.attribute(name) == Some(value))
     };
     let (mut found, began) = (BTreeMap::<EventPosition, TraceResult>::new(), Instant::now());
-    // Each core's log has positions of its own, so the oldest is known by its time.
+    // Each core's log has positions of its own, so the oldest event is determined by time.
     let mut by_age = BTreeSet::<(u64, EventPosition)>::new();
     let before = each_event(&admin.logs, |place, stream, at_ms, payload| {
         let Ok(record) = EventRecord::decode(Bytes::copy_from_slice(payload)) else { return Ok(()) };
@@ -158,7 +159,7 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     let after = each_note(&admin.logs, |place, note| {
         if note.what == DeliveryOutcome::Expired {
             if found.range((place.0, 0)..place).next().is_none() {
-                return; // none of what was asked for
+                return; // none of the requested ones
             }
             sweeping.expired.push(ExpiredEvents {
                 core: place.0,
@@ -185,7 +186,8 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     Ok(json!({ "events": events }))
 }
 
-/// What a subscriber had not read when retention dropped it: everything of the core's log before a place.
+/// The unread events that retention dropped for a subscriber: everything of the core's log before a
+/// position.
 struct ExpiredEvents {
     core: usize,
     kept: u64,
@@ -199,7 +201,7 @@ impl ExpiredEvents {
     }
 }
 
-/// What single notes tell of many events.
+/// Entries that each describe many events.
 #[derive(Default)]
 struct RangeEntries {
     expired: Vec<ExpiredEvents>,
@@ -212,7 +214,7 @@ impl RangeEntries {
     }
 }
 
-/// What is known beside the notes of single events.
+/// What is known besides the entries of single events.
 struct TraceContextData {
     looks: CursorSnapshots,
     sweeping: RangeEntries,
@@ -232,7 +234,7 @@ fn line(note: &delivery_log::DeliveryLogEntry<'_>) -> Value {
     line
 }
 
-/// How it ended, if it did with this.
+/// The outcome, if this entry is a final one.
 fn end(note: &delivery_log::DeliveryLogEntry<'_>) -> Option<&'static str> {
     match note.what {
         DeliveryOutcome::DeadLettered => Some("dead-lettered"),
@@ -242,10 +244,10 @@ fn end(note: &delivery_log::DeliveryLogEntry<'_>) -> Option<&'static str> {
     }
 }
 
-/// A note of a subscriber, as it is shown, and how the event ended by it.
+/// An entry of a subscriber in its displayed form, and the outcome of the event by it.
 type ShownEntry = (String, Value, Option<&'static str>);
 
-/// One event and what each subscriber made of it.
+/// One event and its outcome for each subscriber.
 fn told(
     table: &RoutingTable,
     place: EventPosition,
@@ -265,7 +267,7 @@ fn told(
     let mut subscribers = Vec::new();
     for subscriber in stream.iter().flat_map(|(_, stream)| &stream.subscribers) {
         if addressee.as_ref().is_some_and(|only| **only != *subscriber.name) {
-            continue; // a replay for somebody else
+            continue; // a replay for another subscriber
         }
         let notes = of(subscriber);
         let mut lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
@@ -298,7 +300,7 @@ fn told(
     })
 }
 
-/// How far it has come with one subscriber. The bookmark says whether it is done, the notes how.
+/// The state of the event for one subscriber. The cursor says whether it is done, the entries how.
 fn verdict(
     place: EventPosition,
     event: &TraceResult,
@@ -308,19 +310,19 @@ fn verdict(
     is_wanted: impl Fn() -> bool,
 ) -> &'static str {
     let looks = &known.looks;
-    let ended = notes.iter().rev().find_map(|(.., end)| *end); // a reply that fails is tried again after a 200
+    let ended = notes.iter().rev().find_map(|(.., end)| *end); // a reply that fails is retried after a 200
     match ended {
         Some("delivered") if looks.is_open(place, &event.stream, subscriber) => "pending",
         Some(end) => end,
         None if notes.is_empty() && !is_wanted() => "filtered",
         None if known.sweeping.expired(place, subscriber).is_some() => "dropped",
-        // It came before the subscriber did, or the filter of then did not want it.
+        // It came before the subscriber did, or the filter of that time did not match it.
         None if notes.is_empty() && looks.is_delivered(place, &event.stream, subscriber) => "passed over",
         None => "pending",
     }
 }
 
-/// The open letters, the newest of them at the end.
+/// The open dead letters, the newest of them at the end.
 fn list_dead_letters(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     let table = admin.tables.load();
     let of = wanted.trigger.as_deref().map(|name| subscriber_ref::named(&table, name)).transpose()?;
@@ -380,10 +382,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_a_date_or_so_long_ago() {
+    fn time_is_date_or_age() {
         assert_eq!(time("1970-01-01T00:00:01Z").unwrap(), 1000);
         let then = i64::try_from(time("10m").unwrap()).unwrap();
-        let ago = Timestamp::now().as_millisecond() - then; // looked at later, so never less
+        let ago = Timestamp::now().as_millisecond() - then; // computed later, so never less
         assert!((600_000..660_000).contains(&ago), "{ago}");
         assert!(time("yesterday").unwrap_err().to_string().contains("yesterday"));
     }

@@ -1,4 +1,4 @@
-//! `sluicegate run`: the composition root. Puts the rooms together, says `ready`, and drains.
+//! `sluicegate run`: the composition root. Composes the parts, prints `ready`, and drains.
 
 mod access_log;
 mod advertised_address;
@@ -66,10 +66,10 @@ use otlp::OtlpExporter;
 use preflight::Preflight;
 use sockets::{BoundSockets, SocketDescriptors};
 
-/// How long a start is silent while it waits.
+/// Interval of progress lines while a start waits.
 const START_PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Serves until told to stop; the answer is the process's exit status.
+/// Serves until stopped; returns the exit status of the process.
 pub(crate) fn run(settings: Settings) -> ExitCode {
     let (config, log) = match RunConfig::decide(settings).and_then(|config| Ok((config, logging::start()?))) {
         Ok(both) => both,
@@ -90,20 +90,20 @@ pub(crate) fn run(settings: Settings) -> ExitCode {
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What the main thread waits for.
+/// Events for the main thread.
 enum MainEvent {
     /// SIGTERM or SIGINT.
     Signal,
     /// SIGHUP.
     Reload,
     CoreEnded,
-    /// Another process wants to take over.
+    /// Another process requests the handover.
     HandoverRequested(PendingHandover),
-    /// It serves. To be kept until the end, which it waits for.
+    /// The successor serves. Keep the connection until the end: the successor waits for it to close.
     Replaced(Successor),
-    /// It had everything, and does not serve.
+    /// The successor got everything, and does not serve.
     Orphaned(anyhow::Error),
-    /// The first table is there, or cannot be made.
+    /// The first table is published, or failed.
     Synced(Result<()>),
 }
 
@@ -170,7 +170,7 @@ fn serve(config: RunConfig) -> Result<()> {
         estate.reins.admin_port.send_replace(AdminPort::Closed);
     }
     let HandoverState { sockets, folder, reins, .. } = estate;
-    drop(sockets); // or else the kernel would go on taking connections in
+    drop(sockets); // otherwise the kernel would continue to accept connections
     let (outcome, successor) = end(event, &shared, hear, cores, (hand, exporter));
     reins.stop.send_replace(true);
     let _told = control.join().map_err(|_| panicked())?;
@@ -201,8 +201,8 @@ fn panicked() -> anyhow::Error {
     anyhow!("the control thread panicked, see its message above")
 }
 
-/// Waits for the first table. `false`: the process is told to end before there is one. An API that does not answer must
-/// not keep it from that.
+/// Waits for the first table. `false`: the process is stopped before there is one. An API that does not
+/// respond must not prevent that.
 fn await_objects(
     synced: oneshot::Receiver<Result<()>>,
     (hear, say): (&mpsc::Receiver<MainEvent>, &mpsc::Sender<MainEvent>),
@@ -210,7 +210,7 @@ fn await_objects(
     let tell = say.clone();
     let wait = move || {
         let outcome = synced.blocking_recv().context("the control thread ended at its start").flatten();
-        drop(tell.send(MainEvent::Synced(outcome))); // nobody hears it when this process is ending anyway
+        drop(tell.send(MainEvent::Synced(outcome))); // fails only when this process is ending anyway
     };
     std::thread::Builder::new().name("start".to_owned()).spawn(wait).context("no thread")?;
     let mut reloads = false;
@@ -218,7 +218,8 @@ fn await_objects(
         match hear.recv_timeout(START_PROGRESS_INTERVAL) {
             Ok(MainEvent::Synced(outcome)) => {
                 if reloads {
-                    drop(say.send(MainEvent::Reload)); // to ourselves: what was read before the signal may be out of date
+                    // reload again: the files read before the signal may be out of date
+                    drop(say.send(MainEvent::Reload));
                 }
                 return outcome.map(|()| true);
             }
@@ -231,7 +232,7 @@ fn await_objects(
     }
 }
 
-/// Until there is a reason to leave.
+/// Runs until there is a reason to stop.
 fn live(
     (config, publisher): (&RunConfig, &Publisher),
     estate: &mut HandoverState,
@@ -261,12 +262,12 @@ fn await_successor(successor: Successor, say: mpsc::Sender<MainEvent>) -> Result
             Ok(()) => MainEvent::Replaced(successor),
             Err(why) => MainEvent::Orphaned(why),
         };
-        drop(say.send(event)); // nobody hears it when this process is ending anyway
+        drop(say.send(event)); // fails only when this process is ending anyway
     };
     std::thread::Builder::new().name("successor".to_owned()).spawn(wait).context("no thread").map(drop)
 }
 
-/// Ends the cores, and what only they need. A successor is to be kept for as long as this process has anything.
+/// Ends the cores, and what only they need. Keep `successor` alive as long as this process has resources.
 fn end(
     event: MainEvent,
     shared: &SharedCoreConfig,
@@ -282,7 +283,7 @@ fn end(
             let (stop, tables) = (Arc::clone(&shared.stop), Arc::clone(&shared.tables));
             std::thread::spawn(move || {
                 if hear.iter().any(|event| matches!(event, MainEvent::Signal)) {
-                    stop.signal(&tables); // somebody is in a hurry
+                    stop.signal(&tables); // a second signal: stop at once
                 }
             });
             Some(successor)
@@ -303,17 +304,18 @@ fn end(
     (outcome, successor)
 }
 
-/// Lets successors knock. Without that only `--hot-restart` does not work.
+/// Starts to listen for successors. Without it only `--hot-restart` does not work.
 fn start_handover_listener(config: &RunConfig, say: mpsc::Sender<MainEvent>) {
     let opened = HandoverListener::open(&config.data).and_then(|door| {
-        door.watch(move |request| drop(say.send(MainEvent::HandoverRequested(request)))) // nobody hears it when all is over
+        // fails only when this process has ended
+        door.watch(move |request| drop(say.send(MainEvent::HandoverRequested(request))))
     });
     if let Err(why) = opened {
         tracing::warn!(why = format!("{why:#}"), "this process cannot be taken over");
     }
 }
 
-/// What is due when the process before this one has ended.
+/// Cleans up when the previous process has ended.
 fn clear_up(data: PathBuf, stop: Arc<StopSignal>) -> impl FnOnce() + Send + 'static {
     move || {
         stop.set_handover(false);
@@ -347,7 +349,7 @@ fn start_cores(
     };
     limits.ring.sockets_max = descriptors::sockets_max();
     RunningCores::start(shared, &limits, places.into_iter(), move || {
-        drop(say.send(MainEvent::CoreEnded)); // nobody hears it when all is over
+        drop(say.send(MainEvent::CoreEnded)); // fails only when this process has ended
     })
 }
 
@@ -374,7 +376,7 @@ fn publisher(
     Ok(publisher)
 }
 
-/// The line that tells a supervisor, a script or a test that everything listens, and where.
+/// Prints the line that tells a supervisor, a script or a test that everything listens, and where.
 fn announce(ready: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{ready}").and_then(|()| out.flush()).context("stdout is closed")
@@ -384,9 +386,9 @@ fn announce(ready: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// SIGHUP is for what was read at the start too, which may take long.
+    /// SIGHUP also applies to files read during the start, which may take long.
     #[test]
-    fn a_reload_that_comes_during_the_start_is_carried_out_after_it() {
+    fn reload_during_start_runs_after_it() {
         let (say, hear) = mpsc::channel();
         let (synced, waits) = oneshot::channel();
         say.send(MainEvent::Reload).unwrap();

@@ -15,12 +15,12 @@ use super::value::{Wait, is_domain};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct RouteRule {
-    /// Lower case; `*.` and a parent for every name right below it, `*` for any host.
+    /// Lower case; `*.` and a parent for every name one label below it, `*` for any host.
     pub(crate) host: String,
-    /// What all of the addresses speak.
+    /// The protocol of all addresses.
     pub(crate) protocol: Protocol,
     pub(crate) targets: Vec<RouteTarget>,
-    /// They speak it by TLS.
+    /// They use it over TLS.
     pub(crate) tls: Option<TlsRule>,
     pub(crate) timeouts: RequestTimeouts,
 }
@@ -29,14 +29,14 @@ pub(crate) struct RouteRule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RouteTarget {
     Address(SocketAddr),
-    /// A host name, which is resolved at the start and again and again.
+    /// A host name, which is resolved at the start and periodically.
     Name(String, u16),
 }
 
-/// Whom the addresses of a route have to prove to be.
+/// TLS verification of a route's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TlsRule {
-    /// PEM, with the authorities that are believed.
+    /// PEM, with the trusted CAs.
     pub(crate) authorities: PathBuf,
     pub(crate) name: String,
 }
@@ -103,7 +103,7 @@ impl FromStr for RouteRule {
     }
 }
 
-/// What stands behind `?`.
+/// The options after `?`.
 #[derive(Default)]
 struct RouteOptions {
     authorities: Option<PathBuf>,
@@ -133,7 +133,7 @@ impl RouteOptions {
         Ok(options)
     }
 
-    /// The name is the host's, unless that is none.
+    /// The name is the host's, unless that is a wildcard.
     fn tls_rule(self, host: &str, by_tls: bool) -> Result<Option<TlsRule>, String> {
         if !by_tls {
             return match (self.authorities, self.name) {
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_route_names_a_host_and_its_addresses() {
+    fn route_names_host_and_addresses() {
         let rule: RouteRule = "App.Example.com=127.0.0.1:1,[::1]:2".parse().unwrap();
         assert_eq!((rule.host.as_str(), rule.targets.len()), ("app.example.com", 2));
         assert_eq!(rule.protocol, Protocol::Http1);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn route_has_names_and_timeouts_of_its_own() {
+    fn route_has_own_names_and_timeouts() {
         let rule: RouteRule =
             "a=h2c://LocalHost:9100,127.0.0.1:1?stream-idle-timeout=1h&request-body-timeout=0".parse().unwrap();
         let named = RouteTarget::Name("localhost".to_owned(), 9100);

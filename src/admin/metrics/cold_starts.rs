@@ -1,4 +1,4 @@
-//! How long requests waited for instances, by phase: one histogram for each, of all cores and backends together.
+//! How long requests waited for instances, by phase: one histogram for each, over all cores and backends.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Revisions under the names of upstream's metrics, so that dashboards and alerts made for Knative read us (X-OBS-02,
-//! X-OBS-03). Names, labels and buckets are those of upstream's Prometheus exporter: dots are underscores, a unit is
-//! the name's end.
+//! Revisions under the names of upstream's metrics, so that dashboards and alerts for Knative work
+//! (X-OBS-02, X-OBS-03). Names, labels and buckets are those of upstream's Prometheus exporter: dots are
+//! underscores, a unit is the name's suffix.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,16 +17,17 @@ use prometheus_client::metrics::MetricType;
 use super::histogram::{HistogramFamily, HistogramSum, KNATIVE_US, MetricLabels};
 use super::{AutoscalerMetrics, all_backends, counter};
 
-/// Histograms of one name: 17 lines each. The emptiest beyond come as one.
+/// Histograms per name: 17 lines each. The emptiest beyond are combined.
 pub(super) const SERIES_MAX: usize = 1000;
 
-/// Revisions with gauges: 15 lines each. Those that run come first, and how many are left out is a gauge too.
+/// Revisions with gauges: 15 lines each. Running ones come first, and the number of omitted ones is a gauge
+/// too.
 pub(super) const REVISION_SERIES_MAX: usize = 1000;
 
-/// What waits in the cores speaks to what scales, as upstream's activator to its autoscaler.
+/// The queues in the cores report to the autoscaler, as upstream's activator does.
 const AUTOSCALER: (&str, &str) = ("peer", "autoscaler");
 
-/// What the table's backends and the fleet's revisions do.
+/// Metrics of the table's backends and the autoscaler's revisions.
 #[derive(Debug)]
 pub(super) struct ServingMetrics {
     pub(super) table: Arc<RoutingTable>,
@@ -42,7 +43,7 @@ impl Collector for ServingMetrics {
 }
 
 impl ServingMetrics {
-    /// How requests were answered: by instances alone, and as clients see it.
+    /// Responses to requests: of instances alone, and as clients see them.
     fn requests(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (mut inside, mut whole) = (HistogramFamily::default(), HistogramFamily::default());
         let backends = all_backends(&self.table);
@@ -140,7 +141,7 @@ const GAUGES: [(&str, &str, RevisionKey<RevisionMetrics>); 11] = [
     ("kn_revision_request_active", "Requests inside instances", |one| one.figures.load.in_flight.load(Relaxed).into()),
 ];
 
-/// Of those only that are scaled by this.
+/// Only of revisions that are scaled by this metric.
 const WINDOWS: [(&str, ScalingMetric, &str, RevisionKey<ScalingSignals>); 6] = [
     ("kn_revision_concurrency_stable", ScalingMetric::Concurrency, STABLE, |signs| signs.stable),
     ("kn_revision_concurrency_panic", ScalingMetric::Concurrency, PANIC, |signs| signs.panic),
@@ -153,7 +154,7 @@ const STABLE: &str = "Demand of all instances over the stable window";
 const PANIC: &str = "Demand of all instances over the panic window";
 const TARGET: &str = "Demand that one instance is wanted to have";
 
-/// Of a backend that is a revision's.
+/// Labels of a backend that belongs to a revision.
 fn revision<'a>(key: &'a str, load: &'a BackendLoad) -> Option<MetricLabels<'a>> {
     let (whose, (namespace, name)) = load.labels.get().zip(key.split_once('/'))?;
     Some(vec![
@@ -164,7 +165,7 @@ fn revision<'a>(key: &'a str, load: &'a BackendLoad) -> Option<MetricLabels<'a>>
     ])
 }
 
-/// Nothing of what was cut.
+/// No status for an aborted response.
 pub(super) fn status(key: &OutcomeKey) -> MetricLabels<'static> {
     let text = match key.status {
         0 => return MetricLabels::new(),

@@ -1,4 +1,4 @@
-//! Connects that the target policy refused.
+//! Connects rejected by the target policy.
 
 use std::fmt;
 use std::sync::Arc;

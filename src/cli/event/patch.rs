@@ -1,4 +1,4 @@
-//! Turns a Trigger's or Subscription's subscriber elsewhere before events are sent to it again.
+//! Redirects a Trigger's or Subscription's subscriber before events are sent to it again.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,18 @@ use serde_json::{Value, json};
 use super::text;
 use crate::cli::api_access::{ApiAccessArgs, ApiClient};
 
-/// Where the object may be: what it is called, and its path without the namespace and the name.
+/// Possible kinds of the object: its name, and its path without namespace and name.
 const KINDS: [(&str, &str, &str); 2] =
     [("Trigger", "eventing.knative.dev/v1", "triggers"), ("Subscription", "messaging.knative.dev/v1", "subscriptions")];
 /// How long the changed object may take to be Ready; usually some milliseconds.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// Poll interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SubscriberPatch {
-    /// First change the subscriber: a JSON merge patch of spec.subscriber, like '{"ref":null,"uri":"http://…"}'
+    /// First change the subscriber: a JSON merge patch of spec.subscriber, like
+    /// '{"ref":null,"uri":"http://…"}'
     #[arg(long, value_name = "JSON")]
     patch: Option<String>,
     #[command(flatten)]
@@ -27,7 +28,8 @@ pub(crate) struct SubscriberPatch {
 }
 
 impl SubscriberPatch {
-    /// Changes the object and waits until the cores have it; says where events go now. `None`: nothing was asked for.
+    /// Patches the object and waits until the cores have it; returns the new target. `None`: no patch was
+    /// given.
     pub(super) fn lay(&self, name: &str, dry_run: bool) -> Result<Option<String>> {
         let Some(patch) = &self.patch else { return Ok(None) };
         let subscriber: Value = serde_json::from_str(patch).context("--patch is no JSON")?;
@@ -47,7 +49,7 @@ impl SubscriberPatch {
     }
 }
 
-/// The only object that is called so, by its kind, and its path.
+/// The only object with this name, its kind, and its path.
 fn find(api: &ApiClient, name: &str) -> Result<(&'static str, String)> {
     let (asked, label) = match name.split_once('/') {
         Some((kind, label)) if label.contains('/') => (Some(kind), label),
@@ -112,7 +114,7 @@ fn ask(api: &ApiClient, method: &str, path: &str, body: Option<&Value>) -> Resul
     })
 }
 
-/// Its Ready, if that speaks of the spec as it is now.
+/// Its Ready condition, if it is for the current generation.
 fn ready(object: &Value) -> Option<&Value> {
     let is_current = object["status"]["observedGeneration"] == object["metadata"]["generation"];
     let conditions = object["status"]["conditions"].as_array().filter(|_| is_current)?;

@@ -18,7 +18,7 @@ use rustix::thread::CpuSet;
 use super::logs::{self, CoreLogs};
 use crate::admin::{AdminServer, Health};
 
-/// What all cores share.
+/// Shared by all cores.
 pub(super) struct SharedCoreConfig {
     pub(super) tables: Arc<TablePublisher>,
     pub(super) signals: SignalQueue,
@@ -34,7 +34,7 @@ impl SharedCoreConfig {
     }
 }
 
-/// What one core has for itself.
+/// Owned by one core.
 pub(super) struct PerCoreConfig {
     pub(super) http: TcpListener,
     pub(super) https: Option<HttpsListener>,
@@ -49,21 +49,21 @@ pub(super) struct PerCoreConfig {
 /// Running cores.
 pub(super) struct RunningCores {
     pub(super) counters: Vec<Arc<CoreCounters>>,
-    /// The way to them.
+    /// The channels to them.
     pub(super) queries: CoreSenders,
-    /// ... and for questions.
+    /// The channels for debug queries.
     questions: connection_query::CoreQueries,
-    /// Where the logs are, each at its number.
+    /// The log folders, each at its number.
     logs: Vec<PathBuf>,
-    /// The same of each core, its own first.
+    /// The log folders of each core, its own first.
     pub(super) logs_of: Vec<Vec<PathBuf>>,
     threads: Vec<JoinHandle<Result<(), CoreError>>>,
 }
 
 impl RunningCores {
-    /// Starts one thread for each place. `ended` is called when one ends for whatever reason: before the
-    /// stop was said that is a failure, and the others' share of the port would go on alone. Returns when
-    /// all of them serve.
+    /// Starts one thread for each core. `ended` is called when one ends for whatever reason: before the
+    /// stop that is a failure, and the others would serve only their share of the port. Returns when all of
+    /// them serve.
     pub(super) fn start(
         shared: &SharedCoreConfig,
         limits: &CoreLimits,
@@ -124,7 +124,7 @@ impl RunningCores {
         drop(say_up);
         let logs = logs::by_number(logs_of.concat());
         let cores = Self { counters, queries: ways, questions, logs, logs_of, threads };
-        // A core that fails before it serves drops its end without a word.
+        // A core that fails before it serves drops its end without a message.
         let serving = hear_up.iter().take(cores.threads.len()).count();
         if serving == cores.threads.len() {
             return Ok(cores);
@@ -133,7 +133,7 @@ impl RunningCores {
         cores.join().and_then(|()| bail!("a core ended at its start"))
     }
 
-    /// How whoever is no core has them send something.
+    /// The channels through which other threads let cores send requests.
     pub(super) fn queries(&self) -> CoreSenders {
         self.queries.clone()
     }
@@ -187,7 +187,7 @@ fn events_config(
 }
 
 fn up(say: mpsc::Sender<()>) -> Box<dyn FnOnce() + Send> {
-    // An error: nobody waits any more, because another core failed.
+    // An error: the receiver is gone, because another core failed.
     Box::new(move || {
         let _ = say.send(());
     })
@@ -208,7 +208,7 @@ fn allowed_cpus() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// A core that moves between processors loses its caches; one that cannot be pinned works all the same.
+/// A core that moves between processors loses its caches; without pinning it still works.
 fn pin(place: Option<usize>) {
     if let Some(cpu) = place {
         let mut set = CpuSet::new();
@@ -217,7 +217,7 @@ fn pin(place: Option<usize>) {
     }
 }
 
-/// Chance only has to differ between cores and starts.
+/// The seed only has to differ between cores and starts.
 fn seed(index: usize) -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let mut hasher = RandomState::new().build_hasher();

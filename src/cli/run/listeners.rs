@@ -1,4 +1,4 @@
-//! Which listeners each core has, and what clients are shown at those for TLS.
+//! The listeners of each core, and the certificates of those with TLS.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ pub(super) struct CoreListeners {
     pub(super) https: Vec<TcpListener>,
     pub(super) private: Vec<TcpListener>,
     pub(super) private_https: Vec<TcpListener>,
-    /// In the clear and for TLS, and what names without a dot are in there.
+    /// Plain and TLS, and the search domain of names without a dot.
     pub(super) cluster_local: (Vec<(TcpListener, TcpListener)>, Arc<SearchDomains>),
     pub(super) events: Vec<TcpListener>,
     pub(super) events_https: Vec<TcpListener>,
-    /// What is shown at the last ones.
+    /// The certificate of the last ones.
     pub(super) events_tls: Option<EventsTls>,
 }
 
 impl CoreListeners {
-    /// A place for each core.
+    /// One entry for each core.
     pub(super) fn addresses(
         self,
         tables: &Arc<TablePublisher>,

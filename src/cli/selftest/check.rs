@@ -1,4 +1,4 @@
-//! A recovered log against what was promised: a pure comparison.
+//! Compares a recovered log with the promises: a pure function.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::content::{STREAMS, SUBSCRIBER, batch_of, batch_records, next_of_strea
 use super::damage::BitFlip;
 use super::supervisor::AcknowledgedState;
 
-/// Something that must not be.
+/// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Violation {
-    /// Acknowledged records that this has cost.
+    /// Acknowledged records that were lost.
     pub(super) lost: u64,
     pub(super) what: String,
 }
@@ -21,7 +21,7 @@ impl Violation {
         Self { lost, what }
     }
 
-    /// Recovery says that acknowledged bytes are gone; which records they were, the comparison says.
+    /// Recovery reports that acknowledged bytes are gone; the comparison tells which records they were.
     pub(super) fn gap(hole: &LogGap) -> Self {
         let file = hole.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
         Self::new(0, format!("recovery found a hole, positions {} to {}: {file}", hole.from, hole.to))
@@ -33,7 +33,7 @@ impl Violation {
     }
 }
 
-/// By batch: how many of its records are there. Only what is at or after the stream's bookmark.
+/// By batch: how many of its records exist. Only those at or after the stream's cursor.
 type BatchCounts = BTreeMap<u64, u32>;
 
 /// The number after the last batch in the log.
@@ -49,7 +49,7 @@ fn log_end(log: &WriteAheadLog, name: &str) -> Option<u64> {
     last.map(|batch| batch + 1)
 }
 
-/// What of the promise does not hold.
+/// The broken parts of the promise.
 pub(super) fn against(log: &WriteAheadLog, seed: u64, promise: &AcknowledgedState) -> Vec<Violation> {
     let mut violations = Vec::new();
     let end = end(log).max(promise.acknowledged);
@@ -78,7 +78,7 @@ pub(super) fn against(log: &WriteAheadLog, seed: u64, promise: &AcknowledgedStat
     violations
 }
 
-/// Takes a stream's records; those that are not ours, or not in order, are violations.
+/// Reads a stream's records; foreign or unordered ones are violations.
 fn take(
     log: &WriteAheadLog,
     stream: StreamId,
@@ -100,7 +100,7 @@ fn take(
     violations
 }
 
-/// Every batch of the stream in the range, each whole, and nothing else.
+/// Every batch of the stream in the range must be complete, and there must be nothing else.
 fn compare(
     seed: u64,
     wanted: std::ops::Range<u64>,
@@ -124,7 +124,7 @@ fn compare(
     }
 }
 
-/// Records that were never appended, in whatever is left of a damaged log.
+/// Records that were never appended, in the rest of a damaged log.
 pub(super) fn invented(log: &WriteAheadLog, seed: u64) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (stream, name) in log.streams() {
@@ -156,7 +156,7 @@ mod tests {
     const SEED: u64 = 5;
     const BATCHES: u64 = 30;
 
-    /// Appends whole batches but leaves out `without`; the bookmarks stand before all of it.
+    /// Appends complete batches but omits `without`; the cursors are before all of it.
     fn filled(without: Option<u64>) -> (tempfile::TempDir, WriteAheadLog, AcknowledgedState) {
         let folder = tempfile::tempdir().unwrap();
         let (mut log, _) = WriteAheadLog::open(folder.path(), options(SEED)).unwrap();
@@ -177,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_that_was_kept_is_not_complained_of() {
+    fn kept_promise_has_no_violation() {
         let (_folder, log, promise) = filled(None);
         assert_eq!((against(&log, SEED, &promise), end(&log)), (Vec::new(), BATCHES));
     }
 
     #[test]
-    fn each_way_to_break_a_promise_is_seen() {
+    fn every_kind_of_violation_is_found() {
         let (_folder, log, promise) = filled(Some(13));
         let broken = against(&log, SEED, &promise);
         assert_eq!((broken.len(), broken[0].lost), (1, u64::from(batch_records(SEED, 13))), "{broken:?}");

@@ -266,8 +266,8 @@ mod tests {
     fn uri_in_header_keeps_its_identity() {
         for (raw, expected) in [
             ("/a", "/a"),
-            ("/a%2Fb", "/a%2Fb"), // a slash is never encoded
-            ("/a%20b", "/a%20b"), // ... and a blank is in no URI
+            ("/a%2Fb", "/a%2Fb"),   // a slash is never encoded
+            ("/a%20b", "/a%20b"),   // ... and a blank is in no URI
             ("/a%252Fb", "/a%2Fb"), // encoded, in our own way
             ("/a%252Fb%20", "/a%252Fb%20"),
             ("/100%25", "/100%25"), // decoded it would be no URI

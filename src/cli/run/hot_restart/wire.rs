@@ -1,4 +1,4 @@
-//! Words and descriptors over a Unix socket: a word is four bytes of length, then JSON.
+//! Messages and descriptors over a Unix socket: a message is four bytes of length, then JSON.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Largest word, in bytes: a name for each of 1,500 sockets.
+/// Largest message, in bytes: a name for each of 1,500 sockets.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 pub(super) fn send(mut stream: &UnixStream, word: &impl Serialize) -> Result<()> {
@@ -35,7 +35,7 @@ pub(super) fn receive<T: DeserializeOwned>(mut stream: &UnixStream) -> Result<T>
     serde_json::from_slice(&text).context("the other process speaks otherwise")
 }
 
-/// The word that `bytes` begin with, once it is whole.
+/// The message at the beginning of `bytes`, once it is complete.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<T>> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = u32::from_be_bytes(*length) as usize;
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_given_is_the_same_socket() {
+    fn sent_descriptor_is_same_socket() {
         let (one, other) = UnixStream::pair().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         send(&one, &"here").unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_word_is_refused() {
+    fn invalid_message_is_rejected() {
         for bytes in [&b"\xff\xff\xff\xff"[..], b"\0\0\0\x01x", b"\0\0\0\x09\"", b""] {
             let (mut one, other) = UnixStream::pair().unwrap();
             one.write_all(bytes).unwrap();
