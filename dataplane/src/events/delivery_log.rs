@@ -1,17 +1,17 @@
-//! The flight recorder: what became of each delivery, as records of the log itself.
+//! The delivery log: the outcome of each delivery attempt, as records of the write-ahead log itself.
 //!
-//! Notes gather in a page and are appended to a stream of their own when the page is full or
-//! [`DELIVERY_LOG_INTERVAL`] old, or bookmarks are written by themselves: nobody waits for them, they ride on flushes that come anyway, and a
-//! kill takes the last page. That an event was given up is nowhere else, so a page that says so is in the log no later than the
-//! bookmark that calls the event done. No subscriber reads the stream, so it holds no segment: history reaches back as far as
-//! the log's files do.
+//! Entries are collected in a page and appended to a stream of their own when the page is full or
+//! [`DELIVERY_LOG_INTERVAL`] old, or when cursors are written alone. No task waits for them, other flushes
+//! include them, and a kill loses the last page. That an event was given up is recorded only here, so its page
+//! is in the log no later than the cursor that marks the event done. No subscriber reads the stream, so it
+//! retains no segment: history reaches back as far as the log's files do.
 //!
 //! ```text
 //! 0  version   u8   1
 //! 1  names     u16  count, little endian like all numbers here
 //! 3  base      u64  ms since 1970
 //! 11 names     each: length u16, UTF-8: subscribers, by their durable names
-//!    notes     each 23 bytes: what u8, subscriber u16, status u16, attempt u16, position u64,
+//!    entries   each 23 bytes: what u8, subscriber u16, status u16, attempt u16, position u64,
 //!              ms after base u32, latency in µs u32
 //! ```
 

@@ -2,19 +2,19 @@
 //!
 //! ```text
 //! 0  version      u8   1
-//! 1  mode         u8   0 binary, 1 structured; with 0x80: a copy for one subscriber only, whom the first companion
-//!                 ([`ADDRESSEE`]) names; the second ([`ORIGINAL`]) says of which event, since programs know it
+//! 1  mode         u8   0 binary, 1 structured; with 0x80: a copy for one subscriber only, named by the first extension
+//!                 header ([`ADDRESSEE`]); the second ([`ORIGINAL`]) names the original event; older copies lack it
 //! 2  hops left    u8   0 on a stream without loop guard, unless the event came from one of our streams
 //! 3  data         u8   0 none, 1 bytes, 2 JSON text
 //! 4  attributes   u16  count, little endian like all numbers here
-//! 6  companions   u16  count
+//! 6  headers      u16  count of extension headers
 //! 8  attributes   each: kind u8 (0 string, 1 integer, 2 boolean), name length u8, value length u32,
 //!                 name, value (both UTF-8)
-//!    companions   each: name length u8, value length u16, name (UTF-8), value
+//!    headers      each: name length u8, value length u16, name (UTF-8), value
 //!    data         the rest
 //! ```
-//! The data stands last and untouched, so that a delivery sends a slice of the log. Decoding checks
-//! every length once and never panics, whatever a disk hands back.
+//! The data is last and unchanged, so that a delivery sends a slice of the log. Decoding checks
+//! every length once and never panics, whatever the disk returns.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;

@@ -1,16 +1,16 @@
-//! One process after another on the same data folder and the same listening sockets, without a gap.
+//! Hot restart: a new process takes over the data folder and the listening sockets of the old one, without a gap.
 //!
 //! ```text
 //! new                                   old
-//!  |--- Hello (what it is to listen at) -->|  refuses what does not fit
-//!  |<-- Sockets, and their descriptors ----|
-//!  |                                       |  ends API, controllers and store; ends events, gives the logs away;
-//!  |<-- Yours ------------------------------|  lets go of the folder. HTTP goes on, by the last table
+//!  |--- HandoverRequest (its addresses) -->|  rejects what does not fit
+//!  |<-- HandoverOffer, and descriptors ----|
+//!  |                                       |  ends API, controllers and store; drains events, releases the logs
+//!  |<-- StateReleased ---------------------|  and the folder. HTTP continues, with the last table
 //!  |  opens all of it, serves              |
-//!  |--- Up ------------------------------->|  takes nothing more in, ends what it has, then itself
+//!  |--- SuccessorReady ------------------->|  accepts nothing more, drains its requests, exits
 //! ```
 //!
-//! Connections that come meanwhile wait in the kernel's queues, which belong to the sockets and not to a process.
+//! Connections that arrive meanwhile wait in the kernel's queues, which belong to the sockets and not to a process.
 //! Instances are not handed over: each dies with the process that started it, so the old one keeps its own until
 //! its last request is answered, and the new one starts others.
 

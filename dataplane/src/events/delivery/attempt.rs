@@ -1,9 +1,9 @@
-//! One attempt, from the record to what its answer leads to.
+//! One delivery attempt, from the record to the consequences of its response.
 //!
 //! ```text
 //! subscriber ── done ─────────────────────────────► delivered
-//!   │  │  └── 200 with an event ► stored (or sent) ► delivered     the bookmark moves only now
-//!   │  └───── may pass ─────────► retry at a time, by position
+//!   │  │  └── 200 with an event ► stored (or sent) ► delivered     the cursor advances only now
+//!   │  └───── temporary ────────► retry at a time, by position
 //!   └──────── given up ─────────► dead letter sink ► dead-lettered, or dropped with a reason
 //! ```
 

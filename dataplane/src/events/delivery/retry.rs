@@ -1,12 +1,12 @@
-//! What a subscriber's answer means and when to try again: arithmetic only.
+//! The retry decision: what a response means and when to retry. Arithmetic only.
 //!
 //! | outcome | verdict |
 //! |---|---|
 //! | 200 | done; may carry a reply (DP-RETRY-02, AMB-31) |
 //! | 202, other 2xx | done, never a reply (DP-RETRY-03, -04) |
 //! | final 1xx, 3xx, 400, 401, 403, other 4xx | given up at once (DP-RETRY-01, -05 to -08, -13) |
-//! | 404, 408, 409, 429, 5xx, 600 and up | tried again (DP-RETRY-09 to -12, -14, -15) |
-//! | no answer: refused, reset, timeout, DNS | tried again (DP-RETRY-16) |
+//! | 404, 408, 409, 429, 5xx, 600 and up | retried (DP-RETRY-09 to -12, -14, -15) |
+//! | no response: refused, reset, timeout, DNS | retried (DP-RETRY-16) |
 
 use std::time::{Duration, SystemTime};
 
