@@ -101,7 +101,7 @@ mod tests {
         let ring = Simulation::new(1, FaultProfile::calm()).ring();
         let line = FairQueue::default();
         assert!(line.first().is_none());
-        let [one, two] = [0, 1].map(|core| line.front(core, &ring.remote()));
+        let [one, two] = [0, 1].map(|core| line.front(core, &ring.wake_handle()));
         assert!(line.first().is_none());
         let turns: Vec<_> = (0..3).map(|_| line.next_ticket()).collect();
         two.show(Some(turns[0]));
@@ -111,7 +111,7 @@ mod tests {
         assert!(Arc::ptr_eq(&line.first().unwrap(), &one));
         one.show(None);
         assert!(Arc::ptr_eq(&line.first().unwrap(), &two));
-        assert!(Arc::ptr_eq(&line.front(1, &ring.remote()), &two));
+        assert!(Arc::ptr_eq(&line.front(1, &ring.wake_handle()), &two));
         assert!(line.may_proceed(&two) && !line.may_proceed(&one));
         one.show(Some(turns[2] + AHEAD_MAX));
         assert!(line.may_proceed(&two) && line.may_proceed(&one));

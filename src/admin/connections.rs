@@ -45,15 +45,17 @@ pub(super) async fn connections(
     State(admin): State<Arc<AdminServer>>,
     Query(wanted): Query<ConnectionsQuery>,
 ) -> Response {
-    let Ok(told) = tokio::time::timeout(ANSWER_MAX, admin.questions.connections(wanted.most())).await else {
+    let Ok(answers) = tokio::time::timeout(ANSWER_MAX, admin.questions.connections(wanted.most())).await else {
         return (StatusCode::SERVICE_UNAVAILABLE, "the cores do not answer: is one of them stuck?\n").into_response();
     };
-    let silent: Vec<usize> = (0..told.len()).filter(|core| told[*core].is_none()).collect();
-    let open: usize = told.iter().flatten().map(|told| told.open).sum();
-    let mut all: Vec<(usize, ConnectionInfo)> = told
+    let silent: Vec<usize> = (0..answers.len()).filter(|core| answers[*core].is_none()).collect();
+    let open: usize = answers.iter().flatten().map(|answers| answers.open).sum();
+    let mut all: Vec<(usize, ConnectionInfo)> = answers
         .into_iter()
         .enumerate()
-        .flat_map(|(core, told)| told.into_iter().flat_map(move |t| t.connections.into_iter().map(move |c| (core, c))))
+        .flat_map(|(core, answers)| {
+            answers.into_iter().flat_map(move |t| t.connections.into_iter().map(move |c| (core, c)))
+        })
         .collect();
     // The longest waiting connections are the most interesting.
     all.sort_by_key(|(_, one)| (one.state.is_idle(), Reverse(one.state_age)));

@@ -138,11 +138,11 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     let (mut found, began) = (BTreeMap::<EventPosition, TraceResult>::new(), Instant::now());
     // Each core's log has positions of its own, so the oldest event is determined by time.
     let mut by_age = BTreeSet::<(u64, EventPosition)>::new();
-    let before = each_event(&admin.logs, |place, stream, at_ms, payload| {
+    let before = each_event(&admin.logs, |position, stream, at_ms, payload| {
         let Ok(record) = EventRecord::decode(Bytes::copy_from_slice(payload)) else { return Ok(()) };
         if at_ms >= since && is(&record, "id", &wanted.id) && is(&record, "source", &wanted.source) {
-            found.insert(place, TraceResult { stream: stream.into(), at_ms, record });
-            by_age.insert((at_ms, place));
+            found.insert(position, TraceResult { stream: stream.into(), at_ms, record });
+            by_age.insert((at_ms, position));
             if by_age.len() > limit
                 && let Some((_, oldest)) = by_age.pop_first()
             {
@@ -156,22 +156,22 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     let mut sweeping = RangeEntries::default();
     #[expect(clippy::disallowed_methods, reason = "this thread may wait")]
     std::thread::sleep(NOTED_AFTER.saturating_sub(began.elapsed()));
-    let after = each_note(&admin.logs, |place, note| {
+    let after = each_note(&admin.logs, |position, note| {
         if note.what == DeliveryOutcome::Expired {
-            if found.range((place.0, 0)..place).next().is_none() {
+            if found.range((position.0, 0)..position).next().is_none() {
                 return; // none of the requested ones
             }
             sweeping.expired.push(ExpiredEvents {
-                core: place.0,
-                kept: place.1,
+                core: position.0,
+                kept: position.1,
                 subscriber: note.subscriber.to_owned(),
                 line: line(&note),
             });
         } else if note.what == DeliveryOutcome::Abandoned {
-            let left = DeletedSubscriber::read(place.0, &note).filter(|left| streams.contains(&*left.stream));
+            let left = DeletedSubscriber::read(position.0, &note).filter(|left| streams.contains(&*left.stream));
             sweeping.left.extend(left);
-        } else if found.contains_key(&place) {
-            notes.entry(place).or_default().push((note.subscriber.to_owned(), line(&note), end(&note)));
+        } else if found.contains_key(&position) {
+            notes.entry(position).or_default().push((note.subscriber.to_owned(), line(&note), end(&note)));
         }
     })?;
     let table = admin.tables.load();
@@ -181,7 +181,9 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     };
     let events: Vec<_> = found
         .iter()
-        .map(|(place, event)| told(&table, *place, event, notes.get(place).map_or(&[][..], Vec::as_slice), &known))
+        .map(|(position, event)| {
+            trace_row(&table, *position, event, notes.get(position).map_or(&[][..], Vec::as_slice), &known)
+        })
         .collect();
     Ok(json!({ "events": events }))
 }
@@ -196,8 +198,8 @@ struct ExpiredEvents {
 }
 
 impl ExpiredEvents {
-    fn covers(&self, place: EventPosition, subscriber: &str) -> bool {
-        self.core == place.0 && place.1 < self.kept && self.subscriber == subscriber
+    fn covers(&self, position: EventPosition, subscriber: &str) -> bool {
+        self.core == position.0 && position.1 < self.kept && self.subscriber == subscriber
     }
 }
 
@@ -209,8 +211,8 @@ struct RangeEntries {
 }
 
 impl RangeEntries {
-    fn expired(&self, place: EventPosition, subscriber: &str) -> Option<&ExpiredEvents> {
-        self.expired.iter().find(|one| one.covers(place, subscriber))
+    fn expired(&self, position: EventPosition, subscriber: &str) -> Option<&ExpiredEvents> {
+        self.expired.iter().find(|one| one.covers(position, subscriber))
     }
 }
 
@@ -248,9 +250,9 @@ fn end(note: &delivery_log::DeliveryLogEntry<'_>) -> Option<&'static str> {
 type ShownEntry = (String, Value, Option<&'static str>);
 
 /// One event and its outcome for each subscriber.
-fn told(
+fn trace_row(
     table: &RoutingTable,
-    place: EventPosition,
+    position: EventPosition,
     event: &TraceResult,
     notes: &[ShownEntry],
     known: &TraceContextData,
@@ -272,16 +274,15 @@ fn told(
         let notes = of(subscriber);
         let mut lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
         let is_wanted = || addressee.is_some() || matches(&subscriber.filter, &seen, &Steps::default());
-        let verdict = verdict(place, event, &subscriber.name, &notes, known, is_wanted);
-        if let ("dropped", Some(expired)) = (verdict, known.sweeping.expired(place, &subscriber.name))
+        let verdict = verdict(position, event, &subscriber.name, &notes, known, is_wanted);
+        if let ("dropped", Some(expired)) = (verdict, known.sweeping.expired(position, &subscriber.name))
             && notes.iter().all(|(.., end)| end.is_none())
         {
             lines.push(expired.line.clone());
         }
         subscribers.push(json!({ "subscriber": subscriber.label, "outcome": verdict, "notes": lines }));
     }
-    let arrival =
-        EventArrival { position: place, stream: &event.stream, at_ms: event.at_ms, addressee: addressee.as_deref() };
+    let arrival = EventArrival { position, stream: &event.stream, at_ms: event.at_ms, addressee: addressee.as_deref() };
     subscribers.extend(deleted_subscribers::rows(
         stream.map(|(_, stream)| &**stream),
         &arrival,
@@ -295,14 +296,14 @@ fn told(
         .collect();
     json!({
         "stream": stream.map_or(&*event.stream, |(path, _)| &**path),
-        "core": place.0, "position": place.1, "accepted": shown(event.at_ms),
+        "core": position.0, "position": position.1, "accepted": shown(event.at_ms),
         "replay": event.record.is_addressed, "attributes": attributes, "subscribers": subscribers,
     })
 }
 
 /// The state of the event for one subscriber. The cursor says whether it is done, the entries how.
 fn verdict(
-    place: EventPosition,
+    position: EventPosition,
     event: &TraceResult,
     subscriber: &str,
     notes: &[&ShownEntry],
@@ -312,12 +313,12 @@ fn verdict(
     let looks = &known.looks;
     let ended = notes.iter().rev().find_map(|(.., end)| *end); // a reply that fails is retried after a 200
     match ended {
-        Some("delivered") if looks.is_open(place, &event.stream, subscriber) => "pending",
+        Some("delivered") if looks.is_open(position, &event.stream, subscriber) => "pending",
         Some(end) => end,
         None if notes.is_empty() && !is_wanted() => "filtered",
-        None if known.sweeping.expired(place, subscriber).is_some() => "dropped",
+        None if known.sweeping.expired(position, subscriber).is_some() => "dropped",
         // It came before the subscriber did, or the filter of that time did not match it.
-        None if notes.is_empty() && looks.is_delivered(place, &event.stream, subscriber) => "passed over",
+        None if notes.is_empty() && looks.is_delivered(position, &event.stream, subscriber) => "passed over",
         None => "pending",
     }
 }
@@ -328,9 +329,9 @@ fn list_dead_letters(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> 
     let of = wanted.trigger.as_deref().map(|name| subscriber_ref::named(&table, name)).transpose()?;
     let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
     let shown_max = wanted.limit.unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
-    let wish = DeadLetterQuery { subscriber: of.as_ref().map(|whom| &*whom.subscriber.name), until_ms: u64::MAX };
+    let query = DeadLetterQuery { subscriber: of.as_ref().map(|whom| &*whom.subscriber.name), until_ms: u64::MAX };
     let (mut newest, mut left_out) = (BTreeMap::<(u64, DeadLetterKey), DeliveryOutcome>::new(), 0);
-    dead_letters::each_page(&admin.logs, &wish, |open| {
+    dead_letters::each_page(&admin.logs, &query, |open| {
         for (due, how) in open.into_iter().filter(|(_, how)| how.at_ms >= since) {
             newest.insert((how.at_ms, due), how.what);
             if newest.len() > shown_max {
@@ -340,39 +341,39 @@ fn list_dead_letters(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> 
         }
         Ok(())
     })?;
-    let places: BTreeSet<EventPosition> = newest.keys().map(|(_, (place, _))| *place).collect();
+    let positions: BTreeSet<EventPosition> = newest.keys().map(|(_, (position, _))| *position).collect();
     let mut events = BTreeMap::new();
-    each_event(&admin.logs, |place, stream, _, payload| {
-        if places.contains(&place)
+    each_event(&admin.logs, |position, stream, _, payload| {
+        if positions.contains(&position)
             && let Ok(record) = EventRecord::decode(Bytes::copy_from_slice(payload))
         {
-            events.insert(place, (Box::<str>::from(stream), record));
+            events.insert(position, (Box::<str>::from(stream), record));
         }
         Ok(())
     })?;
-    let letters: Vec<_> = newest
+    let rows: Vec<_> = newest
         .iter()
         .filter_map(|((at_ms, due), what)| {
             let (stream, record) = events.get(&due.0)?;
-            Some(letter(&table, (due, *at_ms, *what), stream, record))
+            Some(dead_letter_row(&table, (due, *at_ms, *what), stream, record))
         })
         .collect();
-    Ok(json!({ "deadLetters": letters, "omitted": left_out }))
+    Ok(json!({ "deadLetters": rows, "omitted": left_out }))
 }
 
-fn letter(
+fn dead_letter_row(
     table: &RoutingTable,
     given_up: (&DeadLetterKey, u64, DeliveryOutcome),
     stream: &str,
     record: &EventRecord,
 ) -> Value {
-    let ((place, name), at_ms, what) = given_up;
+    let ((position, name), at_ms, what) = given_up;
     let known = subscriber_ref::all(table).find(|whom| *whom.subscriber.name == **name);
     let (kind, label) = known.as_ref().map_or(("", &**name), |whom| (whom.kind(), &*whom.subscriber.label));
     let attribute = |name: &str| record.attribute(name).unwrap_or_default();
     json!({
         "time": shown(at_ms), "kind": kind, "subscriber": label, "event": what.as_str(), "stream": stream,
-        "core": place.0, "position": place.1,
+        "core": position.0, "position": position.1,
         "id": attribute("id"), "source": attribute("source"), "type": attribute("type"),
     })
 }

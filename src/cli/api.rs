@@ -52,18 +52,18 @@ fn backup(args: &ApiArgs) -> Result<String> {
             bail!("no backup was made: {}", refusal(&api, answer).await);
         }
         // Written next to the file and then renamed, so that a failed backup keeps the previous one.
-        let beside = args.file.with_added_extension("part");
-        let named = || beside.display().to_string();
+        let temporary = args.file.with_added_extension("part");
+        let named = || temporary.display().to_string();
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(&beside)
+            .open(&temporary)
             .with_context(named)?;
         let mut pieces = axum::body::Body::new(answer.into_body()).into_data_stream();
-        let broke = || format!("the connection broke: {} is cut short", beside.display());
+        let broke = || format!("the connection broke: {} is cut short", temporary.display());
         while let Some(piece) = pieces.try_next().await.with_context(broke)? {
             file.write_all(&piece).with_context(named)?;
         }
@@ -71,14 +71,14 @@ fn backup(args: &ApiArgs) -> Result<String> {
         file.rewind().with_context(named)?;
         let last = BufReader::new(&file).lines().map_while(Result::ok).last();
         let Some(objects) = last.and_then(|line| count(&line)) else { bail!(broke()) };
-        put_in_place(&beside, &args.file).with_context(|| args.file.display().to_string())?;
+        rename_into_place(&temporary, &args.file).with_context(|| args.file.display().to_string())?;
         Ok(format!("{objects} objects in {}", args.file.display()))
     })
 }
 
 /// The name is on disk too when this returns: after a power cut the reported backup exists.
-fn put_in_place(beside: &Path, file: &Path) -> std::io::Result<()> {
-    std::fs::rename(beside, file)?;
+fn rename_into_place(temporary: &Path, file: &Path) -> std::io::Result<()> {
+    std::fs::rename(temporary, file)?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -60,13 +60,13 @@ impl ApiAccessArgs {
 
 impl ApiClient {
     pub(crate) async fn send(&self, request: Request<Body>) -> Result<Response<Body>> {
-        let nobody = || {
+        let unreachable = || {
             format!(
                 "no API answers at {}: give --api what the ready line says, or, where it speaks TLS, --kubeconfig",
                 self.at.trim_end_matches('/')
             )
         };
-        self.client.send(request).await.map_err(|why| root(&why)).with_context(nobody)
+        self.client.send(request).await.map_err(|why| root(&why)).with_context(unreachable)
     }
 }
 

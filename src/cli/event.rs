@@ -247,24 +247,24 @@ fn print_dead_letters(order: &ListArgs) -> Result<bool> {
         return tell(&format!("{found:#}\n")).map(|()| true);
     }
     let mut out = String::new();
-    let letters = list(&found, "deadLetters");
-    if letters.is_empty() {
+    let dead_letters = list(&found, "deadLetters");
+    if dead_letters.is_empty() {
         complain!("no event was given up and is still open, as far back as the log goes");
     }
     if let Some(older @ 1..) = found["omitted"].as_u64() {
         complain!("{older} older ones are not shown; a redrive reaches them");
     }
-    for letter in letters {
+    for dead_letter in dead_letters {
         writeln!(
             out,
             "{}  {} {}  {}  id {}  source {}  type {}",
-            text(letter, "time"),
-            text(letter, "kind"),
-            text(letter, "subscriber"),
-            text(letter, "event"),
-            text(letter, "id"),
-            text(letter, "source"),
-            text(letter, "type"),
+            text(dead_letter, "time"),
+            text(dead_letter, "kind"),
+            text(dead_letter, "subscriber"),
+            text(dead_letter, "event"),
+            text(dead_letter, "id"),
+            text(dead_letter, "source"),
+            text(dead_letter, "type"),
         )?;
     }
     tell(&out).map(|()| true)

@@ -69,7 +69,7 @@ fn decide(args: &KubeconfigArgs) -> Result<String> {
 }
 
 /// Where a running API stores its kubeconfig.
-pub(crate) fn place(data: &Path) -> PathBuf {
+pub(crate) fn path_in(data: &Path) -> PathBuf {
     data.join("api/kubeconfig")
 }
 
@@ -83,7 +83,7 @@ struct RecordedApi {
 
 /// The recorded access of the appliance on this folder; `None` if none has run yet.
 fn recorded_by(data: &Path) -> Result<Option<RecordedApi>> {
-    let path = place(data);
+    let path = path_in(data);
     let written = match std::fs::read_to_string(&path) {
         Ok(written) => written,
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -191,12 +191,12 @@ mod tests {
         for authority in [ClusterAuthority::Plain, ClusterAuthority::Known, ClusterAuthority::Made("PEM\n".into())] {
             let at = "[::1]:7".parse().unwrap();
             for token in [None, Some("t".to_owned())] {
-                std::fs::write(place(folder.path()), text(at, &authority, token.as_deref())).unwrap();
+                std::fs::write(path_in(folder.path()), text(at, &authority, token.as_deref())).unwrap();
                 let left = RecordedApi { at, authority: authority.clone(), token };
                 assert_eq!(recorded_by(folder.path()).unwrap(), Some(left));
             }
         }
-        std::fs::write(place(folder.path()), "none").unwrap();
+        std::fs::write(path_in(folder.path()), "none").unwrap();
         assert!(recorded_by(folder.path()).is_err());
     }
 }

@@ -113,7 +113,7 @@ fn serve(config: RunConfig) -> Result<()> {
     signals::listen(say.clone(), Arc::clone(&arrived))?;
     descriptors::raise_limit(config.workers)?;
     let expiries = Arc::<Expiries>::default();
-    let Preflight { certificates, trust, given, access, access_log: hand, api_socket } =
+    let Preflight { certificates, trust, given, access, access_log: log_thread, api_socket } =
         preflight::run(&config, &expiries)?;
     let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
     arrived.store(true, Relaxed);
@@ -127,15 +127,15 @@ fn serve(config: RunConfig) -> Result<()> {
     let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
     let (health, ways) = (Arc::new(Health { targets, expiries, ..Health::default() }), Arc::default());
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
-    let ((bell, signals), (reins, steered)) = (signals(), control::reins());
+    let ((notify, signals), (control_handle, steered)) = (signals(), control::control_handle());
     let shared = SharedCoreConfig::new(&tables, &signals, predecessor.is_some());
-    let mut estate = estate(&config, (sockets.keep()?, folder), &shared, reins, &health);
+    let mut state = state(&config, (sockets.keep()?, folder), &shared, control_handle, &health);
     let ControlThread { synced, admin, thread: control } = control::start(ControlThreadConfig {
         control: control_config(&config, &sockets, events_tls.as_ref(), &health, &ways)?,
         config: config.clone(),
         publisher: Arc::clone(&publisher),
         signals,
-        wake: bell,
+        wake: notify,
         api: sockets.api,
         api_socket: sockets.api_socket,
         given: given.clone(),
@@ -148,14 +148,14 @@ fn serve(config: RunConfig) -> Result<()> {
         log_names,
     })?;
     if !await_objects(synced, (&hear, &say))? {
-        estate.reins.stop.send_replace(true);
+        state.control_handle.stop.send_replace(true);
         return control.join().map_err(|_| panicked())?;
     }
     let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
-    let doors =
+    let core_listeners =
         CoreListeners { http, https, private, private_https, cluster_local: inside, events, events_https, events_tls };
     let targets = Arc::clone(&health.targets);
-    let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans, targets), say.clone())?;
+    let cores = start_cores(&config, &shared, core_listeners, logs.finish()?, (access, spans, targets), say.clone())?;
     watchdog::start(&config, &cores, &tables, &health)?;
     drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
     start_handover_listener(&config, say.clone());
@@ -164,25 +164,25 @@ fn serve(config: RunConfig) -> Result<()> {
         predecessor.dismiss(clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
     }
 
-    let event = live((&config, &publisher), &mut estate, (&hand, &given), (&hear, &say))?;
+    let event = live((&config, &publisher), &mut state, (&log_thread, &given), (&hear, &say))?;
     health.draining.store(true, Relaxed);
     if matches!(event, MainEvent::Replaced(_)) {
-        estate.reins.admin_port.send_replace(AdminPort::Closed);
+        state.control_handle.admin_port.send_replace(AdminPort::Closed);
     }
-    let HandoverState { sockets, folder, reins, .. } = estate;
+    let HandoverState { sockets, folder, control_handle, .. } = state;
     drop(sockets); // otherwise the kernel would continue to accept connections
-    let (outcome, successor) = end(event, &shared, hear, cores, (hand, exporter));
-    reins.stop.send_replace(true);
+    let (outcome, successor) = end(event, &shared, hear, cores, (log_thread, exporter));
+    control_handle.stop.send_replace(true);
     let _told = control.join().map_err(|_| panicked())?;
     drop((folder, successor));
     outcome
 }
 
-fn estate(
+fn state(
     config: &RunConfig,
     (sockets, folder): (SocketDescriptors, DataFolder),
     shared: &SharedCoreConfig,
-    reins: ControlHandle,
+    control_handle: ControlHandle,
     health: &Arc<Health>,
 ) -> HandoverState {
     HandoverState {
@@ -192,7 +192,7 @@ fn estate(
         stop: Arc::clone(&shared.stop),
         tables: Arc::clone(&shared.tables),
         successors: 0,
-        reins,
+        control_handle,
         health: Arc::clone(health),
     }
 }
@@ -235,22 +235,22 @@ fn await_objects(
 /// Runs until there is a reason to stop.
 fn live(
     (config, publisher): (&RunConfig, &Publisher),
-    estate: &mut HandoverState,
+    state: &mut HandoverState,
     (access, given): (&access_log::AccessLogThread, &api::ApiTlsFiles),
     (hear, say): (&mpsc::Receiver<MainEvent>, &mpsc::Sender<MainEvent>),
 ) -> Result<MainEvent> {
     loop {
         match hear.recv().context("nobody is left to tell anything")? {
             MainEvent::Reload => {
-                certificates::reload(config, publisher, &estate.health.expiries);
+                certificates::reload(config, publisher, &state.health.expiries);
                 access.reopen();
                 given.reopen();
             }
-            MainEvent::HandoverRequested(request) => match estate.hand_over(request) {
+            MainEvent::HandoverRequested(request) => match state.hand_over(request) {
                 Ok(successor) => await_successor(successor, say.clone())?,
-                Err(why) => estate.keep(&why, || start_handover_listener(config, say.clone())),
+                Err(why) => state.keep(&why, || start_handover_listener(config, say.clone())),
             },
-            MainEvent::Orphaned(why) => estate.outlive(&why, || start_handover_listener(config, say.clone())),
+            MainEvent::Orphaned(why) => state.outlive(&why, || start_handover_listener(config, say.clone())),
             event => return Ok(event),
         }
     }
@@ -306,9 +306,9 @@ fn end(
 
 /// Starts to listen for successors. Without it only `--hot-restart` does not work.
 fn start_handover_listener(config: &RunConfig, say: mpsc::Sender<MainEvent>) {
-    let opened = HandoverListener::open(&config.data).and_then(|door| {
+    let opened = HandoverListener::open(&config.data).and_then(|listener| {
         // fails only when this process has ended
-        door.watch(move |request| drop(say.send(MainEvent::HandoverRequested(request))))
+        listener.watch(move |request| drop(say.send(MainEvent::HandoverRequested(request))))
     });
     if let Err(why) = opened {
         tracing::warn!(why = format!("{why:#}"), "this process cannot be taken over");
@@ -329,12 +329,12 @@ fn clear_up(data: PathBuf, stop: Arc<StopSignal>) -> impl FnOnce() + Send + 'sta
 fn start_cores(
     config: &RunConfig,
     shared: &SharedCoreConfig,
-    doors: CoreListeners,
+    core_listeners: CoreListeners,
     logs: Vec<CoreLogs>,
     (access, spans, targets): (dataplane::access_log::AccessLogConfig, Option<SpanQueue>, Arc<TargetPolicy>),
     say: mpsc::Sender<MainEvent>,
 ) -> Result<RunningCores> {
-    let places = doors.addresses(&shared.tables, config.tls_min_version, logs)?;
+    let configs = core_listeners.addresses(&shared.tables, config.tls_min_version, logs)?;
     let tells_timing = config.server_timing == ServerTiming::Cold;
     let http = config.http_limits;
     let stall_timeout = config.stall_timeout();
@@ -348,15 +348,15 @@ fn start_cores(
         ..CoreLimits::default()
     };
     limits.ring.sockets_max = descriptors::sockets_max();
-    RunningCores::start(shared, &limits, places.into_iter(), move || {
+    RunningCores::start(shared, &limits, configs.into_iter(), move || {
         drop(say.send(MainEvent::CoreEnded)); // fails only when this process has ended
     })
 }
 
 fn signals() -> (Arc<Notify>, SignalQueue) {
-    let bell = Arc::new(Notify::new());
-    let rung = Arc::clone(&bell);
-    (bell, SignalQueue::new(move || rung.notify_one()))
+    let notify = Arc::new(Notify::new());
+    let notified = Arc::clone(&notify);
+    (notify, SignalQueue::new(move || notified.notify_one()))
 }
 
 fn publisher(

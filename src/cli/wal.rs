@@ -133,10 +133,10 @@ fn verify(log: &Path) -> anyhow::Result<bool> {
 }
 
 fn print_damage(found: &LogInspection, out: &mut impl Write) -> io::Result<bool> {
-    for hole in &found.gaps {
-        let bytes = hole.to.get() - hole.from.get();
-        let file = hole.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
-        writeln!(out, "  DAMAGE: {bytes} acknowledged bytes, positions {} to {}: {file}", hole.from, hole.to)?;
+    for gap in &found.gaps {
+        let bytes = gap.to.get() - gap.from.get();
+        let file = gap.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
+        writeln!(out, "  DAMAGE: {bytes} acknowledged bytes, positions {} to {}: {file}", gap.from, gap.to)?;
     }
     for cut in &found.cut {
         writeln!(out, "  CUT SHORT: {cut}; what stood behind is gone, if anything did")?;

@@ -21,14 +21,14 @@ pub(super) fn located(mut command: Vec<String>, own_path: &OsStr) -> Vec<String>
 
 /// The first executable file of this name.
 fn found(program: &str, path: &OsStr) -> Option<String> {
-    let mut places = std::env::split_paths(path).map(|folder| folder.join(program));
-    let place = places.find(|place| may_run(place))?;
+    let mut candidates = std::env::split_paths(path).map(|folder| folder.join(program));
+    let candidate = candidates.find(|candidate| may_run(candidate))?;
     // The search path may contain relative folders; an instance has another working directory.
-    std::path::absolute(place).ok()?.into_os_string().into_string().ok()
+    std::path::absolute(candidate).ok()?.into_os_string().into_string().ok()
 }
 
-fn may_run(place: &Path) -> bool {
-    place.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+fn may_run(candidate: &Path) -> bool {
+    candidate.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]
@@ -39,14 +39,14 @@ mod tests {
     fn program_outside_instance_path_gets_full_path() {
         let folder = tempfile::tempdir().unwrap();
         for (name, mode) in [("tool", 0o755), ("notes", 0o644), ("sh", 0o755)] {
-            let place = folder.path().join(name);
-            std::fs::write(&place, "").unwrap();
-            std::fs::set_permissions(&place, std::fs::Permissions::from_mode(mode)).unwrap();
+            let candidate = folder.path().join(name);
+            std::fs::write(&candidate, "").unwrap();
+            std::fs::set_permissions(&candidate, std::fs::Permissions::from_mode(mode)).unwrap();
         }
         let own = std::env::join_paths([Path::new("/nowhere"), folder.path()]).unwrap();
-        let place = folder.path().join("tool").to_string_lossy().into_owned();
+        let candidate = folder.path().join("tool").to_string_lossy().into_owned();
         for (program, located_at) in [
-            ("tool", place.as_str()),
+            ("tool", candidate.as_str()),
             ("notes", "notes"),
             ("nothing", "nothing"),
             ("sh", "sh"),

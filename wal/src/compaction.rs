@@ -45,7 +45,7 @@ enum CompactionStep {
     Copy {
         stream: u32,
         at_ms: u64,
-        spot: IndexEntry,
+        entry: IndexEntry,
         payload: Range<usize>,
         next: u32,
     },
@@ -68,9 +68,9 @@ impl WriteAheadLog {
         while left > 0 && self.is_there(moving.base) {
             let (next, bytes) = match self.next_to_move(&mut moving) {
                 CompactionStep::Pass(next) => (next, (next - moving.offset) as usize),
-                CompactionStep::Copy { stream, at_ms, spot, payload, next } => {
+                CompactionStep::Copy { stream, at_ms, entry, payload, next } => {
                     let bytes = record_bytes(ORIGIN_BYTES + payload.len());
-                    if !self.copy(&mut moving, stream, at_ms, spot, payload) {
+                    if !self.copy(&mut moving, stream, at_ms, entry, payload) {
                         break; // no space now; the next call tries again
                     }
                     (next, bytes)
@@ -141,26 +141,26 @@ impl WriteAheadLog {
             return CompactionStep::End;
         }
         let (offset, salt) = (moving.offset as usize, segment.header.salt);
-        let place = LogPosition::new(moving.base + u64::from(moving.offset));
-        let Some(found) = decode(&bytes, offset, salt, place) else {
+        let position = LogPosition::new(moving.base + u64::from(moving.offset));
+        let Some(found) = decode(&bytes, offset, salt, position) else {
             return self.skip_gap(moving, segment);
         };
         let whole = offset + record_bytes(found.payload.len());
         let next = u32::try_from(whole).unwrap_or(segment.used);
         let Some((origin, skip)) = found.event() else { return CompactionStep::Pass(next) };
-        let spot = IndexEntry { origin, base: moving.base, offset: moving.offset };
+        let entry = IndexEntry { origin, base: moving.base, offset: moving.offset };
         let stream = found.head.stream;
         let known = self.ledger.streams.get(&stream);
         let needed = known.is_some_and(|known| {
             let done = moving.done.entry(stream).or_insert_with(|| known.done());
-            done.as_ref().is_some_and(|done| !done.is_done(origin)) && known.index.holds(spot)
+            done.as_ref().is_some_and(|done| !done.is_done(origin)) && known.index.holds(entry)
         });
         if !needed {
             return CompactionStep::Pass(next);
         }
         let start = offset + HEADER_BYTES;
         let payload = start + skip..start + found.payload.len();
-        CompactionStep::Copy { stream, at_ms: found.head.at_ms, spot, payload, next }
+        CompactionStep::Copy { stream, at_ms: found.head.at_ms, entry, payload, next }
     }
 
     /// Skips bytes that are no record: a gap that recovery reported, or later damage.
@@ -168,13 +168,13 @@ impl WriteAheadLog {
         let streams = self.ledger.streams.iter();
         let next = streams
             .filter_map(|(id, stream)| Some((*id, stream.index.next_in(moving.base, moving.offset)?)))
-            .min_by_key(|(_, spot)| spot.offset);
+            .min_by_key(|(_, entry)| entry.offset);
         match next {
-            Some((id, spot)) if spot.offset == moving.offset => {
-                self.note_damage(segment, StreamId(id), spot);
+            Some((id, entry)) if entry.offset == moving.offset => {
+                self.note_damage(segment, StreamId(id), entry);
                 CompactionStep::Damaged
             }
-            Some((_, spot)) => CompactionStep::Pass(spot.offset),
+            Some((_, entry)) => CompactionStep::Pass(entry.offset),
             None => CompactionStep::End,
         }
     }
@@ -184,7 +184,7 @@ impl WriteAheadLog {
         moving: &mut Compaction,
         stream: u32,
         at_ms: u64,
-        spot: IndexEntry,
+        entry: IndexEntry,
         payload: Range<usize>,
     ) -> bool {
         let bytes = record_bytes(ORIGIN_BYTES + payload.len());
@@ -195,12 +195,12 @@ impl WriteAheadLog {
         let Some(payload) = self.segment(moving.base).and_then(|segment| segment.map.slice(payload)) else {
             return false;
         };
-        let origin = spot.origin.get().to_le_bytes();
-        let place = self.stage(RecordKind::Compacted, stream, at_ms, 0, &[&origin, &payload]);
+        let origin = entry.origin.get().to_le_bytes();
+        let position = self.stage(RecordKind::Compacted, stream, at_ms, 0, &[&origin, &payload]);
         let base = self.tail().base();
-        let offset = u32::try_from(place.get() - base).expect("a segment's capacity is a u32");
-        let spot = IndexEntry { base, offset, ..spot };
-        moving.copies.entry(stream).or_default().push(CompactedRecord { entry: spot, bytes, at_ms });
+        let offset = u32::try_from(position.get() - base).expect("a segment's capacity is a u32");
+        let entry = IndexEntry { base, offset, ..entry };
+        moving.copies.entry(stream).or_default().push(CompactedRecord { entry, bytes, at_ms });
         moving.end = self.visible;
         self.compacted_bytes += bytes as u64;
         true

@@ -77,18 +77,18 @@ impl StreamIndex {
 
     /// Adds compacted events, in any order; the caller then removes the segment that they came from.
     pub(crate) fn relocate(&mut self, copies: &[CompactedRecord]) {
-        for CompactedRecord { entry: spot, bytes, at_ms } in copies {
-            let at = self.compacted.partition_point(|chunk| chunk.base < spot.base);
-            if self.compacted.get(at).is_none_or(|chunk| chunk.base != spot.base) {
-                let base = spot.base;
+        for CompactedRecord { entry, bytes, at_ms } in copies {
+            let at = self.compacted.partition_point(|chunk| chunk.base < entry.base);
+            if self.compacted.get(at).is_none_or(|chunk| chunk.base != entry.base) {
+                let base = entry.base;
                 let empty = CompactedEntry { base, origins: Vec::new(), offsets: Vec::new(), bytes: 0, latest_ms: 0 };
                 self.compacted.insert(at, empty);
             }
             let chunk = &mut self.compacted[at];
             // Copies of one segment come in order, so this is nearly always the end.
-            let nth = chunk.origins.partition_point(|origin| *origin < spot.origin);
-            chunk.origins.insert(nth, spot.origin);
-            chunk.offsets.insert(nth, spot.offset);
+            let nth = chunk.origins.partition_point(|origin| *origin < entry.origin);
+            chunk.origins.insert(nth, entry.origin);
+            chunk.offsets.insert(nth, entry.offset);
             chunk.bytes += *bytes as u64;
             chunk.latest_ms = chunk.latest_ms.max(*at_ms);
         }
@@ -97,7 +97,7 @@ impl StreamIndex {
     /// The first event at or after `from`.
     pub(crate) fn first_from(&self, from: LogPosition) -> Option<IndexEntry> {
         let moved = self.compacted.iter().filter_map(|chunk| chunk.first_from(from));
-        let moved = moved.min_by_key(|spot| spot.origin);
+        let moved = moved.min_by_key(|entry| entry.origin);
         let native = self.first_native(from);
         match (moved, native) {
             (Some(moved), Some(native)) if native.origin < moved.origin => Some(native),
@@ -126,8 +126,8 @@ impl StreamIndex {
             young.map(|offset| chunk.entry(*offset))
         });
         let moved = self.compacted.iter().filter(move |chunk| chunk.latest_ms >= at_ms).flat_map(|chunk| {
-            let spots = chunk.origins.iter().zip(&chunk.offsets);
-            spots.map(|(origin, offset)| IndexEntry { origin: *origin, base: chunk.base, offset: *offset })
+            let entries = chunk.origins.iter().zip(&chunk.offsets);
+            entries.map(|(origin, offset)| IndexEntry { origin: *origin, base: chunk.base, offset: *offset })
         });
         (native, moved)
     }
@@ -155,21 +155,21 @@ impl StreamIndex {
     }
 
     /// Whether this location still holds the event that was appended at `spot.origin`.
-    pub(crate) fn holds(&self, spot: IndexEntry) -> bool {
-        if spot.base.checked_add(spot.offset.into()) == Some(spot.origin.get()) {
-            let found = self.chunks.binary_search_by_key(&spot.base, |chunk| chunk.base);
-            return found.is_ok_and(|nth| self.chunks[nth].offsets.binary_search(&spot.offset).is_ok());
+    pub(crate) fn holds(&self, entry: IndexEntry) -> bool {
+        if entry.base.checked_add(entry.offset.into()) == Some(entry.origin.get()) {
+            let found = self.chunks.binary_search_by_key(&entry.base, |chunk| chunk.base);
+            return found.is_ok_and(|nth| self.chunks[nth].offsets.binary_search(&entry.offset).is_ok());
         }
-        let Ok(nth) = self.compacted.binary_search_by_key(&spot.base, |chunk| chunk.base) else {
+        let Ok(nth) = self.compacted.binary_search_by_key(&entry.base, |chunk| chunk.base) else {
             return false;
         };
         let chunk = &self.compacted[nth];
-        chunk.origins.binary_search(&spot.origin).is_ok_and(|at| chunk.offsets[at] == spot.offset)
+        chunk.origins.binary_search(&entry.origin).is_ok_and(|at| chunk.offsets[at] == entry.offset)
     }
 
     /// Whether the event that was appended here is still stored here.
     pub(crate) fn has_native(&self, origin: LogPosition) -> bool {
-        self.first_native(origin).is_some_and(|spot| spot.origin == origin)
+        self.first_native(origin).is_some_and(|entry| entry.origin == origin)
     }
 
     /// The first event in this segment at or after `offset`.
@@ -180,10 +180,10 @@ impl StreamIndex {
             chunk.offsets.get(first).map(|offset| chunk.entry(*offset))
         });
         let moved = self.compacted.iter().filter(|chunk| chunk.base == base).flat_map(|chunk| {
-            let spots = chunk.origins.iter().zip(&chunk.offsets);
-            spots.map(move |(origin, offset)| IndexEntry { origin: *origin, base, offset: *offset })
+            let entries = chunk.origins.iter().zip(&chunk.offsets);
+            entries.map(move |(origin, offset)| IndexEntry { origin: *origin, base, offset: *offset })
         });
-        native.into_iter().chain(moved.filter(|spot| spot.offset >= offset)).min_by_key(|spot| spot.offset)
+        native.into_iter().chain(moved.filter(|entry| entry.offset >= offset)).min_by_key(|entry| entry.offset)
     }
 
     /// Events in this segment that are not done.
@@ -338,7 +338,7 @@ mod tests {
         for from in 0..3600 {
             let from = LogPosition::new(from);
             let wanted: Vec<_> = events.iter().filter(|(origin, ..)| *origin >= from.get()).collect();
-            let found = index.first_from(from).map(|spot| (spot.origin.get(), spot.base, spot.offset));
+            let found = index.first_from(from).map(|entry| (entry.origin.get(), entry.base, entry.offset));
             assert_eq!(found.as_ref(), wanted.first().copied(), "from {from}");
             assert_eq!(index.count_from(from), wanted.len() as u64, "from {from}");
             let live = |done: &Cursor| index.live_bytes(done).map(|(_, bytes)| bytes).sum::<u64>();
@@ -365,14 +365,14 @@ mod tests {
         }
         check(&index, &[(64, 0, 64), (200, 0, 200), (1080, 1000, 80), (3064, 3000, 64), (3500, 3000, 500)]);
 
-        let spot = |origin, base, offset| {
-            let spot = IndexEntry { origin: LogPosition::new(origin), base, offset };
-            CompactedRecord { entry: spot, bytes: 10, at_ms: 0 }
+        let entry = |origin, base, offset| {
+            let entry = IndexEntry { origin: LogPosition::new(origin), base, offset };
+            CompactedRecord { entry, bytes: 10, at_ms: 0 }
         };
         index.forget_segment(1000);
-        index.relocate(&[spot(1080, 3000, 600)]);
+        index.relocate(&[entry(1080, 3000, 600)]);
         index.forget_segment(0);
-        index.relocate(&[spot(200, 3000, 640), spot(64, 3000, 680)]);
+        index.relocate(&[entry(200, 3000, 640), entry(64, 3000, 680)]);
         check(&index, &[(64, 3000, 680), (200, 3000, 640), (1080, 3000, 600), (3064, 3000, 64), (3500, 3000, 500)]);
         index.forget_segment(3000);
         assert_eq!(index.first_from(LogPosition::ORIGIN), None);
@@ -387,7 +387,7 @@ mod tests {
         for at_ms in [0, 1, 255, 256, 599, 600, 999, 1000] {
             let (native, moved) = index.since(at_ms);
             let native: Vec<_> = native.collect();
-            let looked_past = native.iter().take_while(|spot| spot.origin.get() < at_ms).count();
+            let looked_past = native.iter().take_while(|entry| entry.origin.get() < at_ms).count();
             let all = 1000_usize.saturating_sub(at_ms as usize);
             assert!(looked_past < BLOCK_EVENTS && native.len() < all + BLOCK_EVENTS, "{at_ms}");
             assert!(native.len() >= all && moved.count() == 0, "{at_ms}");

@@ -18,7 +18,7 @@ use crate::header::{FORMAT, HeaderState, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log_state::LogState;
 use crate::position::LogPosition;
 use crate::recovery::{LogGap, apply, read_up_to, segment_files};
-use crate::scan::{ScanResult, place, record, scan};
+use crate::scan::{ScanResult, position_of, record, scan};
 use crate::unformatted::lost_header;
 
 /// Attempts to read a folder that keeps changing, before the findings are reported as they are.
@@ -128,9 +128,9 @@ pub fn dump(
 fn identity(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Error> {
     let mut found = Vec::new();
     for path in segment_files(folder)? {
-        let mut door = vec![0; SEGMENT_HEADER_BYTES];
-        match File::open(&path).and_then(|file| read_up_to(&file, &mut door)) {
-            Ok(_) => found.push((path, door)),
+        let mut header_bytes = vec![0; SEGMENT_HEADER_BYTES];
+        match File::open(&path).and_then(|file| read_up_to(&file, &mut header_bytes)) {
+            Ok(_) => found.push((path, header_bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io(path, "read a segment's header")(error)),
         }
@@ -144,7 +144,7 @@ fn walk(
     show: &mut dyn FnMut(&InspectedRecord<'_>) -> io::Result<()>,
 ) -> Result<LogInspection, Error> {
     let mut found = LogInspection { set_aside: set_aside(folder)?, ..LogInspection::default() };
-    let (pieces, headless) = pieces(folder, &mut found)?;
+    let (pieces, unformatted) = pieces(folder, &mut found)?;
     let all: u64 = pieces.iter().map(|piece| u64::from(piece.header.capacity)).sum();
     let (mut ledger, mut expected) = (LogState::default(), BTreeSet::new());
     let mut names: BTreeMap<u32, Box<str>> = BTreeMap::new();
@@ -170,7 +170,7 @@ fn walk(
         show_all(piece, &buffer, &read, &mut names, &mut found.records, show)
             .map_err(Error::io(&piece.path, "show a record"))?;
     }
-    tell_lost_headers(&headless, &expected, &present, next, &mut found)?;
+    tell_lost_headers(&unformatted, &expected, &present, next, &mut found)?;
     for base in expected.difference(&present) {
         let next = present.range(base..).next().copied().unwrap_or(*base);
         found.gaps.push(LogGap { file: None, from: LogPosition::new(*base), to: LogPosition::new(next) });
@@ -186,14 +186,14 @@ fn walk(
 /// Finds files that look unused and contain the records of a segment that lost its header: a missing one,
 /// or the next one.
 fn tell_lost_headers(
-    headless: &[PathBuf],
+    unformatted: &[PathBuf],
     expected: &BTreeSet<u64>,
     present: &BTreeSet<u64>,
     next: u64,
     found: &mut LogInspection,
 ) -> Result<(), Error> {
     let bases: Vec<u64> = expected.difference(present).copied().chain([next]).collect();
-    for path in headless {
+    for path in unformatted {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -210,9 +210,9 @@ fn tell_lost_headers(
 
 /// Segments of the folder by base, and files without a header; rejects other files, as recovery does.
 fn pieces(folder: &Path, found: &mut LogInspection) -> Result<(Vec<InspectedSegment>, Vec<PathBuf>), Error> {
-    let (mut pieces, mut headless) = (Vec::new(), Vec::new());
-    for (path, door) in identity(folder)? {
-        match SegmentHeader::decode(&door) {
+    let (mut pieces, mut unformatted) = (Vec::new(), Vec::new());
+    for (path, header_bytes) in identity(folder)? {
+        match SegmentHeader::decode(&header_bytes) {
             HeaderState::Good(header) => {
                 found.bytes += u64::from(header.capacity);
                 pieces.push(InspectedSegment { header, path });
@@ -223,7 +223,7 @@ fn pieces(folder: &Path, found: &mut LogInspection) -> Result<(Vec<InspectedSegm
             }
             HeaderState::Blank | HeaderState::Torn => {
                 found.spares += 1;
-                headless.push(path);
+                unformatted.push(path);
             }
         }
     }
@@ -234,7 +234,7 @@ fn pieces(folder: &Path, found: &mut LogInspection) -> Result<(Vec<InspectedSegm
             return Err(Error::Twice { first, second, base: pair[0].header.base });
         }
     }
-    Ok((pieces, headless))
+    Ok((pieces, unformatted))
 }
 
 fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, Error> {
@@ -263,10 +263,10 @@ fn count(piece: &InspectedSegment, header: &SegmentHeader, read: &ScanResult, fo
         found.first = LogPosition::new(header.base);
     }
     found.segments += 1;
-    found.end = place(header, read.end);
+    found.end = position_of(header, read.end);
     found.torn_bytes += read.torn.as_ref().map_or(0, |torn| torn.len() as u64);
-    for hole in &read.gaps {
-        let (from, to) = (place(header, hole.start), place(header, hole.end));
+    for gap in &read.gaps {
+        let (from, to) = (position_of(header, gap.start), position_of(header, gap.end));
         found.gaps.push(LogGap { file: Some(piece.path.clone()), from, to });
     }
 }
@@ -287,7 +287,7 @@ fn show_all(
         }
         let event = found.event();
         *events += u64::from(event.is_some());
-        let (position, skip) = event.unwrap_or((place(&piece.header, *offset as usize), 0));
+        let (position, skip) = event.unwrap_or((position_of(&piece.header, *offset as usize), 0));
         show(&InspectedRecord {
             position,
             file: &piece.path,
@@ -304,13 +304,13 @@ fn show_all(
 fn streams(ledger: &mut LogState) -> BTreeMap<Box<str>, StreamInspection> {
     let streams = ledger.streams.values_mut().map(|stream| {
         stream.settle_copies();
-        let bookmarks = stream.cursors.iter().map(|(subscriber, kept)| {
+        let cursors = stream.cursors.iter().map(|(subscriber, kept)| {
             let ahead = stream.index.count_from(kept.mark.low());
             CursorInspection { subscriber: subscriber.clone(), mark: kept.mark.clone(), ahead }
         });
-        let bookmarks = bookmarks.collect();
+        let cursors = cursors.collect();
         let events = stream.index.count_from(LogPosition::ORIGIN);
-        (stream.name.clone(), StreamInspection { events, cursors: bookmarks })
+        (stream.name.clone(), StreamInspection { events, cursors })
     });
     streams.collect()
 }

@@ -79,8 +79,8 @@ impl StreamState {
         let copies = std::mem::take(&mut self.copies);
         let Some(done) = self.done() else { return };
         let mut seen = HashSet::new();
-        let lost = copies.into_iter().filter(|CompactedRecord { entry: spot, .. }| {
-            !done.is_done(spot.origin) && !self.index.has_native(spot.origin) && seen.insert(spot.origin)
+        let lost = copies.into_iter().filter(|CompactedRecord { entry, .. }| {
+            !done.is_done(entry.origin) && !self.index.has_native(entry.origin) && seen.insert(entry.origin)
         });
         let mut lost: Vec<_> = lost.collect();
         lost.sort_unstable_by_key(|copy| (copy.entry.base, copy.entry.origin));
@@ -177,8 +177,8 @@ impl LogState {
             RecordKind::Compacted => {
                 if let (Some(known), Some((origin, _))) = (self.streams.get_mut(&stream), found.event()) {
                     let bytes = record_bytes(found.payload.len());
-                    let (spot, at_ms) = (IndexEntry { origin, base, offset }, found.head.at_ms);
-                    known.copies.push(CompactedRecord { entry: spot, bytes, at_ms });
+                    let (entry, at_ms) = (IndexEntry { origin, base, offset }, found.head.at_ms);
+                    known.copies.push(CompactedRecord { entry, bytes, at_ms });
                 }
             }
             RecordKind::Stream => {

@@ -161,9 +161,9 @@ impl MapSlot {
     }
 
     fn take(memory: Range<usize>) -> &'static Self {
-        let mut shelf = &MAPS;
+        let mut block = &MAPS;
         loop {
-            for slot in &shelf.slots {
+            for slot in &block.slots {
                 if !slot.taken.swap(true, Ordering::AcqRel) {
                     slot.broken.store(false, Ordering::Relaxed);
                     slot.end.store(memory.end, Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl MapSlot {
                     return slot;
                 }
             }
-            shelf = shelf.next.get_or_init(|| Box::new(MapSlots::new()));
+            block = block.next.get_or_init(|| Box::new(MapSlots::new()));
         }
     }
 
@@ -195,21 +195,21 @@ impl MapSlot {
 /// Maps zeros where a page of a map is missing; false when the address is in no map. Runs in the signal
 /// handler: atomics and one system call, no lock and no allocation.
 fn mend(address: usize) -> bool {
-    let mut shelf = Some(&MAPS);
-    while let Some(slots) = shelf {
+    let mut block = Some(&MAPS);
+    while let Some(slots) = block {
         if let Some(slot) = slots.slots.iter().find(|slot| slot.holds(address)) {
             let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
             let page = address - address % page_bytes;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-            let place = std::ptr::with_exposed_provenance_mut(page);
+            let page_address = std::ptr::with_exposed_provenance_mut(page);
             // SAFETY: the page belongs to a live map of this module, because the faulting thread holds its
             // bytes; it is replaced by readable zeros of the same size, and nothing else is touched.
-            let put = unsafe { libc::mmap(place, page_bytes, libc::PROT_READ, flags, -1, 0) };
+            let put = unsafe { libc::mmap(page_address, page_bytes, libc::PROT_READ, flags, -1, 0) };
             slot.broken.store(true, Ordering::Release);
             FAULTS.fetch_add(1, Ordering::AcqRel);
             return put != libc::MAP_FAILED;
         }
-        shelf = slots.next.get().map(|next| &**next);
+        block = slots.next.get().map(|next| &**next);
     }
     false
 }

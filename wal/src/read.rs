@@ -59,19 +59,19 @@ impl WriteAheadLog {
         let index = &self.ledger.streams.get(&stream.0)?.index;
         let (mut wanted, mut damaged) = (from, 0);
         loop {
-            let spot = index.first_from(wanted)?;
-            if spot.base + u64::from(spot.offset) >= self.durable.get() {
+            let entry = index.first_from(wanted)?;
+            if entry.base + u64::from(entry.offset) >= self.durable.get() {
                 return None;
             }
-            let segment = self.segment(spot.base)?;
-            if let Some((at_ms, payload)) = self.take(segment, stream.0, spot) {
-                let next = LogPosition::new(spot.origin.get() + record_bytes(payload.len()) as u64);
-                let position = spot.origin;
+            let segment = self.segment(entry.base)?;
+            if let Some((at_ms, payload)) = self.take(segment, stream.0, entry) {
+                let next = LogPosition::new(entry.origin.get() + record_bytes(payload.len()) as u64);
+                let position = entry.origin;
                 return Some(LogRecord { position, since: from.min(position), next, damaged, at_ms, payload });
             }
-            self.note_damage(segment, stream, spot);
+            self.note_damage(segment, stream, entry);
             damaged += 1;
-            wanted = LogPosition::new(spot.origin.get() + 1);
+            wanted = LogPosition::new(entry.origin.get() + 1);
         }
     }
 
@@ -108,30 +108,30 @@ impl WriteAheadLog {
     }
 
     /// The event at this location, if its record is intact.
-    fn take(&self, segment: &Segment, stream: u32, spot: IndexEntry) -> Option<(u64, Bytes)> {
+    fn take(&self, segment: &Segment, stream: u32, entry: IndexEntry) -> Option<(u64, Bytes)> {
         let stable = self.durable_bytes(segment)?;
-        let (offset, place) = (spot.offset as usize, spot.base + u64::from(spot.offset));
-        let found = decode(&stable, offset, segment.header.salt, LogPosition::new(place))?;
+        let (offset, record_position) = (entry.offset as usize, entry.base + u64::from(entry.offset));
+        let found = decode(&stable, offset, segment.header.salt, LogPosition::new(record_position))?;
         let (origin, skip) = found.event()?;
-        if origin != spot.origin || found.head.stream != stream {
+        if origin != entry.origin || found.head.stream != stream {
             return None; // a valid record, but a different one
         }
         let start = offset + HEADER_BYTES;
         Some((found.head.at_ms, stable.slice(start + skip..start + found.payload.len())))
     }
 
-    pub(crate) fn note_damage(&self, segment: &Segment, stream: StreamId, spot: IndexEntry) {
-        let place = spot.base + u64::from(spot.offset);
+    pub(crate) fn note_damage(&self, segment: &Segment, stream: StreamId, entry: IndexEntry) {
+        let record_position = entry.base + u64::from(entry.offset);
         let (mut known, mut untold) = (self.damages.seen.borrow_mut(), self.damages.untold.borrow_mut());
-        if known.contains(&place) {
+        if known.contains(&record_position) {
             return;
         }
         self.damages.count.set(self.damages.count.get() + 1);
         if known.len() < DAMAGE_REPORTED_MAX {
-            known.insert(place);
+            known.insert(record_position);
         }
         if untold.len() < DAMAGE_REPORTED_MAX {
-            let (position, file, offset) = (spot.origin, segment.path.clone(), spot.offset);
+            let (position, file, offset) = (entry.origin, segment.path.clone(), entry.offset);
             untold.push(RecordDamage { stream, position, file, offset });
         }
     }

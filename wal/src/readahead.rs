@@ -51,15 +51,15 @@ impl WriteAheadLog {
         warm: &Range<LogPosition>,
         ahead: ReadaheadWindow,
     ) -> Option<ReadaheadRequest> {
-        let spot = self.ledger.streams.get(&stream.get())?.index.first_from(from)?;
-        let place = LogPosition::new(spot.base + u64::from(spot.offset));
-        if warm.contains(&place) || place.get().saturating_add(ahead.recent_bytes) >= self.durable.get() {
+        let entry = self.ledger.streams.get(&stream.get())?.index.first_from(from)?;
+        let position = LogPosition::new(entry.base + u64::from(entry.offset));
+        if warm.contains(&position) || position.get().saturating_add(ahead.recent_bytes) >= self.durable.get() {
             return None;
         }
-        let segment = self.segment(spot.base)?;
-        let window = segment.used.min(spot.offset.saturating_add(ahead.window_bytes));
+        let segment = self.segment(entry.base)?;
+        let window = segment.used.min(entry.offset.saturating_add(ahead.window_bytes));
         let end = segment.used.min(window.saturating_add(ahead.record_bytes));
-        let bytes = segment.map.slice(spot.offset as usize..end as usize)?;
-        Some(ReadaheadRequest { ranges: place..LogPosition::new(spot.base + u64::from(window)), bytes })
+        let bytes = segment.map.slice(entry.offset as usize..end as usize)?;
+        Some(ReadaheadRequest { ranges: position..LogPosition::new(entry.base + u64::from(window)), bytes })
     }
 }

@@ -19,7 +19,7 @@ use crate::limits::SEGMENT_BYTES_MAX;
 use crate::log_state::{LogState, decode_bases, decode_snapshot};
 use crate::parallel_scan::{SegmentCandidate, SegmentScan, map_whole, read_in_order};
 use crate::position::LogPosition;
-use crate::scan::{ScanResult, place, record};
+use crate::scan::{ScanResult, position_of, record};
 use crate::segment::{Segment, SpareSegment, fill, forget_pages, sync_folder, wipe, zero};
 use crate::unformatted::lost_header;
 
@@ -131,7 +131,7 @@ fn reject_last(
 /// Handles files without a valid header: torn ones and those that look unused.
 fn classify_unformatted(torn: Vec<SpareSegment>, found: &mut RecoveredLog) -> Result<(), Error> {
     // The bases of missing segments, and of the next one.
-    let missed = found.report.gaps.iter().filter(|hole| hole.file.is_none()).map(|hole| hole.from.get());
+    let missed = found.report.gaps.iter().filter(|gap| gap.file.is_none()).map(|gap| gap.from.get());
     let next = found.segments.last().map_or(0, Segment::limit);
     let bases: Vec<u64> = missed.chain([next]).collect();
 
@@ -171,7 +171,7 @@ fn find_lost(spare: &SpareSegment, length: u32, bases: &[u64]) -> Result<Option<
 fn log_lost_header(spare: SpareSegment, base: u64, length: u32, found: &mut RecoveredLog) -> Result<(), Error> {
     let aside = set_aside(&spare)?;
     let (from, to) = (LogPosition::new(base), LogPosition::new(base.saturating_add(length.into())));
-    found.report.gaps.retain(|hole| hole.file.is_some() || hole.from != from);
+    found.report.gaps.retain(|gap| gap.file.is_some() || gap.from != from);
     found.report.gaps.push(LogGap { file: Some(aside), from, to });
     Ok(())
 }
@@ -179,7 +179,7 @@ fn log_lost_header(spare: SpareSegment, base: u64, length: u32, found: &mut Reco
 /// A segment's header is written with its first flush, so a torn one means that this flush never returned;
 /// unless a segment is missing, which this may have been.
 fn judge_torn_header(spare: SpareSegment, found: &mut RecoveredLog) -> Result<(), Error> {
-    let missed = found.report.gaps.iter().any(|hole| hole.file.is_none());
+    let missed = found.report.gaps.iter().any(|gap| gap.file.is_none());
     if !missed {
         // case 2: begun, never durable
         wipe(&spare.file).map_err(Error::io(&spare.path, "wipe a torn header"))?;
@@ -259,9 +259,9 @@ fn look(
     // What an earlier process wrote and never synced is in the page cache, not on the disk.
     file.sync_data().map_err(Error::io(path, "sync a segment before reading it"))?;
 
-    let mut door = [0; SEGMENT_HEADER_BYTES];
-    let length = read_up_to(&file, &mut door).map_err(Error::io(path, "read a segment's header"))?;
-    match SegmentHeader::decode(&door[..length]) {
+    let mut header_bytes = [0; SEGMENT_HEADER_BYTES];
+    let length = read_up_to(&file, &mut header_bytes).map_err(Error::io(path, "read a segment's header"))?;
+    match SegmentHeader::decode(&header_bytes[..length]) {
         HeaderState::Good(header) => return Ok(Some(SegmentCandidate { header, file, path: path.into() })),
         HeaderState::Foreign(found) => return Err(Error::Foreign { file: path.into(), found }),
         HeaderState::OtherFormat(found) => {
@@ -321,9 +321,9 @@ fn take(reading: SegmentScan, found: &mut RecoveredLog, expected: &mut BTreeSet<
         let to = torn.end.min(header.capacity as usize);
         zero(&file, torn.start, to).map_err(Error::io(&path, "wipe a torn flush"))?;
     }
-    for hole in &scan.gaps {
+    for gap in &scan.gaps {
         // case 6: damage inside acknowledged data
-        let (from, to) = (place(&header, hole.start), place(&header, hole.end));
+        let (from, to) = (position_of(&header, gap.start), position_of(&header, gap.end));
         found.report.gaps.push(LogGap { file: Some(path.clone()), from, to });
     }
     found.report.torn_bytes += torn_bytes(&scan);
@@ -390,7 +390,7 @@ pub(crate) fn apply(
 fn settle(found: &mut RecoveredLog, end: usize, sealed: bool, expected: &BTreeSet<u64>) -> Result<(), Error> {
     let present: BTreeSet<u64> = found.segments.iter().map(Segment::base).collect();
     if let Some(tail) = found.segments.last() {
-        found.limit = place(&tail.header, end);
+        found.limit = position_of(&tail.header, end);
         found.end = (!sealed).then_some(found.limit);
         if sealed {
             found.limit = LogPosition::new(tail.limit());

@@ -61,7 +61,7 @@ impl ScanResult {
         let mut at = self.end;
         let mut batch: Vec<u32> = Vec::new();
         let mut rest: Option<u32> = None;
-        while let Some(found) = decode(segment, at, header.salt, place(header, at)) {
+        while let Some(found) = decode(segment, at, header.salt, position_of(header, at)) {
             let torn_batch = rest.is_some_and(|rest| found.head.batch_rest != rest);
             let Ok(offset) = u32::try_from(at) else { break };
             if torn_batch {
@@ -104,12 +104,12 @@ fn search(segment: &[u8], header: &SegmentHeader, end: usize, bad: usize, contin
             at += ZEROS.len() - ALIGN;
             continue;
         }
-        if u64_at(segment, at + 8) == Some(place(header, at).get()) {
+        if u64_at(segment, at + 8) == Some(position_of(header, at).get()) {
             last_trace = Some(at + HEADER_BYTES);
-            if let Some(found) = decode(segment, at, header.salt, place(header, at)) {
+            if let Some(found) = decode(segment, at, header.salt, position_of(header, at)) {
                 let resume = *first.get_or_insert(at);
                 let durable = found.head.position.get().saturating_sub(found.head.unsynced.into());
-                if continued || durable > place(header, end).get() {
+                if continued || durable > position_of(header, end).get() {
                     return ScanSearch::Resume(resume);
                 }
             }
@@ -124,6 +124,6 @@ pub(crate) fn record<'a>(segment: &'a [u8], offset: u32) -> Option<DecodedRecord
     peek(segment, offset as usize)
 }
 
-pub(crate) fn place(header: &SegmentHeader, offset: usize) -> LogPosition {
+pub(crate) fn position_of(header: &SegmentHeader, offset: usize) -> LogPosition {
     LogPosition::new(header.base.saturating_add(offset as u64))
 }

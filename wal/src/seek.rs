@@ -17,9 +17,9 @@ impl WriteAheadLog {
     pub fn position_at_time(&self, stream: StreamId, at_ms: u64) -> LogPosition {
         let Some(known) = self.ledger.streams.get(&stream.get()) else { return self.visible };
         let (mut native, moved) = known.index.since(at_ms);
-        let is_young = |spot: &IndexEntry| self.time_of(*spot).is_none_or(|found| found >= at_ms);
-        let native = native.find(is_young).map_or(self.visible, |spot| spot.origin);
-        let moved = moved.filter(|spot| spot.origin < native).filter(is_young).map(|spot| spot.origin).min();
+        let is_young = |entry: &IndexEntry| self.time_of(*entry).is_none_or(|found| found >= at_ms);
+        let native = native.find(is_young).map_or(self.visible, |entry| entry.origin);
+        let moved = moved.filter(|entry| entry.origin < native).filter(is_young).map(|entry| entry.origin).min();
         moved.unwrap_or(native)
     }
 
@@ -57,14 +57,14 @@ impl WriteAheadLog {
     }
 
     /// `None` when it cannot be read: not durable yet, or damaged.
-    fn time_of(&self, spot: IndexEntry) -> Option<u64> {
-        let place = spot.base + u64::from(spot.offset);
-        if place >= self.durable.get() {
+    fn time_of(&self, entry: IndexEntry) -> Option<u64> {
+        let position = entry.base + u64::from(entry.offset);
+        if position >= self.durable.get() {
             return None;
         }
-        let segment = self.segment(spot.base)?;
+        let segment = self.segment(entry.base)?;
         let bytes = self.durable_bytes(segment)?;
-        let found = decode(&bytes, spot.offset as usize, segment.header.salt, LogPosition::new(place))?;
+        let found = decode(&bytes, entry.offset as usize, segment.header.salt, LogPosition::new(position))?;
         Some(found.head.at_ms)
     }
 }

@@ -127,7 +127,7 @@ impl SegmentPreparation {
         loop {
             match fill(file, 0, capacity) {
                 Ok(()) => return sync_folder(&self.folder),
-                Err(why) if is_no_room(&why) && capacity > self.capacity_min => {
+                Err(why) if is_disk_full(&why) && capacity > self.capacity_min => {
                     file.set_len(0)?;
                     capacity = (capacity / 2).max(self.capacity_min);
                 }
@@ -148,7 +148,7 @@ impl SegmentPreparation {
 }
 
 /// Whether the disk is full, or the quota of the user is exceeded.
-fn is_no_room(why: &io::Error) -> bool {
+fn is_disk_full(why: &io::Error) -> bool {
     matches!(why.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 

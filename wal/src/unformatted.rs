@@ -36,10 +36,10 @@ fn proof(file: &[u8], at: usize, bases: &[u64]) -> Option<u64> {
     if at % SECTOR_BYTES > SECTOR_BYTES - HEADER_BYTES {
         return None;
     }
-    let place = u64_at(file, at.checked_add(8)?)?;
-    let base = place.checked_sub(at as u64).filter(|base| bases.contains(base))?;
+    let record_position = u64_at(file, at.checked_add(8)?)?;
+    let base = record_position.checked_sub(at as u64).filter(|base| bases.contains(base))?;
     let head = peek(file, at).filter(|_| at + HEADER_BYTES <= file.len())?.head;
-    let durable = place.saturating_sub(head.unsynced.into());
+    let durable = record_position.saturating_sub(head.unsynced.into());
     (durable > base).then_some(base)
 }
 

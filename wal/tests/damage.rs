@@ -149,8 +149,8 @@ proptest! {
     fn no_bytes_on_a_disk_make_a_panic_or_invent_an_event(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), 0_usize..16 << 10, any::<u8>(), 1_usize..600), 1..12),
     ) {
-        let shelf = Path::new("/dev/shm"); // no power cut is simulated here, so a disk is not needed
-        let folder = if shelf.is_dir() { tempfile::tempdir_in(shelf) } else { tempfile::tempdir() }.unwrap();
+        let memory_folder = Path::new("/dev/shm"); // no power cut is simulated here, so a disk is not needed
+        let folder = if memory_folder.is_dir() { tempfile::tempdir_in(memory_folder) } else { tempfile::tempdir() }.unwrap();
         fill_fast(folder.path());
         for (file, offset, byte, length) in changes {
             let files = segment_files(folder.path());
@@ -198,9 +198,9 @@ fn event_with_flipped_bits_is_never_delivered() {
         corrupt(&file, offset + at);
         assert_eq!(numbers(&mut log), (0..EVENTS).filter(|number| *number != lost).collect::<Vec<_>>());
         assert_eq!(numbers(&mut log).len(), EVENTS as usize - 1, "read twice, told once");
-        let told = log.take_damage();
-        assert_eq!((told.len(), told[0].position, &told[0].file), (1, position, &file));
-        assert_eq!((u64::from(told[0].offset), told[0].stream), (offset, stream));
+        let damage = log.take_damage();
+        assert_eq!((damage.len(), damage[0].position, &damage[0].file), (1, position, &file));
+        assert_eq!((u64::from(damage[0].offset), damage[0].stream), (offset, stream));
         assert_eq!(log.stat().damaged, 1);
         let after = log.read(stream, position).unwrap();
         assert_eq!((after.since, after.position), (position, positions[lost as usize + 1]));

@@ -241,13 +241,13 @@ fn backlog_count_stops_at_given_end() {
     let (mut log, _) = open(folder.path());
     let stream = log.stream("a").unwrap();
     let mut mark = Cursor::at(log.end(stream));
-    let places: Vec<_> = (0..6).map(|n| log.append(stream, 0, &[&event(n)]).unwrap()).collect();
+    let positions: Vec<_> = (0..6).map(|n| log.append(stream, 0, &[&event(n)]).unwrap()).collect();
     log.flush_blocking().unwrap();
-    mark.complete(places[1]..places[2]);
-    mark.complete(places[4]..places[5]);
+    mark.complete(positions[1]..positions[2]);
+    mark.complete(positions[4]..positions[5]);
 
     let open = |end| log.open_events_before(stream, &mark, end);
-    assert_eq!(places.iter().map(|end| open(*end)).collect::<Vec<_>>(), [0, 1, 1, 2, 3, 3]);
+    assert_eq!(positions.iter().map(|end| open(*end)).collect::<Vec<_>>(), [0, 1, 1, 2, 3, 3]);
     assert_eq!((open(log.visible()), log.open_events(stream, &mark)), (4, 4));
 }
 

@@ -40,7 +40,7 @@ const PEERS: [(&str, EchoServer); 3] = [("ours", ours), ("monoio", on_monoio), (
 fn ours(listener: TcpListener) {
     let ring = Ring::kernel(RingOptions::default()).unwrap();
     let (own, left) = (ring.clone(), Rc::new(Cell::new(CONNECTIONS)));
-    let (counted, awake) = (Rc::clone(&left), ring.remote());
+    let (counted, awake) = (Rc::clone(&left), ring.wake_handle());
     ring.spawn(async move {
         let listener = RingListener::from_std(&own, listener).unwrap();
         for _ in 0..CONNECTIONS {
@@ -138,7 +138,7 @@ impl RunningServer {
     fn start(serve: EchoServer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
-        let (tell, told) = mpsc::channel();
+        let (tell, received) = mpsc::channel();
         let server = thread::spawn(move || {
             tell.send(ThreadCpuClock::of_this_thread()).unwrap();
             serve(listener);
@@ -150,7 +150,7 @@ impl RunningServer {
                 client
             })
             .collect();
-        let mut running = Self { clients, server, clock: told.recv().unwrap() };
+        let mut running = Self { clients, server, clock: received.recv().unwrap() };
         running.round(); // every connection is open and warm
         running
     }

@@ -90,14 +90,14 @@ impl CgroupPortPrograms<'_> {
             ProgramStep::Here(ContextField::Own),
             ProgramStep::Store(PORT, network(self.real)),
         ]);
-        for (place, port) in self
+        for (label, port) in self
             .gateway
             .into_iter()
             .flat_map(|(web, secure)| [(ContextField::Web, web), (ContextField::Secure, secure)])
         {
             steps.extend([
                 ProgramStep::Goto(ContextField::Allow),
-                ProgramStep::Here(place),
+                ProgramStep::Here(label),
                 ProgramStep::Store(PORT, network(port)),
             ]);
         }
@@ -226,7 +226,7 @@ fn assemble(steps: &[ProgramStep]) -> Vec<BpfInstruction> {
         _ => 1,
     };
     let allow: usize = steps.iter().map(length).sum();
-    let index = |place: ContextField| match place {
+    let index = |label: ContextField| match label {
         ContextField::Allow => allow,
         ContextField::Deny => allow + 2,
         inside => steps
@@ -237,9 +237,9 @@ fn assemble(steps: &[ProgramStep]) -> Vec<BpfInstruction> {
     };
     let mut out: Vec<BpfInstruction> = Vec::with_capacity(allow + 4);
     for step in steps {
-        let jump = |operation, registers, value, place| {
+        let jump = |operation, registers, value, label| {
             // Forward and at most a few hundred instructions: `CLOSED_MAX`.
-            let distance = index(place) - out.len() - 1;
+            let distance = index(label) - out.len() - 1;
             instruction(operation, registers, distance as i16, value)
         };
         match *step {
@@ -249,9 +249,9 @@ fn assemble(steps: &[ProgramStep]) -> Vec<BpfInstruction> {
                 out.push(instruction(SET, VALUE, 0, value));
                 out.push(instruction(STORE, VALUE << 4 | ARGUMENTS, at, 0));
             }
-            ProgramStep::IfGoto(value, place) => out.push(jump(JUMP_EQUAL, VALUE, value, place)),
-            ProgramStep::UnlessGoto(value, place) => out.push(jump(JUMP_OTHER, VALUE, value, place)),
-            ProgramStep::Goto(place) => out.push(jump(JUMP, 0, 0, place)),
+            ProgramStep::IfGoto(value, label) => out.push(jump(JUMP_EQUAL, VALUE, value, label)),
+            ProgramStep::UnlessGoto(value, label) => out.push(jump(JUMP_OTHER, VALUE, value, label)),
+            ProgramStep::Goto(label) => out.push(jump(JUMP, 0, 0, label)),
             ProgramStep::Here(_) => {}
         }
     }

@@ -31,9 +31,9 @@ pub(crate) trait Driver {
     /// Requests that the operation ends soon. It still ends with a last completion, which may be a success.
     fn cancel(&mut self, key: OpKey);
 
-    /// Submits the started operations, waits at most `wait` for a completion, and adds all available
+    /// Submits the started operations, waits as `policy` says for a completion, and adds all available
     /// completions to `answers`.
-    fn turn(&mut self, patience: WaitPolicy, answers: &mut Vec<Completion>);
+    fn turn(&mut self, policy: WaitPolicy, answers: &mut Vec<Completion>);
 
     /// A stream socket that can be connected to `address`.
     fn socket(&mut self, address: &SocketAddress) -> io::Result<SocketHandle>;

@@ -29,7 +29,7 @@ static RINGS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Executor {
     ready: Rc<ReadyQueue>,
-    doorbell: Arc<WakeFlag>,
+    wake_flag: Arc<WakeFlag>,
     slots: RefCell<TaskSlots>,
     /// The task that is being polled, and the data pointer of its waker.
     polled: Cell<Option<(TaskId, *const ())>>,
@@ -118,7 +118,7 @@ pub(crate) struct TaskWaker {
     task: TaskId,
     /// Already passed to the wake flag.
     detached: AtomicBool,
-    doorbell: Arc<WakeFlag>,
+    wake_flag: Arc<WakeFlag>,
 }
 
 impl Wake for TaskWaker {
@@ -133,17 +133,17 @@ impl Wake for TaskWaker {
             ready.map(|ready| ready.wake(self.task)).is_some()
         });
         if here != Ok(true) && !self.detached.swap(true, Ordering::AcqRel) {
-            self.doorbell.detach(Arc::clone(self));
+            self.wake_flag.detach(Arc::clone(self));
         }
     }
 }
 
 impl Executor {
-    pub(crate) fn new(doorbell: Arc<WakeFlag>) -> Self {
+    pub(crate) fn new(wake_flag: Arc<WakeFlag>) -> Self {
         let ring = RINGS.fetch_add(1, Ordering::Relaxed);
         Self {
             ready: Rc::new(ReadyQueue { ring, queue: RefCell::default(), lives: RefCell::default() }),
-            doorbell,
+            wake_flag,
             slots: RefCell::new(TaskSlots { tasks: vec![None], free: Vec::new() }),
             polled: Cell::new(None),
             panicked: Cell::new(0),
@@ -175,8 +175,8 @@ impl Executor {
     }
 
     fn waker(&self, task: TaskId) -> Waker {
-        let doorbell = Arc::clone(&self.doorbell);
-        Arc::new(TaskWaker { ring: self.ready.ring, task, detached: false.into(), doorbell }).into()
+        let wake_flag = Arc::clone(&self.wake_flag);
+        Arc::new(TaskWaker { ring: self.ready.ring, task, detached: false.into(), wake_flag }).into()
     }
 
     pub(crate) fn wake(&self, task: TaskId) {

@@ -71,14 +71,14 @@ mod tests {
 
     #[test]
     fn notification_between_check_and_wait_is_not_missed() {
-        let bell = Notify::default();
+        let notify = Notify::default();
         let waker = Waker::from(Arc::new(NoWaiter));
         let cx = &mut Context::from_waker(&waker);
-        let seen = bell.count();
-        bell.ring();
-        assert!(pin!(bell.after(seen)).poll(cx).is_ready());
-        assert!(pin!(bell.after(bell.count())).poll(cx).is_pending());
-        assert!(pin!(bell.after(bell.count())).poll(cx).is_pending());
-        assert_eq!(bell.waiting.borrow().len(), 1);
+        let seen = notify.count();
+        notify.ring();
+        assert!(pin!(notify.after(seen)).poll(cx).is_ready());
+        assert!(pin!(notify.after(notify.count())).poll(cx).is_pending());
+        assert!(pin!(notify.after(notify.count())).poll(cx).is_pending());
+        assert_eq!(notify.waiting.borrow().len(), 1);
     }
 }

@@ -33,14 +33,14 @@ pub struct Ring {
 impl Ring {
     /// A ring on this machine's kernel. It belongs to the calling thread.
     pub fn kernel(options: RingOptions) -> Result<Self, Unsupported> {
-        let (driver, pool, doorbell) = kernel::open(&options)?;
-        Ok(Self::new(Box::new(driver), pool, doorbell, options))
+        let (driver, pool, wake_flag) = kernel::open(&options)?;
+        Ok(Self::new(Box::new(driver), pool, wake_flag, options))
     }
 
     pub(crate) fn new(
         driver: Box<dyn Driver>,
         pool: Rc<BufferPool>,
-        doorbell: Arc<WakeFlag>,
+        wake_flag: Arc<WakeFlag>,
         options: RingOptions,
     ) -> Self {
         let core = RingState {
@@ -50,13 +50,13 @@ impl Ring {
             idle_waiters: IdleWaiters::default(),
             slab: RefCell::default(),
             timers: RefCell::default(),
-            executor: Executor::new(Arc::clone(&doorbell)),
+            executor: Executor::new(Arc::clone(&wake_flag)),
             closing: Rc::default(),
             answers: RefCell::default(),
             listeners: RefCell::default(),
             driver: RefCell::new(driver),
             pool,
-            doorbell,
+            wake_flag,
             options,
         };
         Self { core: Rc::new(core) }
@@ -77,7 +77,7 @@ impl Ring {
                     return output;
                 }
             }
-            core.turn(core.patience());
+            core.turn(core.wait_policy());
         }
     }
 
@@ -161,14 +161,14 @@ impl Ring {
 
     /// A handle with which other threads wake this ring; see [`Ring::woken`].
     #[must_use]
-    pub fn remote(&self) -> WakeHandle {
-        WakeHandle(Arc::clone(&self.core.doorbell))
+    pub fn wake_handle(&self) -> WakeHandle {
+        WakeHandle(Arc::clone(&self.core.wake_flag))
     }
 
     /// Resolves once after each burst of [`WakeHandle::wake`], for one of the waiting tasks.
     pub async fn woken(&self) {
         poll_fn(|cx| {
-            if self.core.doorbell.take_call() {
+            if self.core.wake_flag.take_call() {
                 return Poll::Ready(());
             }
             let mut listeners = self.core.listeners.borrow_mut();
@@ -199,7 +199,7 @@ pub(crate) struct RingState {
     pub(crate) options: RingOptions,
     pub(crate) slab: RefCell<OpSlab>,
     pub(crate) executor: Executor,
-    doorbell: Arc<WakeFlag>,
+    wake_flag: Arc<WakeFlag>,
     /// Tasks that wait for a wake from another thread.
     listeners: RefCell<Vec<Waker>>,
     now: Cell<Tick>,
@@ -232,21 +232,21 @@ impl RingState {
     }
 
     /// One turn of the loop: submit, wait, handle completions, wake.
-    fn turn(&self, patience: WaitPolicy) {
+    fn turn(&self, wait_policy: WaitPolicy) {
         for handle in self.closing.take() {
             let key = self.submit(Op::Close(handle));
             self.slab.borrow_mut().orphan(key); // no task waits for it, and it must not be cancelled
         }
         let mut answers = self.answers.take();
         self.options.heartbeat.beat();
-        self.driver.borrow_mut().turn(patience, &mut answers);
+        self.driver.borrow_mut().turn(wait_policy, &mut answers);
         self.advance();
         for answer in answers.drain(..) {
             self.take_in(answer);
         }
         self.answers.replace(answers);
         self.wake_due();
-        self.wake_remote();
+        self.wake_remote_tasks();
     }
 
     fn take_in(&self, answer: Completion) {
@@ -268,12 +268,12 @@ impl RingState {
         }
     }
 
-    fn wake_remote(&self) {
-        if !self.doorbell.is_rung() {
+    fn wake_remote_tasks(&self) {
+        if !self.wake_flag.is_set() {
             return;
         }
-        self.executor.take_in(self.doorbell.answer());
-        if self.doorbell.is_woken() {
+        self.executor.take_in(self.wake_flag.answer());
+        if self.wake_flag.is_woken() {
             for listener in self.listeners.take() {
                 listener.wake();
             }
@@ -299,8 +299,8 @@ impl RingState {
         self.now.set(self.driver.borrow().now());
     }
 
-    fn patience(&self) -> WaitPolicy {
-        if self.hurried.take() || !self.executor.is_idle() || self.doorbell.is_rung() {
+    fn wait_policy(&self) -> WaitPolicy {
+        if self.hurried.take() || !self.executor.is_idle() || self.wake_flag.is_set() {
             self.idle_waiters.interrupted();
             return WaitPolicy::None;
         }

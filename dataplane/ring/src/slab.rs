@@ -226,7 +226,9 @@ impl OpSlab {
             (Op::Accept(_), _) if result >= 0 => {
                 Some(QueuedCompletion::Socket(SharedSocket::new(SocketHandle(result), closing)))
             }
-            (Op::ReceiveOnce(_, room), _) if result > 0 => Some(QueuedCompletion::Chunk(room.take(result as usize))),
+            (Op::ReceiveOnce(_, buffer), _) if result > 0 => {
+                Some(QueuedCompletion::Chunk(buffer.take(result as usize)))
+            }
             (Op::Receive(_), Some(chunk)) if !chunk.is_empty() => Some(QueuedCompletion::Chunk(chunk)),
             _ => None,
         };

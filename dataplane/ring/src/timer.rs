@@ -131,17 +131,17 @@ impl TimerHeap {
     fn add(&mut self, at: Tick) -> TimerId {
         self.named += 1;
         let mine = HeapEntry { id: self.named, waiter: None };
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.positions[place] = mine;
-                place
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.positions[slot] = mine;
+                slot
             }
             None => {
                 self.positions.push(mine);
                 self.positions.len() - 1
             }
         };
-        let name = TimerId { id: self.named, slot: place };
+        let name = TimerId { id: self.named, slot };
         self.moments.push(Reverse((at, name)));
         name
     }
@@ -151,8 +151,8 @@ impl TimerHeap {
         let (all, set) = (self.moments.len(), self.positions.len() - self.free.len());
         if all > 2 * set + CLEARED_FEW {
             // At most one step for each timer cleared since the last sweep.
-            let places = &self.positions;
-            self.moments.retain(|Reverse((_, name))| is_set(places, *name));
+            let slots = &self.positions;
+            self.moments.retain(|Reverse((_, name))| is_set(slots, *name));
         }
     }
 
@@ -181,15 +181,15 @@ impl TimerHeap {
 
     /// Frees the timer's slot, if it is still set.
     fn take(&mut self, name: TimerId) -> Option<Waiter> {
-        let place = self.positions.get_mut(name.slot).filter(|place| place.id == name.id)?;
-        let waiter = place.waiter.take()?;
+        let slot = self.positions.get_mut(name.slot).filter(|slot| slot.id == name.id)?;
+        let waiter = slot.waiter.take()?;
         self.free.push(name.slot);
         Some(waiter)
     }
 }
 
-fn is_set(places: &[HeapEntry], name: TimerId) -> bool {
-    places.get(name.slot).is_some_and(|place| place.id == name.id && place.waiter.is_some())
+fn is_set(slots: &[HeapEntry], name: TimerId) -> bool {
+    slots.get(name.slot).is_some_and(|slot| slot.id == name.id && slot.waiter.is_some())
 }
 
 #[cfg(test)]

@@ -13,11 +13,11 @@ pub(crate) enum Waiter {
 
 impl Waiter {
     /// Stores the owner of `waker` in `place`.
-    pub(crate) fn remember(place: &mut Option<Self>, executor: &Executor, waker: &Waker) {
-        match (executor.polled_with(waker), place) {
-            (Some(task), place) => *place = Some(Self::Task(task)),
+    pub(crate) fn remember(slot: &mut Option<Self>, executor: &Executor, waker: &Waker) {
+        match (executor.polled_with(waker), slot) {
+            (Some(task), slot) => *slot = Some(Self::Task(task)),
             (None, Some(Self::Other(known))) => known.clone_from(waker), // copies nothing if it is the same
-            (None, place) => *place = Some(Self::Other(waker.clone())),
+            (None, slot) => *slot = Some(Self::Other(waker.clone())),
         }
     }
 

@@ -26,7 +26,7 @@ impl WakeHandle {
 pub(crate) struct WakeFlag {
     /// An eventfd that the kernel driver reads; the simulation has no threads to wait for.
     eventfd: Option<fs::File>,
-    rung: AtomicBool,
+    set: AtomicBool,
     /// Set by [`WakeHandle::wake`].
     woken: AtomicBool,
     /// Tasks woken by other threads.
@@ -34,8 +34,8 @@ pub(crate) struct WakeFlag {
 }
 
 impl WakeFlag {
-    pub(crate) fn new(bell: Option<fs::File>) -> Arc<Self> {
-        Arc::new(Self { eventfd: bell, rung: false.into(), woken: false.into(), tasks: Mutex::default() })
+    pub(crate) fn new(eventfd: Option<fs::File>) -> Arc<Self> {
+        Arc::new(Self { eventfd, set: false.into(), woken: false.into(), tasks: Mutex::default() })
     }
 
     /// Leaves a task for the loop to poll.
@@ -45,13 +45,13 @@ impl WakeFlag {
     }
 
     /// Whether the flag was set since the last [`answer`](Self::answer).
-    pub(crate) fn is_rung(&self) -> bool {
-        self.rung.load(Ordering::SeqCst)
+    pub(crate) fn is_set(&self) -> bool {
+        self.set.load(Ordering::SeqCst)
     }
 
     /// Takes the woken tasks. The flag is cleared first, so a later wake sets it again.
     pub(crate) fn answer(&self) -> Vec<Arc<TaskWaker>> {
-        if !self.rung.swap(false, Ordering::SeqCst) {
+        if !self.set.swap(false, Ordering::SeqCst) {
             return Vec::new();
         }
         std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner))
@@ -68,12 +68,12 @@ impl WakeFlag {
     }
 
     fn ring(&self) {
-        if !self.rung.swap(true, Ordering::SeqCst)
-            && let Some(mut bell) = self.eventfd.as_ref()
+        if !self.set.swap(true, Ordering::SeqCst)
+            && let Some(mut eventfd) = self.eventfd.as_ref()
         {
             // The counter cannot overflow: it is raised once per handled wake. So the write fails only if
             // the descriptor is closed, and the WakeFlag owns it.
-            let written = bell.write(&1_u64.to_ne_bytes());
+            let written = eventfd.write(&1_u64.to_ne_bytes());
             debug_assert!(written.is_ok(), "{written:?}");
         }
     }

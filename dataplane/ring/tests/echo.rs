@@ -113,10 +113,10 @@ fn simulation_echoes_every_byte() {
         Err(_) => (0..8).collect(),
     };
     for seed in seeds {
-        for weather in [FaultProfile::calm(), FaultProfile::windy()] {
-            let world = Simulation::new(seed, weather);
-            assert_eq!(echo(&world.ring(), 7).len(), CONNECTIONS as usize);
-            world.ring().shutdown();
+        for faults in [FaultProfile::calm(), FaultProfile::windy()] {
+            let simulation = Simulation::new(seed, faults);
+            assert_eq!(echo(&simulation.ring(), 7).len(), CONNECTIONS as usize);
+            simulation.ring().shutdown();
         }
     }
 }
@@ -124,8 +124,8 @@ fn simulation_echoes_every_byte() {
 #[test]
 fn same_seed_gives_same_run() {
     let night = |seed| {
-        let world = Simulation::new(seed, FaultProfile::windy());
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile::windy());
+        let ring = simulation.ring();
         let finished = echo(&ring, 7);
         let end = ring.now();
         ring.shutdown();

@@ -165,8 +165,8 @@ fn self_waking_task_does_not_starve_socket() {
 #[test]
 fn wake_from_other_thread_wakes_loop() {
     let ring = ring();
-    let remote = ring.remote();
-    let caller = std::thread::spawn(move || remote.wake());
+    let wake_handle = ring.wake_handle();
+    let caller = std::thread::spawn(move || wake_handle.wake());
     ring.block_on(ring.woken());
     caller.join().unwrap();
 }
@@ -183,10 +183,10 @@ fn busy_polling_loop_misses_no_event() {
     ring.block_on(async {
         ring.sleep(Duration::from_millis(2)).await;
         file.write_at_durable(b"kept".to_vec(), 0).await.unwrap();
-        let remote = ring.remote();
+        let wake_handle = ring.wake_handle();
         let peer = std::thread::spawn(move || {
             let (mut accepted, _) = listener.accept().unwrap();
-            remote.wake();
+            wake_handle.wake();
             accepted.write_all(b"x").unwrap();
         });
         let stream = RingStream::connect(&ring, address).await.unwrap();
@@ -217,8 +217,8 @@ fn loop_is_not_idle_while_kernel_has_completions() {
 #[test]
 fn burst_of_wakes_counts_once() {
     let ring = ring();
-    let remote = ring.remote();
-    let burst = || (0..100).for_each(|_| remote.wake());
+    let wake_handle = ring.wake_handle();
+    let burst = || (0..100).for_each(|_| wake_handle.wake());
     for _ in 0..3 {
         burst();
         ring.block_on(async {
@@ -308,15 +308,15 @@ fn calm_traffic_reuses_few_buffers() {
             assert_eq!(stream.ready(), IdleReadiness::Idle); // arms the receive
             pairs.push((stream, listener.accept().unwrap().0));
         }
-        let mut places = HashSet::new();
+        let mut addresses = HashSet::new();
         let (stream, peer) = &mut pairs[0];
         for nth in 0..1000_u32 {
             peer.write_all(&nth.to_ne_bytes()).unwrap();
             let chunk = stream.recv().await.unwrap();
             assert_eq!(*chunk, nth.to_ne_bytes());
-            places.insert(chunk.as_ptr());
+            addresses.insert(chunk.as_ptr());
         }
-        assert!(places.len() <= 64, "{} of 1,024 buffers were touched", places.len());
+        assert!(addresses.len() <= 64, "{} of 1,024 buffers were touched", addresses.len());
 
         for round in 0..3_u32 {
             for (nth, (_, peer)) in (0..).zip(&mut pairs) {

@@ -18,16 +18,16 @@ fn anywhere() -> SocketAddr {
 
 #[test]
 fn simulated_night_passes_at_once() {
-    let world = Simulation::new(1, FaultProfile::calm());
-    let ring = world.ring();
+    let simulation = Simulation::new(1, FaultProfile::calm());
+    let ring = simulation.ring();
     ring.block_on(ring.sleep(Duration::from_secs(8 * 3600)));
     assert!(ring.now().as_nanos() >= 8 * 3_600_000_000_000);
 }
 
 #[test]
 fn self_waking_task_sees_time_pass() {
-    let world = Simulation::new(1, FaultProfile::calm());
-    let ring = world.ring();
+    let simulation = Simulation::new(1, FaultProfile::calm());
+    let ring = simulation.ring();
     ring.block_on(async {
         let until = ring.now() + Duration::from_millis(1);
         while ring.now() < until {
@@ -39,8 +39,8 @@ fn self_waking_task_sees_time_pass() {
 /// Batched work runs after every task had its turn.
 #[test]
 fn idle_resolves_when_no_task_runs() {
-    let world = Simulation::new(1, FaultProfile::calm());
-    let ring = world.ring();
+    let simulation = Simulation::new(1, FaultProfile::calm());
+    let ring = simulation.ring();
     let (turns, goes_on) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(true)));
     ring.block_on(async {
         let (other, count) = (ring.clone(), Rc::clone(&turns));
@@ -72,8 +72,8 @@ fn idle_resolves_when_no_task_runs() {
 /// second listener on it would take its connections.
 #[test]
 fn port_in_use_is_not_assigned_again() {
-    let world = Simulation::new(1, FaultProfile::calm());
-    let ring = world.ring();
+    let simulation = Simulation::new(1, FaultProfile::calm());
+    let ring = simulation.ring();
     ring.block_on(async {
         let first = RingListener::bind(&ring, anywhere()).unwrap().local_addr().unwrap();
         let taken: Vec<_> = (1..=2)
@@ -102,8 +102,8 @@ fn port_in_use_is_not_assigned_again() {
 
 #[test]
 fn broken_connection_is_reported_to_both_sides() {
-    let world = Simulation::new(3, FaultProfile { resets: 1_000_000, ..FaultProfile::calm() });
-    let ring = world.ring();
+    let simulation = Simulation::new(3, FaultProfile { resets: 1_000_000, ..FaultProfile::calm() });
+    let ring = simulation.ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
@@ -118,15 +118,15 @@ fn broken_connection_is_reported_to_both_sides() {
 #[test]
 fn peer_end_is_reported_before_bytes_are_read() {
     for (resets, seed) in [(0, 5), (1_000_000, 6)] {
-        let world = Simulation::new(seed, FaultProfile::calm());
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile::calm());
+        let ring = simulation.ring();
         ring.block_on(async {
             let listener = RingListener::bind(&ring, anywhere()).unwrap();
             let peer = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
             let stream = listener.accept().await.unwrap();
             peer.send(b"unread").await.unwrap();
             assert!(ring.timeout(Duration::from_secs(1), stream.hung_up()).await.is_err(), "it is there");
-            world.set_faults(FaultProfile { resets, ..FaultProfile::calm() });
+            simulation.set_faults(FaultProfile { resets, ..FaultProfile::calm() });
             let _ = peer.send(b"more").await; // lost under faults
             drop(peer);
             stream.hung_up().await.unwrap();
@@ -151,19 +151,19 @@ fn peer_end_is_reported_to_every_waiter() {
             let listener = RingListener::bind(&ring, anywhere()).unwrap();
             let peer = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
             let stream = Rc::new(listener.accept().await.unwrap());
-            let told = Rc::new(Cell::new(0));
+            let notified = Rc::new(Cell::new(0));
             for _ in 0..3 {
-                let (stream, told) = (Rc::clone(&stream), Rc::clone(&told));
+                let (stream, notified) = (Rc::clone(&stream), Rc::clone(&notified));
                 ring.spawn(async move {
                     stream.hung_up().await.unwrap();
-                    told.set(told.get() + 1);
+                    notified.set(notified.get() + 1);
                 });
             }
             assert!(ring.timeout(Duration::from_millis(5), stream.hung_up()).await.is_err(), "it is there");
-            assert_eq!(told.get(), 0);
+            assert_eq!(notified.get(), 0);
             drop(peer);
             let all = async {
-                while told.get() < 3 {
+                while notified.get() < 3 {
                     ring.yield_now().await;
                 }
             };
@@ -175,8 +175,8 @@ fn peer_end_is_reported_to_every_waiter() {
 
 #[test]
 fn sender_waits_for_receiver_that_does_not_read() {
-    let world = Simulation::new(4, FaultProfile { window_bytes: 1000, ..FaultProfile::calm() });
-    let ring = world.ring();
+    let simulation = Simulation::new(4, FaultProfile { window_bytes: 1000, ..FaultProfile::calm() });
+    let ring = simulation.ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
@@ -192,15 +192,15 @@ fn synced_pages_survive_and_unsynced_may_be_lost() {
     let (mut lost, mut kept) = (0, 0);
     for seed in 0..20 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let world = Simulation::new(seed, FaultProfile::windy());
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile::windy());
+        let ring = simulation.ring();
         ring.block_on(async {
             let out = RingFile::from_std(&ring, file.reopen().unwrap());
             out.write_at(vec![1; 8 * PAGE], 0).await.unwrap();
             out.sync_data().await.unwrap();
             out.write_at_durable(vec![2; PAGE], 0).await.unwrap();
             out.write_at(vec![3; 6 * PAGE], PAGE as u64).await.unwrap();
-            world.power_cut();
+            simulation.power_cut();
             assert!(out.sync_data().await.is_err(), "there is no power");
         });
         let left = fs::read(file.path()).unwrap();
@@ -223,8 +223,8 @@ fn sync_covers_only_earlier_writes() {
     let mut undone = 0;
     for seed in 0..20 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let world = Simulation::new(seed, FaultProfile::windy());
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile::windy());
+        let ring = simulation.ring();
         ring.block_on(async {
             let out = Rc::new(RingFile::from_std(&ring, file.reopen().unwrap()));
             out.write_at(vec![1; PAGE], 0).await.unwrap();
@@ -235,7 +235,7 @@ fn sync_covers_only_earlier_writes() {
             assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(sync.as_mut().poll(cx).is_pending())).await);
             later.write_at(vec![3; PAGE], 0).await.unwrap();
             sync.await.unwrap();
-            world.power_cut();
+            simulation.power_cut();
         });
         match fs::read(file.path()).unwrap()[..] {
             [2, .., 2] => undone += 1,
@@ -250,8 +250,8 @@ fn sync_covers_only_earlier_writes() {
 #[test]
 fn failing_disk_returns_error() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let world = Simulation::new(5, FaultProfile { disk_errors: 1_000_000, ..FaultProfile::calm() });
-    let ring = world.ring();
+    let simulation = Simulation::new(5, FaultProfile { disk_errors: 1_000_000, ..FaultProfile::calm() });
+    let ring = simulation.ring();
     ring.block_on(async {
         let out = RingFile::from_std(&ring, file.reopen().unwrap());
         assert_eq!(out.write_at(b"x", 0).await.unwrap_err().raw_os_error(), Some(5));
@@ -262,16 +262,16 @@ fn failing_disk_returns_error() {
 #[test]
 #[should_panic(expected = "the world stands still")]
 fn wait_without_events_panics_and_does_not_hang() {
-    let world = Simulation::new(6, FaultProfile::calm());
-    let ring = world.ring();
+    let simulation = Simulation::new(6, FaultProfile::calm());
+    let ring = simulation.ring();
     ring.block_on(std::future::pending::<()>());
 }
 
 #[test]
 fn receiver_gets_bytes_while_others_hold_all_buffers() {
     let options = RingOptions { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..RingOptions::default() };
-    let world = Simulation::with_options(7, FaultProfile::windy(), options);
-    let ring = world.ring();
+    let simulation = Simulation::with_options(7, FaultProfile::windy(), options);
+    let ring = simulation.ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
@@ -291,14 +291,14 @@ fn receiver_gets_bytes_while_others_hold_all_buffers() {
 fn durable_write_falls_back_to_sync() {
     for seed in 0..10 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let world = Simulation::new(seed, FaultProfile { durable_writes: false, ..FaultProfile::windy() });
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile { durable_writes: false, ..FaultProfile::windy() });
+        let ring = simulation.ring();
         ring.block_on(async {
             let out = RingFile::from_std(&ring, file.reopen().unwrap());
             for page in 0..4 {
                 out.write_at_durable(vec![9; PAGE], page * PAGE as u64).await.unwrap();
             }
-            world.power_cut();
+            simulation.power_cut();
         });
         assert!(fs::read(file.path()).unwrap() == [9; 4 * PAGE]);
     }
@@ -308,8 +308,8 @@ fn durable_write_falls_back_to_sync() {
 fn every_task_ends_under_stormy_faults() {
     let (mut whole, mut broken) = (0, 0);
     for seed in 0..30 {
-        let world = Simulation::new(seed, FaultProfile::stormy());
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile::stormy());
+        let ring = simulation.ring();
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let address = listener.local_addr().unwrap();
         let own = ring.clone();
@@ -362,15 +362,15 @@ async fn round_trip(ring: &Ring, address: SocketAddr) -> std::io::Result<Vec<u8>
 
 #[test]
 fn power_cut_ends_every_wait() {
-    let world = Simulation::new(8, FaultProfile::calm());
-    let ring = world.ring();
+    let simulation = Simulation::new(8, FaultProfile::calm());
+    let ring = simulation.ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
         let server = listener.accept().await.unwrap();
         assert!(ring.timeout(Duration::from_millis(1), server.recv()).await.is_err());
         assert!(ring.timeout(Duration::from_millis(1), listener.accept()).await.is_err());
-        world.power_cut();
+        simulation.power_cut();
         assert!(server.recv().await.is_err());
         assert!(listener.accept().await.is_err());
         assert!(client.send(b"anybody?").await.is_err());

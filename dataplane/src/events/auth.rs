@@ -250,22 +250,22 @@ pub struct AccessToken {
     /// A receiver rejected the token, and this was not handled yet.
     is_refused: AtomicBool,
     /// Notified when that happens.
-    bell: Option<Arc<Notify>>,
+    notify: Option<Arc<Notify>>,
 }
 
 impl AccessToken {
     /// Without a token yet; `notify` is notified when a receiver rejects the current one.
     #[must_use]
-    pub fn renewed_by(bell: Arc<Notify>) -> Self {
-        Self { bell: Some(bell), ..Self::default() }
+    pub fn renewed_by(notify: Arc<Notify>) -> Self {
+        Self { notify: Some(notify), ..Self::default() }
     }
 
     /// A receiver answered 401: the token may have expired by its clock.
     pub fn refuse(&self) {
         if !self.is_refused.swap(true, Relaxed)
-            && let Some(bell) = &self.bell
+            && let Some(notify) = &self.notify
         {
-            bell.notify_one();
+            notify.notify_one();
         }
     }
 
@@ -364,9 +364,9 @@ mod tests {
         }
     }
 
-    fn admission(papers: &Arc<PlainTokenVerifier>) -> StreamAdmission {
-        let papers = Arc::clone(papers) as Arc<dyn TokenVerifier>;
-        StreamAdmission { verifier: papers, audiences: vec!["a".into(), "b".into()], grants: Vec::new() }
+    fn admission(verifier: &Arc<PlainTokenVerifier>) -> StreamAdmission {
+        let verifier = Arc::clone(verifier) as Arc<dyn TokenVerifier>;
+        StreamAdmission { verifier, audiences: vec!["a".into(), "b".into()], grants: Vec::new() }
     }
 
     /// RFC 7617, RFC 3986 section 3.2.1: the user of a URL is sent in the same form as Go's and other
@@ -391,10 +391,10 @@ mod tests {
 
     #[test]
     fn token_is_verified_once_for_its_time_and_audience() {
-        let (plain, porter) = (Arc::new(PlainTokenVerifier::default()), Authenticator::default());
+        let (plain, authenticator) = (Arc::new(PlainTokenVerifier::default()), Authenticator::default());
         let admission = admission(&plain);
         let ask = |value: &str, now| {
-            porter.identify(&admission, &[("Authorization", value.as_bytes())], now).map(|b| b.subject.clone())
+            authenticator.identify(&admission, &[("Authorization", value.as_bytes())], now).map(|b| b.subject.clone())
         };
         let silent = AuthError::Silent { audience: "a".into() };
         let long = format!("Bearer {}", "x".repeat(TOKEN_BYTES_MAX + 1));
@@ -414,27 +414,27 @@ mod tests {
             assert_eq!(ask(value, now), expected.map(Box::from), "{value:.40} at {now}");
         }
         assert_eq!(plain.read.load(Relaxed), 5, "two good ones, one astray, two bad ones");
-        assert_eq!(porter.identify(&admission, &[], 1).unwrap_err(), silent);
+        assert_eq!(authenticator.identify(&admission, &[], 1).unwrap_err(), silent);
         let twice: [(&str, &[u8]); 2] = [("authorization", b"Bearer me@a@10"), ("Authorization", b"Bearer x")];
-        assert_eq!(porter.identify(&admission, &twice, 1).unwrap_err(), AuthError::Ambiguous);
+        assert_eq!(authenticator.identify(&admission, &twice, 1).unwrap_err(), AuthError::Ambiguous);
     }
 
     #[test]
     fn token_cache_is_bounded_and_cleared_for_new_verifier() {
-        let (first, second, porter) = (
+        let (first, second, authenticator) = (
             Arc::new(PlainTokenVerifier::default()),
             Arc::new(PlainTokenVerifier::default()),
             Authenticator::default(),
         );
-        for papers in [&first, &second, &first] {
-            porter.identify(&admission(papers), &[("authorization", b"Bearer me@a@10")], 1).unwrap();
+        for verifier in [&first, &second, &first] {
+            authenticator.identify(&admission(verifier), &[("authorization", b"Bearer me@a@10")], 1).unwrap();
         }
         assert_eq!((first.read.load(Relaxed), second.read.load(Relaxed)), (2, 1));
         let admission = admission(&first);
         for n in 0..=TOKEN_CACHE_MAX {
             let value = format!("Bearer {n}@a@10");
-            porter.identify(&admission, &[("authorization", value.as_bytes())], 1).unwrap();
-            assert!(porter.cache.borrow().by_token.len() <= TOKEN_CACHE_MAX);
+            authenticator.identify(&admission, &[("authorization", value.as_bytes())], 1).unwrap();
+            assert!(authenticator.cache.borrow().by_token.len() <= TOKEN_CACHE_MAX);
         }
     }
 

@@ -50,12 +50,12 @@ mod tests {
     /// For flushes of (pause before it, duration, waiting senders) returns how long the core polls during
     /// and after each.
     fn kept(flushes: &[(Duration, Duration, usize)]) -> Vec<(Duration, Duration)> {
-        let (mut vigil, mut now) = (BusyPoll::default(), Tick::from_nanos(1_000_000_000));
+        let (mut busy_poll, mut now) = (BusyPoll::default(), Tick::from_nanos(1_000_000_000));
         let each = flushes.iter().map(|(pause, takes, waiting)| {
             now = now + *pause;
-            let during = vigil.start(now, *waiting) - now;
+            let during = busy_poll.start(now, *waiting) - now;
             now = now + *takes;
-            (during, vigil.end(now) - now)
+            (during, busy_poll.end(now) - now)
         });
         each.collect()
     }

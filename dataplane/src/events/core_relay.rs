@@ -134,10 +134,10 @@ impl CoreSenders {
     async fn forward(
         &self,
         stream: &str,
-        parcel: impl FnOnce(oneshot::Sender<LocalResponse>) -> CoreMessage,
+        message: impl FnOnce(oneshot::Sender<LocalResponse>) -> CoreMessage,
     ) -> LocalResponse {
         let (answer, hear) = oneshot::channel();
-        if self.senders[self.writer_of(stream)].try_send(parcel(answer)).is_err() {
+        if self.senders[self.writer_of(stream)].try_send(message(answer)).is_err() {
             return ingress::unavailable("the core that keeps this stream in order has too much to do");
         }
         hear.await.unwrap_or_else(|_| ingress::unavailable("the core that keeps this stream in order ends"))
@@ -153,8 +153,8 @@ mod tests {
         for cores in 1..5 {
             let ends: Vec<_> = CoreRelay::among(cores).into_iter().map(|end| end.split().0).collect();
             for stream in ["broker/ns/a/1", "broker/ns/b/2", "channel/ns/c/3"] {
-                let keepers = ends.iter().filter(|end| !end.is_remote(stream)).count();
-                assert_eq!(keepers, 1, "{stream} among {cores}");
+                let writers = ends.iter().filter(|end| !end.is_remote(stream)).count();
+                assert_eq!(writers, 1, "{stream} among {cores}");
             }
         }
     }

@@ -227,14 +227,14 @@ pub struct DeliveryLog {
 impl DeliveryLog {
     #[must_use]
     pub fn new(keeper: &Rc<LogWriter>) -> Rc<Self> {
-        let journal = Rc::new(Self {
+        let delivery_log = Rc::new(Self {
             writer: Rc::clone(keeper),
             page: RefCell::default(),
             is_awaited: Cell::new(false),
             begun: Notify::default(),
         });
-        keeper.note_in(&journal);
-        journal
+        keeper.note_in(&delivery_log);
+        delivery_log
     }
 
     /// Adds an entry; `note.at_ms` is set here.

@@ -20,7 +20,7 @@ pub type DnsLookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
 pub struct DnsResolver {
     ring: Ring,
-    remote: WakeHandle,
+    wake_handle: WakeHandle,
     lookup: DnsLookup,
     names: RefCell<HashMap<(Box<str>, u16), DnsCacheEntry, RandomState>>,
     in_flight: Cell<usize>,
@@ -51,7 +51,7 @@ impl DnsResolver {
         let (report, outcomes) = mpsc::channel(); // holds LOOKUPS_MAX at most
         Self {
             ring: ring.clone(),
-            remote: ring.remote(),
+            wake_handle: ring.wake_handle(),
             lookup: look_up,
             names: RefCell::default(),
             in_flight: Cell::new(0),
@@ -120,12 +120,12 @@ impl DnsResolver {
                 names.clear(); // full: resolving again is better than growing
             }
         }
-        let (look_up, report, remote) = (self.lookup, self.report.clone(), self.remote.clone());
+        let (look_up, report, wake_handle) = (self.lookup, self.report.clone(), self.wake_handle.clone());
         let asked = name.clone();
         let thread = std::thread::Builder::new().name("look-up".into()).spawn(move || {
             let result = look_up(&asked.0, asked.1);
             let _ = report.send(DnsOutcome { name: asked, result }); // fails only if the core has ended
-            remote.wake();
+            wake_handle.wake();
         });
         thread.map_err(|why| why.to_string())?;
         self.in_flight.set(self.in_flight.get() + 1);

@@ -46,31 +46,31 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
     /// Takes over `home` and the logs of removed cores in `others`, and starts their tasks.
     pub fn open(ring: &Ring, home: WriteAheadLog, others: Vec<WriteAheadLog>, post: &P, seed: u64) -> Rc<Self> {
         let home = LogWriter::new(ring, home);
-        let mut keepers = vec![Rc::clone(&home)];
-        keepers.extend(others.into_iter().map(|log| LogWriter::new(ring, log)));
-        keepers.iter().enumerate().for_each(|(number, keeper)| keeper.set_number(number));
+        let mut writers = vec![Rc::clone(&home)];
+        writers.extend(others.into_iter().map(|log| LogWriter::new(ring, log)));
+        writers.iter().enumerate().for_each(|(number, writer)| writer.set_number(number));
         let mut rng = fastrand::Rng::with_seed(seed);
-        let logs = keepers.into_iter().map(|keeper| {
-            let journal = DeliveryLog::new(&keeper);
-            let kept = Some(Rc::clone(&journal));
-            let desk = Dispatcher::new(ring, &keeper, &home, kept, post.clone(), rng.u64(..));
-            LogPipeline { writer: keeper, dispatcher: desk, delivery_log: journal }
+        let logs = writers.into_iter().map(|writer| {
+            let delivery_log = DeliveryLog::new(&writer);
+            let kept = Some(Rc::clone(&delivery_log));
+            let dispatcher = Dispatcher::new(ring, &writer, &home, kept, post.clone(), rng.u64(..));
+            LogPipeline { writer, dispatcher, delivery_log }
         });
         let logs = logs.collect();
-        let (porter, rng) = (Authenticator::default(), RefCell::new(rng));
-        Rc::new(Self { ring: ring.clone(), logs, home_writer: home, authenticator: porter, rng })
+        let (authenticator, rng) = (Authenticator::default(), RefCell::new(rng));
+        Rc::new(Self { ring: ring.clone(), logs, home_writer: home, authenticator, rng })
     }
 
     /// Starts the tasks that own the logs. The failure of a log is reported until control receives it.
     pub fn start(self: &Rc<Self>, core: usize, signals: &SignalQueue, counters: &Arc<CoreCounters>) {
         self.ring.spawn(Rc::clone(self).maintain(Arc::clone(counters)));
-        for LogPipeline { writer: keeper, dispatcher: desk, delivery_log: journal } in &self.logs {
-            let (journal, ring) = (Rc::clone(journal), self.ring.clone());
-            self.ring.spawn(async move { journal.append(&ring).await });
-            let (keeper, ring, signals) = (Rc::clone(keeper), self.ring.clone(), signals.clone());
+        for LogPipeline { writer, dispatcher, delivery_log } in &self.logs {
+            let (delivery_log, ring) = (Rc::clone(delivery_log), self.ring.clone());
+            self.ring.spawn(async move { delivery_log.append(&ring).await });
+            let (writer, ring, signals) = (Rc::clone(writer), self.ring.clone(), signals.clone());
             self.ring.spawn(async move {
-                let LogFailed { reason } = keeper.run().await;
-                if keeper.is_released() {
+                let LogFailed { reason } = writer.run().await;
+                if writer.is_released() {
                     return;
                 }
                 tracing::error!(core, %reason, "the log failed: nothing more is accepted");
@@ -78,19 +78,17 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
                     ring.sleep(SIGNAL_RETRY_INTERVAL).await;
                 }
             });
-            let desk = Rc::clone(desk);
-            self.ring.spawn(async move { desk.tidy().await });
+            let dispatcher = Rc::clone(dispatcher);
+            self.ring.spawn(async move { dispatcher.tidy().await });
         }
     }
 
     /// Runs once per [`RECLAIM_EVERY`]: retention, space, files, counters; until the logs are released.
     async fn maintain(self: Rc<Self>, counters: Arc<CoreCounters>) {
         while !self.home_writer.is_released() {
-            for LogPipeline { writer: keeper, dispatcher: desk, .. } in
-                self.logs.iter().filter(|kept| !kept.writer.is_released())
-            {
-                desk.retain(wall_clock_ms());
-                keeper.maintain();
+            for LogPipeline { writer, dispatcher, .. } in self.logs.iter().filter(|kept| !kept.writer.is_released()) {
+                dispatcher.retain(wall_clock_ms());
+                writer.maintain();
             }
             let stats: Vec<_> = self.logs.iter().map(|kept| kept.writer.log().stat()).collect();
             let failed = self.logs.iter().filter(|kept| kept.writer.log().poison().is_some()).count();
@@ -120,19 +118,19 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
 
     /// Starts no more deliveries; resolves once those in flight have ended and the cursors are durable.
     pub async fn drain(&self) {
-        for LogPipeline { dispatcher: desk, delivery_log: journal, .. } in &self.logs {
-            desk.drain().await;
-            journal.write();
+        for LogPipeline { dispatcher, delivery_log, .. } in &self.logs {
+            dispatcher.drain().await;
+            delivery_log.write();
         }
-        for LogPipeline { writer: keeper, .. } in &self.logs {
-            keeper.settle().await;
+        for LogPipeline { writer, .. } in &self.logs {
+            writer.settle().await;
         }
     }
 
     /// Releases the logs to another process, after [`BrokerEngine::drain`].
     pub async fn release(&self) {
-        for LogPipeline { writer: keeper, .. } in &self.logs {
-            if let Err(why) = keeper.release().await {
+        for LogPipeline { writer, .. } in &self.logs {
+            if let Err(why) = writer.release().await {
                 tracing::error!(%why, "a log cannot be handed over");
             }
         }
@@ -166,14 +164,14 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         let answer = match judged {
             Err(refusal) => ingress::refused(&refusal),
             Ok(intake) => {
-                let beside = extension_headers::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
+                let extensions = extension_headers::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
                 let (tally, events) = (&intake.stream.tally, intake.events.len() as u64);
                 if intake.is_latin1 {
                     tally.latin1.fetch_add(1, Relaxed);
                 }
                 tally.stored.look_ahead();
                 let inside = ingress::is_internal(table, headers);
-                let answer = self.take_in(table, intake, &beside, inside).await;
+                let answer = self.take_in(table, intake, &extensions, inside).await;
                 tally.stored.note_each(events, &OutcomeKey::of(answer.status), self.ring.now() - began);
                 answer
             }
@@ -235,7 +233,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         &self,
         table: &Arc<RoutingTable>,
         intake: AcceptedRequest<'_>,
-        beside: &[super::record::ExtensionHeader<'_>],
+        extensions: &[super::record::ExtensionHeader<'_>],
         inside: Option<&str>,
     ) -> LocalResponse {
         let AcceptedRequest { stream, events, .. } = intake;
@@ -247,18 +245,18 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         {
             return refused;
         }
-        let claim = if inside.is_some() { AppendPriority::Onward } else { AppendPriority::New };
+        let priority = if inside.is_some() { AppendPriority::Onward } else { AppendPriority::New };
         if let Some(types) = &stream.types {
             events.iter().for_each(|entering| note_type(types, &entering.event, ""));
         }
-        let patience = stream.keeping.durability.patience();
+        let delay = stream.keeping.durability.patience();
         let appended = self.prepare(table, stream).and_then(|()| {
-            let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(beside)).collect();
+            let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(extensions)).collect();
             let parts: Vec<[&[u8]; 2]> =
                 heads.iter().zip(&events).map(|(head, e)| [&**head, e.event.data.bytes()]).collect();
             let records: Vec<&[&[u8]]> = parts.iter().map(|parts| &parts[..]).collect();
             let feed = self.home_writer.feed_of(stream)?;
-            self.home_writer.append_within(&feed, &records, claim, patience.unwrap_or_default())
+            self.home_writer.append_within(&feed, &records, priority, delay.unwrap_or_default())
         });
         self.acknowledge(stream, events.len() as u64, appended, stream.keeping.durability).await
     }

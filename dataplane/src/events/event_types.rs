@@ -49,17 +49,17 @@ impl EventTypeRegistry {
         let hash = self.hasher.hash_one((kind, source, schema, by)).max(1);
         let first = usize::try_from(hash % EVENT_TYPES_REPORTED_MAX as u64).unwrap_or_default();
         for step in 0..TYPES_PROBED_MAX {
-            let place = &self.slots[(first + step) % EVENT_TYPES_REPORTED_MAX];
-            let found = place.load(Relaxed);
+            let slot = &self.slots[(first + step) % EVENT_TYPES_REPORTED_MAX];
+            let found = slot.load(Relaxed);
             if found == hash {
                 return;
             }
-            if found == 0 && place.compare_exchange(0, hash, Relaxed, Relaxed).is_ok() {
+            if found == 0 && slot.compare_exchange(0, hash, Relaxed, Relaxed).is_ok() {
                 // Allocates: once for each type.
                 let seen =
                     EventTypeKey { kind: kind.into(), source: source.into(), schema: schema.into(), by: by.into() };
                 if self.news.push(seen).is_err() {
-                    place.store(0, Relaxed); // reported when the next one comes
+                    slot.store(0, Relaxed); // reported when the next one comes
                 }
                 return;
             }
@@ -73,7 +73,7 @@ impl EventTypeRegistry {
 
     /// Forgets all types: each is reported again when it comes again.
     pub fn forget(&self) {
-        self.slots.iter().for_each(|place| place.store(0, Relaxed));
+        self.slots.iter().for_each(|slot| slot.store(0, Relaxed));
     }
 }
 
@@ -87,7 +87,7 @@ impl fmt::Debug for EventTypeRegistry {
 mod tests {
     use super::*;
 
-    fn told(types: &EventTypeRegistry) -> Vec<String> {
+    fn taken(types: &EventTypeRegistry) -> Vec<String> {
         types.take().map(|seen| format!("{} {} {} {}", seen.kind, seen.source, seen.schema, seen.by)).collect()
     }
 
@@ -100,12 +100,12 @@ mod tests {
             types.note("a", "/s", "http://schema", "");
             types.note("a", "/s", "", "uid");
         }
-        assert_eq!(told(&types), ["a /s  ", "a /t  ", "a /s http://schema ", "a /s  uid"]);
+        assert_eq!(taken(&types), ["a /s  ", "a /t  ", "a /s http://schema ", "a /s  uid"]);
         types.note("a", "/s", "", "");
-        assert_eq!(told(&types), [] as [&str; 0]);
+        assert_eq!(taken(&types), [] as [&str; 0]);
         types.forget();
         types.note("a", "/s", "", "");
-        assert_eq!(told(&types), ["a /s  "]);
+        assert_eq!(taken(&types), ["a /s  "]);
     }
 
     #[test]
@@ -113,13 +113,13 @@ mod tests {
         let types = EventTypeRegistry::default();
         let note = |from: usize, to: usize| (from..to).for_each(|n| types.note(&n.to_string(), "/s", "", ""));
         note(0, TYPES_WAITING_MAX + 5);
-        assert_eq!(told(&types).len(), TYPES_WAITING_MAX);
+        assert_eq!(taken(&types).len(), TYPES_WAITING_MAX);
         note(0, TYPES_WAITING_MAX + 5);
-        assert_eq!(told(&types).len(), 5);
+        assert_eq!(taken(&types).len(), 5);
         let mut all = 0;
         for turn in 0..100 {
             note(turn * 100, turn * 100 + 100);
-            all += told(&types).len();
+            all += taken(&types).len();
         }
         assert!(all < EVENT_TYPES_REPORTED_MAX, "{all}");
     }

@@ -34,7 +34,7 @@ pub fn select<'a>(
         }
     }
     if !traced {
-        kept.retain(|companion| companion.name != "tracestate"); // a state without its parent is meaningless
+        kept.retain(|header| header.name != "tracestate"); // a state without its parent is meaningless
         let trace = trace::attempt(parent.unwrap_or_default(), rng);
         kept.push(ExtensionHeader { name: "traceparent".into(), value: trace.to_vec().into() });
     }
@@ -61,7 +61,7 @@ fn in_lower_case(name: &str) -> Cow<'_, str> {
 /// The record's trace, if it has one.
 #[must_use]
 pub fn trace_of(record: &EventRecord) -> Option<Vec<u8>> {
-    record.extension_headers().find(|companion| companion.name == "traceparent").map(|found| found.value.into_owned())
+    record.extension_headers().find(|header| header.name == "traceparent").map(|found| found.value.into_owned())
 }
 
 /// Adds them to a request; the trace gets a parent id of this attempt (DP-OBS-01, DP-RETRY-22).
@@ -84,7 +84,7 @@ mod tests {
 
     fn names(headers: &[(&str, &[u8])]) -> Vec<String> {
         let kept = select(headers.iter().copied(), None, &mut Rng::with_seed(3));
-        kept.into_iter().map(|companion| companion.name.into_owned()).collect()
+        kept.into_iter().map(|header| header.name.into_owned()).collect()
     }
 
     const TRACE: &[u8] = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
@@ -112,7 +112,7 @@ mod tests {
             [("x-request-id", b"1"), ("knative-foo", b"1"), ("kn", b"1"), ("traceparent", TRACE)];
         let kept = select(headers, None, &mut Rng::with_seed(3));
         assert_eq!(kept.len(), 3);
-        assert!(kept.iter().all(|companion| matches!(companion.name, Cow::Borrowed(_))));
+        assert!(kept.iter().all(|header| matches!(header.name, Cow::Borrowed(_))));
     }
 
     #[test]

@@ -68,17 +68,17 @@ impl StreamFeed {
         }
     }
 
-    pub(super) fn subscribe(&self, bell: &Rc<Notify>) {
-        self.readers.borrow_mut().push(Rc::clone(bell));
+    pub(super) fn subscribe(&self, reader: &Rc<Notify>) {
+        self.readers.borrow_mut().push(Rc::clone(reader));
     }
 
-    pub(super) fn unsubscribe(&self, bell: &Rc<Notify>) {
-        self.readers.borrow_mut().retain(|other| !Rc::ptr_eq(other, bell));
+    pub(super) fn unsubscribe(&self, reader: &Rc<Notify>) {
+        self.readers.borrow_mut().retain(|other| !Rc::ptr_eq(other, reader));
     }
 
     pub(super) fn notify(&self) {
-        for bell in &*self.readers.borrow() {
-            bell.ring();
+        for reader in &*self.readers.borrow() {
+            reader.ring();
         }
     }
 }

@@ -55,8 +55,8 @@ pub struct IncomingEvent<'a> {
 
 impl IncomingEvent<'_> {
     #[must_use]
-    pub fn head(&self, beside: &[ExtensionHeader<'_>]) -> Vec<u8> {
-        encode_head(&self.event, beside, self.hops_left)
+    pub fn head(&self, extension_headers: &[ExtensionHeader<'_>]) -> Vec<u8> {
+        encode_head(&self.event, extension_headers, self.hops_left)
     }
 }
 

@@ -152,7 +152,7 @@ pub const RELEASE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A subscriber or stream that is missing in the table is deleted after this long: control may need a while
 /// after a start, or between two versions of an object, to add it again, and deleted data is lost.
-pub const ABSENT_PATIENCE: Duration = Duration::from_secs(120);
+pub const REMOVAL_DELAY: Duration = Duration::from_secs(120);
 
 /// Retry-After of a sender that found the log full, in seconds: cursors and reclaim run more often than
 /// that.

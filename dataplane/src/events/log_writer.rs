@@ -49,7 +49,7 @@ pub struct LogWriter {
     /// Cursors that changed since the last flush.
     dirty: RefCell<Vec<Rc<SubscriberProgress>>>,
     /// The core stops: cursors do not wait for a shared flush.
-    hurry: Cell<bool>,
+    is_stopping: Cell<bool>,
     /// When the first of the staged events must be flushed; `None`: at once, if there are any.
     due: Cell<Option<Tick>>,
     released: Cell<bool>,
@@ -93,7 +93,7 @@ impl LogWriter {
             touched: RefCell::default(),
             delivery_log: RefCell::default(),
             dirty: RefCell::default(),
-            hurry: Cell::new(false),
+            is_stopping: Cell::new(false),
             due: Cell::new(None),
             released: Cell::new(false),
             full_logged: Cell::new(false),
@@ -115,8 +115,8 @@ impl LogWriter {
     }
 
     /// From here on cursors are written after the pending entries of this delivery log.
-    pub(super) fn note_in(&self, journal: &Rc<DeliveryLog>) {
-        self.delivery_log.replace(Rc::downgrade(journal));
+    pub(super) fn note_in(&self, delivery_log: &Rc<DeliveryLog>) {
+        self.delivery_log.replace(Rc::downgrade(delivery_log));
     }
 
     /// The log, for reading. Do not hold it over an await.
@@ -192,12 +192,12 @@ impl LogWriter {
         &self,
         feed: &Rc<StreamFeed>,
         records: &[&[&[u8]]],
-        claim: AppendPriority,
-        patience: Duration,
+        priority: AppendPriority,
+        delay: Duration,
     ) -> Result<Range<LogPosition>, AppendError> {
-        let appended = self.put(feed, records, claim, patience);
+        let appended = self.put(feed, records, priority, delay);
         // Space for derived events does not mean space for new ones.
-        if claim == AppendPriority::New || appended.is_err() {
+        if priority == AppendPriority::New || appended.is_err() {
             self.log_full(&appended);
         }
         appended
@@ -208,18 +208,18 @@ impl LogWriter {
         &self,
         feed: &Rc<StreamFeed>,
         records: &[&[&[u8]]],
-        claim: AppendPriority,
-        patience: Duration,
+        priority: AppendPriority,
+        delay: Duration,
     ) -> Result<Range<LogPosition>, AppendError> {
-        let appended = self.try_append(feed, records, claim).or_else(|refused| match refused {
+        let appended = self.try_append(feed, records, priority).or_else(|refused| match refused {
             // Space may be reclaimable and was only not reclaimed yet.
-            AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records, claim),
+            AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records, priority),
             other => Err(other),
         })?;
         feed.appended.set(feed.appended.get() + records.len() as u64);
         feed.appended_end.set(appended.end);
         feed.account(feed.kept_bytes() + appended.end.get() - appended.start.get());
-        let due = self.ring.now() + patience;
+        let due = self.ring.now() + delay;
         self.due.set(Some(self.due.get().map_or(due, |earlier| earlier.min(due))));
         self.touch(feed);
         self.work.ring();
@@ -236,11 +236,11 @@ impl LogWriter {
         &self,
         feed: &StreamFeed,
         records: &[&[&[u8]]],
-        claim: AppendPriority,
+        priority: AppendPriority,
     ) -> Result<Range<LogPosition>, AppendError> {
         let log = &mut *self.log.borrow_mut();
         match records {
-            many if claim == AppendPriority::Onward => log.append_onward(feed.id, wall_clock_ms(), many),
+            many if priority == AppendPriority::Onward => log.append_onward(feed.id, wall_clock_ms(), many),
             [one] => {
                 let position = log.append(feed.id, wall_clock_ms(), one)?;
                 Ok(position..log.visible())
@@ -299,7 +299,7 @@ impl LogWriter {
             }
             Err(why @ AppendError::Full { .. }) => {
                 let now = self.ring.now();
-                if self.full_logged_at.get().is_none_or(|told| now - told >= FULL_LOG_INTERVAL) {
+                if self.full_logged_at.get().is_none_or(|logged| now - logged >= FULL_LOG_INTERVAL) {
                     self.full_logged_at.set(Some(now));
                     self.full_logged.set(true);
                     tracing::warn!(%why, "events are refused with 503, and replies wait, until there is room");
@@ -333,19 +333,19 @@ impl LogWriter {
     }
 
     /// Stores a cursor for the first time: from here on the log retains what this subscriber needs.
-    pub fn register(&self, place: &SubscriberProgress) -> Result<(), AppendError> {
-        self.log.borrow_mut().cursor(place.stream, &place.subscriber, place.mark())?;
+    pub fn register(&self, progress: &SubscriberProgress) -> Result<(), AppendError> {
+        self.log.borrow_mut().cursor(progress.stream, &progress.subscriber, progress.mark())?;
         self.work.ring();
         Ok(())
     }
 
     /// The progress has changed: its cursor is written with the next flush.
-    pub fn moved(&self, place: &Rc<SubscriberProgress>) {
-        if place.dirty.replace(true) {
+    pub fn moved(&self, progress: &Rc<SubscriberProgress>) {
+        if progress.dirty.replace(true) {
             return;
         }
         let mut dirty = self.dirty.borrow_mut();
-        dirty.push(Rc::clone(place));
+        dirty.push(Rc::clone(progress));
         if dirty.len() == 1 {
             drop(dirty);
             self.work.ring();
@@ -354,7 +354,7 @@ impl LogWriter {
 
     /// Makes everything durable now, including cursors.
     pub async fn settle(&self) {
-        self.hurry.set(true);
+        self.is_stopping.set(true);
         self.work.ring();
         loop {
             let seen = self.flushed.count();
@@ -386,9 +386,9 @@ impl LogWriter {
 
     /// The task that owns the log: runs until a flush fails, or the log is released.
     pub async fn run(&self) -> LogFailed {
-        let mut hand = SegmentPreallocator::default();
+        let mut preallocator = SegmentPreallocator::default();
         let mut file: Option<(Arc<fs::File>, RingFile)> = None;
-        let mut vigil = BusyPoll::default();
+        let mut busy_poll = BusyPoll::default();
         let mut lazy_since: Option<Tick> = None;
         loop {
             let seen = self.work.count();
@@ -411,14 +411,14 @@ impl LogWriter {
                 }
                 FlushUrgency::Now => self.may_wait(),
             };
-            if let Some(until) = until.filter(|until| *until > now && !self.hurry.get()) {
+            if let Some(until) = until.filter(|until| *until > now && !self.is_stopping.get()) {
                 let _ = self.ring.timeout(until - now, self.work.after(seen)).await; // either way: check again
                 continue;
             }
             lazy_since = None;
             self.gather().await;
-            hand.help(&mut self.log.borrow_mut());
-            self.flush(&mut file, &mut vigil).await;
+            preallocator.help(&mut self.log.borrow_mut());
+            self.flush(&mut file, &mut busy_poll).await;
             self.log.borrow_mut().move_on(); // a bounded step, and only if one is due
             self.log_damage();
         }
@@ -431,7 +431,7 @@ impl LogWriter {
 
     /// Waits until no task is about to append: every request received so far is part of this flush.
     async fn gather(&self) {
-        if !self.hurry.get() && self.log.borrow().staged_bytes() < GATHERED_BYTES_MAX {
+        if !self.is_stopping.get() && self.log.borrow().staged_bytes() < GATHERED_BYTES_MAX {
             let _ = self.ring.timeout(GATHER_MAX, self.ring.idle()).await; // either way: flush now
         }
     }
@@ -441,20 +441,20 @@ impl LogWriter {
     }
 
     fn urgency(&self) -> FlushUrgency {
-        let bookmarks = if self.dirty.borrow().is_empty() { FlushUrgency::Nothing } else { FlushUrgency::Whenever };
-        self.log.borrow().urgency().max(bookmarks)
+        let cursors = if self.dirty.borrow().is_empty() { FlushUrgency::Nothing } else { FlushUrgency::Whenever };
+        self.log.borrow().urgency().max(cursors)
     }
 
-    async fn flush(&self, cached: &mut Option<(Arc<fs::File>, RingFile)>, vigil: &mut BusyPoll) {
+    async fn flush(&self, cached: &mut Option<(Arc<fs::File>, RingFile)>, busy_poll: &mut BusyPoll) {
         self.write_cursors();
         let Some(flush) = self.log.borrow_mut().next_flush() else { return };
         if self.log.borrow().urgency() != FlushUrgency::Now {
             self.due.set(None); // all staged events are in it
         }
-        self.ring.busy_poll_until(vigil.start(self.ring.now(), self.flushed.waiting()));
+        self.ring.busy_poll_until(busy_poll.start(self.ring.now(), self.flushed.waiting()));
         let file = self.file(cached, &flush.file);
         let result = file.write_at_durable(flush.bytes.clone(), flush.offset).await;
-        self.ring.busy_poll_until(vigil.end(self.ring.now()));
+        self.ring.busy_poll_until(busy_poll.end(self.ring.now()));
         self.log.borrow_mut().flush_done(flush, result);
         self.flushed.ring();
         let durable = self.log.borrow().durable();
@@ -467,25 +467,25 @@ impl LogWriter {
     }
 
     fn write_cursors(&self) {
-        if let Some(journal) = self.delivery_log.borrow().upgrade() {
+        if let Some(delivery_log) = self.delivery_log.borrow().upgrade() {
             // With events there are many flushes, and a page for each would be larger than its entries.
             if self.log.borrow().urgency() == FlushUrgency::Now {
-                journal.write_awaited();
+                delivery_log.write_awaited();
             } else {
-                journal.write();
+                delivery_log.write();
             }
         }
         let log = &mut *self.log.borrow_mut();
         let now = self.ring.now();
-        for place in self.dirty.take() {
-            if !place.is_due(now) && !self.hurry.get() {
-                self.dirty.borrow_mut().push(place);
+        for progress in self.dirty.take() {
+            if !progress.is_due(now) && !self.is_stopping.get() {
+                self.dirty.borrow_mut().push(progress);
                 continue;
             }
-            place.dirty.set(false);
-            if let Err(why) = log.cursor(place.stream, &place.subscriber, place.mark()) {
+            progress.dirty.set(false);
+            if let Err(why) = log.cursor(progress.stream, &progress.subscriber, progress.mark()) {
                 // The stream or the subscriber was deleted meanwhile: its cursor is not needed.
-                tracing::debug!(subscriber = %place.subscriber, %why, "bookmark not kept");
+                tracing::debug!(subscriber = %progress.subscriber, %why, "bookmark not kept");
             }
         }
     }

@@ -54,14 +54,14 @@ pub struct ExtensionHeader<'a> {
 
 /// The part of a record before the data; the caller appends the unchanged data.
 #[must_use]
-pub fn encode_head(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], hops_left: u8) -> Vec<u8> {
+pub fn encode_head(event: &CloudEvent<'_>, headers: &[ExtensionHeader<'_>], hops_left: u8) -> Vec<u8> {
     let attributes: usize = event.attributes.iter().map(|a| ATTRIBUTE_FIXED_BYTES + a.name.len() + a.value.len()).sum();
-    let beside: usize = companions.iter().map(|c| EXTENSION_HEADER_FIXED_BYTES + c.name.len() + c.value.len()).sum();
-    let mut out = Vec::with_capacity(FIXED_BYTES + attributes + beside); // the record is built here
+    let header_bytes: usize = headers.iter().map(|c| EXTENSION_HEADER_FIXED_BYTES + c.name.len() + c.value.len()).sum();
+    let mut out = Vec::with_capacity(FIXED_BYTES + attributes + header_bytes); // the record is built here
     let (mode, data) = (u8::from(event.mode == ContentMode::Structured), data_code(&event.data));
     out.extend([VERSION, mode, hops_left, data]);
     out.extend(short(event.attributes.len()).to_le_bytes());
-    out.extend(short(companions.len()).to_le_bytes());
+    out.extend(short(headers.len()).to_le_bytes());
     for CloudEventAttribute { name, value, kind } in &event.attributes {
         let length = u32::try_from(value.len()).expect("a value came in a request, which is smaller than 4 GiB");
         out.extend([kind_code(*kind), byte(name.len())]);
@@ -69,7 +69,7 @@ pub fn encode_head(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], h
         out.extend(name.as_bytes());
         out.extend(value.as_bytes());
     }
-    for ExtensionHeader { name, value } in companions {
+    for ExtensionHeader { name, value } in headers {
         out.push(byte(name.len()));
         out.extend(short(value.len()).to_le_bytes());
         out.extend(name.as_bytes());
@@ -84,9 +84,9 @@ pub fn addressed(record: &EventRecord, subscriber: &str, original: EventPosition
     let (core, position) = original;
     let to = ExtensionHeader { name: ADDRESSEE.into(), value: subscriber.as_bytes().into() };
     let of = ExtensionHeader { name: ORIGINAL.into(), value: format!("{core}:{position}").into_bytes().into() };
-    let others = record.extension_headers().filter(|companion| !is_of_a_copy(&companion.name));
-    let companions: Vec<_> = [to, of].into_iter().chain(others).collect();
-    let mut bytes = encode_head(&record.event(), &companions, record.hops_left);
+    let others = record.extension_headers().filter(|extension_header| !is_of_a_copy(&extension_header.name));
+    let headers: Vec<_> = [to, of].into_iter().chain(others).collect();
+    let mut bytes = encode_head(&record.event(), &headers, record.hops_left);
     bytes[1] |= ADDRESSED;
     bytes.extend_from_slice(&record.data_bytes());
     bytes
@@ -100,8 +100,8 @@ pub fn is_addressed(bytes: &[u8]) -> bool {
 
 /// Whether an extension header is internal to copies and must not be sent.
 #[must_use]
-pub fn is_of_a_copy(companion: &str) -> bool {
-    companion == ADDRESSEE || companion == ORIGINAL
+pub fn is_of_a_copy(extension_header: &str) -> bool {
+    extension_header == ADDRESSEE || extension_header == ORIGINAL
 }
 
 /// A decoded record: views into the log.
@@ -152,12 +152,12 @@ impl EventRecord {
         for _ in 0..u16::from_le_bytes([c0, c1]) {
             take_extension_header(&mut rest).ok_or(CorruptRecord::Shape)?;
         }
-        let companions_end = bytes.len() - rest.len();
+        let headers_end = bytes.len() - rest.len();
         if (data_code == 0 && !rest.is_empty()) || (data_code == 2 && std::str::from_utf8(rest).is_err()) {
             return Err(CorruptRecord::Shape);
         }
         let mode = if mode == 1 { ContentMode::Structured } else { ContentMode::Binary };
-        let (attributes, companions) = (FIXED_BYTES..attributes_end, attributes_end..companions_end);
+        let (attributes, headers) = (FIXED_BYTES..attributes_end, attributes_end..headers_end);
         Ok(Self {
             bytes,
             mode,
@@ -165,7 +165,7 @@ impl EventRecord {
             is_addressed,
             data_code,
             attributes,
-            extension_headers: companions,
+            extension_headers: headers,
             arrived_ms: None,
             arrival: OnceCell::new(),
         })
@@ -195,7 +195,7 @@ impl EventRecord {
         if !self.is_addressed {
             return None;
         }
-        let first = self.extension_headers().next().filter(|companion| companion.name == ADDRESSEE)?;
+        let first = self.extension_headers().next().filter(|extension_header| extension_header.name == ADDRESSEE)?;
         String::from_utf8(first.value.into_owned()).ok()
     }
 
@@ -205,7 +205,7 @@ impl EventRecord {
         if !self.is_addressed {
             return None;
         }
-        let second = self.extension_headers().nth(1).filter(|companion| companion.name == ORIGINAL)?;
+        let second = self.extension_headers().nth(1).filter(|extension_header| extension_header.name == ORIGINAL)?;
         let (core, position) = std::str::from_utf8(&second.value).ok()?.split_once(':')?;
         Some((core.parse().ok()?, position.parse().ok()?))
     }
@@ -348,8 +348,8 @@ mod tests {
         ]
     }
 
-    fn whole(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], hops_left: u8) -> Bytes {
-        let mut bytes = encode_head(event, companions, hops_left);
+    fn whole(event: &CloudEvent<'_>, headers: &[ExtensionHeader<'_>], hops_left: u8) -> Bytes {
+        let mut bytes = encode_head(event, headers, hops_left);
         bytes.extend(event.data.bytes());
         bytes.into()
     }
@@ -361,15 +361,15 @@ mod tests {
             attributes: vec![CloudEventAttribute { name: "id".into(), value: "1".into(), kind: AttributeKind::String }],
             data: EventData::Json("{ }"),
         };
-        let beside = ExtensionHeader { name: "x-request-id".into(), value: b"7"[..].into() };
-        let first = EventRecord::decode(whole(&event, std::slice::from_ref(&beside), 9)).unwrap();
+        let header_bytes = ExtensionHeader { name: "x-request-id".into(), value: b"7"[..].into() };
+        let first = EventRecord::decode(whole(&event, std::slice::from_ref(&header_bytes), 9)).unwrap();
         assert_eq!((first.addressee(), first.original()), (None, None));
         let copy = EventRecord::decode(addressed(&first, "one", (1, 77)).into()).unwrap();
         assert_eq!((copy.addressee().as_deref(), copy.hops_left, copy.event()), (Some("one"), 9, event));
         assert_eq!(copy.original(), Some((1, 77)));
         let again = EventRecord::decode(addressed(&copy, "two", (0, 8)).into()).unwrap();
         assert_eq!((again.addressee().as_deref(), again.original()), (Some("two"), Some((0, 8))));
-        assert_eq!(again.extension_headers().skip(2).collect::<Vec<_>>(), [beside]);
+        assert_eq!(again.extension_headers().skip(2).collect::<Vec<_>>(), [header_bytes]);
     }
 
     /// Earlier versions wrote copies without their original, and logs still contain such copies.
@@ -377,12 +377,13 @@ mod tests {
     fn a_copy_that_does_not_say_of_what_is_read_too() {
         let event = CloudEvent { mode: ContentMode::Binary, attributes: Vec::new(), data: EventData::None };
         for second in [None, Some((ORIGINAL, "")), Some((ORIGINAL, "x:1")), Some(("x-request-id", "0:1"))] {
-            let companion = |(name, value): (&'static str, &'static str)| ExtensionHeader {
+            let extension_header = |(name, value): (&'static str, &'static str)| ExtensionHeader {
                 name: name.into(),
                 value: value.as_bytes().into(),
             };
-            let beside: Vec<_> = [Some((ADDRESSEE, "one")), second].into_iter().flatten().map(companion).collect();
-            let mut bytes = whole(&event, &beside, 0).to_vec();
+            let header_bytes: Vec<_> =
+                [Some((ADDRESSEE, "one")), second].into_iter().flatten().map(extension_header).collect();
+            let mut bytes = whole(&event, &header_bytes, 0).to_vec();
             bytes[1] |= ADDRESSED;
             let copy = EventRecord::decode(bytes.into()).unwrap();
             assert_eq!((copy.addressee().as_deref(), copy.original()), (Some("one"), None), "{second:?}");
@@ -415,10 +416,10 @@ mod tests {
         ) {
             let mode = if structured { ContentMode::Structured } else { ContentMode::Binary };
             let event = CloudEvent { mode, attributes, data };
-            let companions = [ExtensionHeader { name: "traceparent".into(), value: value.into() }];
-            let record = EventRecord::decode(whole(&event, &companions, hops)).unwrap();
+            let headers = [ExtensionHeader { name: "traceparent".into(), value: value.into() }];
+            let record = EventRecord::decode(whole(&event, &headers, hops)).unwrap();
             prop_assert_eq!(record.event(), event.clone());
-            prop_assert_eq!(record.extension_headers().collect::<Vec<_>>(), companions);
+            prop_assert_eq!(record.extension_headers().collect::<Vec<_>>(), headers);
             prop_assert_eq!(record.hops_left, hops);
             prop_assert_eq!(record.data_bytes(), event.data.bytes());
         }

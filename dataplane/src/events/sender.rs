@@ -182,8 +182,8 @@ impl HttpSender {
         let ask = RouteRequest::ours(&target.host, &target.path);
         let choice = self.proxy.route(&ask).map_err(refused)?;
         let bytes = sent.head.len() + sent.body.len();
-        let mut wish = AcquireRequest { route_request: ask, bytes, tried: Vec::new() };
-        let mut place = self.place(choice, &mut wish, target, timeout).await?;
+        let mut acquire_request = AcquireRequest { route_request: ask, bytes, tried: Vec::new() };
+        let mut place = self.place(choice, &mut acquire_request, target, timeout).await?;
         let due = ring.now() + timeout;
         loop {
             let edited = place.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
@@ -197,7 +197,8 @@ impl HttpSender {
             let is_lost = matches!(outcome, Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }));
             if !is_lost {
                 let status = outcome.as_ref().map_or(0, |answer| answer.status);
-                let key = OutcomeKey { tag: place.selected.tag(&wish.route_request), ..OutcomeKey::of(status) };
+                let key =
+                    OutcomeKey { tag: place.selected.tag(&acquire_request.route_request), ..OutcomeKey::of(status) };
                 place.backend().load.answers.note(&key, ring.now() - began);
                 return Ok(outcome);
             }
@@ -205,10 +206,10 @@ impl HttpSender {
             if !self.signals.send(lost) {
                 tracing::debug!(backend = %place.backend().key, "not reported as unreachable: too many signals wait");
             }
-            wish.tried.push(id);
+            acquire_request.tried.push(id);
             let choice = place.selected.clone();
             drop(place);
-            let another = by(ring, Some(due), Box::pin(self.proxy.acquire(choice, &mut wish))).await;
+            let another = by(ring, Some(due), Box::pin(self.proxy.acquire(choice, &mut acquire_request))).await;
             place = another.map_err(|_| PostError::Timeout(timeout))?.map_err(refused)?;
         }
     }
@@ -219,14 +220,14 @@ impl HttpSender {
     async fn place(
         &self,
         choice: SelectedEndpoint,
-        wish: &mut AcquireRequest<'_>,
+        acquire_request: &mut AcquireRequest<'_>,
         target: &DeliveryTarget,
         timeout: Duration,
     ) -> Result<Permit, PostError> {
         if let Some(place) = self.proxy.try_acquire(&choice, &[]) {
             return Ok(place);
         }
-        let mut waiting = Box::pin(self.proxy.acquire(choice, wish)); // rare, and large
+        let mut waiting = Box::pin(self.proxy.acquire(choice, acquire_request)); // rare, and large
         loop {
             match self.proxy.ring.timeout(timeout, waiting.as_mut()).await {
                 Ok(place) => return place.map_err(refused),

@@ -164,11 +164,11 @@ impl EventsServer {
     /// Handles requests that other cores received. They are started in the order of arrival, and each is
     /// appended before it waits for anything.
     async fn receive_from_cores(self: Rc<Self>, mut inbox: mpsc::Receiver<CoreMessage>) {
-        while let Some(parcel) = inbox.recv().await {
+        while let Some(message) = inbox.recv().await {
             let service = Rc::clone(&self);
             self.ring.spawn(async move {
                 let table = service.table();
-                match parcel {
+                match message {
                     CoreMessage::Request { path, headers, body, answer } => {
                         let headers: Vec<_> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
                         let said = service.events.answer(&table, "POST", &path, &headers, &body).await;
@@ -177,8 +177,8 @@ impl EventsServer {
                     CoreMessage::Copy { path, record, answer } => {
                         drop(answer.send(service.events.copy(&table, &path, &record).await));
                     }
-                    CoreMessage::DeadLetter(letter) => {
-                        let ForwardedDeadLetter { target, request, timeout, answer } = *letter;
+                    CoreMessage::DeadLetter(forwarded) => {
+                        let ForwardedDeadLetter { target, request, timeout, answer } = *forwarded;
                         drop(answer.send(service.sender.send(&target, request, timeout).await));
                     }
                 }
@@ -188,18 +188,18 @@ impl EventsServer {
 }
 
 impl core::EventsService for EventsServer {
-    fn connection(self: Rc<Self>, stream: Transport, seat: ConnectionGuard) -> LocalBoxFuture<'static> {
+    fn connection(self: Rc<Self>, stream: Transport, guard: ConnectionGuard) -> LocalBoxFuture<'static> {
         Box::pin(async move {
             let (ring, limits, counters) = (self.ring.clone(), Rc::clone(&self.limits), Arc::clone(&self.counters));
             let by_tls = stream.is_tls();
             let bodies = self.bodies.clone();
-            let mut connection = ClientConnection::new(&ring, stream, seat, &limits);
+            let mut connection = ClientConnection::new(&ring, stream, guard, &limits);
             let handler = async move |request: RequestView<'_>, body: Bytes| self.answer(by_tls, request, &body).await;
             match connection.opening().await {
                 Ok(ClientProtocol::Http2) => {
-                    let ClientConnection { stream, read_buffer: inflow, guard: seat, .. } = connection;
+                    let ClientConnection { stream, read_buffer: inflow, guard, .. } = connection;
                     let (held, facts) = (inflow.unread, Rc::default());
-                    let opened = DetectedHttp2 { ring, limits: *limits, counters, stream, held, guard: seat, facts };
+                    let opened = DetectedHttp2 { ring, limits: *limits, counters, stream, held, guard, facts };
                     buffered::serve_buffered(opened, &bodies, with_methods, Rc::new(handler)).await;
                 }
                 Ok(ClientProtocol::Http1) => serve_buffered(connection, &bodies, with_methods, &handler).await,

@@ -243,7 +243,7 @@ mod tests {
 
     fn seat(room: &mut PendingQueue, backend: &str, bytes: usize) -> Result<PendingTicket, QueueRejection> {
         let ring = Simulation::new(1, FaultProfile::calm()).ring();
-        let front = FairQueue::default().front(0, &ring.remote());
+        let front = FairQueue::default().front(0, &ring.wake_handle());
         ring.shutdown();
         room.enqueue(backend, bytes, 0, &front)
     }

@@ -231,7 +231,7 @@ impl Proxy {
 
     fn sit_down(self: &Rc<Self>, backend: &Arc<Backend>, bytes: usize) -> Result<PendingGuard, LocalReply> {
         let line = backend.load.queue();
-        let front = line.front(self.number, &self.ring.remote());
+        let front = line.front(self.number, &self.ring.wake_handle());
         let seat = self.pending_queue.borrow_mut().enqueue(&backend.key, bytes, line.next_ticket(), &front);
         let ticket = seat.map_err(|_| LocalReply::QueueFull)?;
         backend.load.waiting.fetch_add(1, Relaxed);

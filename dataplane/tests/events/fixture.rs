@@ -40,7 +40,7 @@ impl Drop for StopEventsAtEnd {
 }
 
 /// Runs `script` next to a core whose log is in `folder`; then the core is stopped and drains.
-pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
+pub(crate) fn with_fixture<F: Future<Output = ()> + 'static>(
     ring: &Ring,
     folder: &Path,
     script: impl FnOnce(EventsFixture) -> F + 'static,
@@ -79,13 +79,13 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         up: Box::new(|| ()),
     };
     let address = config.events.as_ref().unwrap().local_addr().unwrap();
-    let house = EventsFixture { ring: ring.clone(), tables: Arc::clone(&tables), signals, events: address };
+    let fixture = EventsFixture { ring: ring.clone(), tables: Arc::clone(&tables), signals, events: address };
     let done = Rc::new(Cell::new(false));
-    let told = Rc::clone(&done);
+    let received = Rc::clone(&done);
     ring.spawn(async move {
         let _stop = StopEventsAtEnd(stop, tables);
-        script(house).await;
-        told.set(true);
+        script(fixture).await;
+        received.set(true);
     });
     run_on(ring, config).unwrap();
     assert!(done.get(), "the script failed, see above");

@@ -19,9 +19,9 @@ impl CursorSnapshot {
     }
 
     /// Whether the subscriber has finished the event; `None` if nothing is known of it.
-    fn is_done(&self, place: EventPosition, stream: &str, subscriber: &str) -> Option<bool> {
-        let mark = self.0.get(place.0)?.streams.get(stream)?.mark(subscriber)?;
-        Some(mark.is_done(LogPosition::new(place.1)))
+    fn is_done(&self, position: EventPosition, stream: &str, subscriber: &str) -> Option<bool> {
+        let mark = self.0.get(position.0)?.streams.get(stream)?.mark(subscriber)?;
+        Some(mark.is_done(LogPosition::new(position.1)))
     }
 }
 
@@ -33,12 +33,12 @@ pub(super) struct CursorSnapshots {
 
 impl CursorSnapshots {
     /// A 2xx alone is not final: its reply may be in flight, or may have been rejected.
-    pub(super) fn is_open(&self, place: EventPosition, stream: &str, subscriber: &str) -> bool {
-        self.after.is_done(place, stream, subscriber) == Some(false)
+    pub(super) fn is_open(&self, position: EventPosition, stream: &str, subscriber: &str) -> bool {
+        self.after.is_done(position, stream, subscriber) == Some(false)
     }
 
     /// Done long enough that every attempt is in the delivery log.
-    pub(super) fn is_delivered(&self, place: EventPosition, stream: &str, subscriber: &str) -> bool {
-        self.before.is_done(place, stream, subscriber) == Some(true)
+    pub(super) fn is_delivered(&self, position: EventPosition, stream: &str, subscriber: &str) -> bool {
+        self.before.is_done(position, stream, subscriber) == Some(true)
     }
 }

@@ -46,12 +46,12 @@ pub(super) struct DeadLetterQuery<'a> {
 /// Calls `take` with all open dead letters, page by page, in the order of their positions.
 pub(super) fn each_page(
     logs: &[PathBuf],
-    wish: &DeadLetterQuery<'_>,
+    query: &DeadLetterQuery<'_>,
     mut take: impl FnMut(DeadLetters) -> Result<()>,
 ) -> Result<()> {
     let mut page = DeadLetterPage::new(PAGE_DEAD_LETTERS_MAX, None);
     loop {
-        each_note(logs, |place, note| page.add(wish, place, &note))?;
+        each_note(logs, |position, note| page.add(query, position, &note))?;
         let beyond = page.beyond.take();
         take(page.open(logs)?)?;
         match beyond {
@@ -90,24 +90,24 @@ struct DeadLetterPage {
 }
 
 impl DeadLetterPage {
-    fn new(letters_max: usize, from: Option<DeadLetterKey>) -> Self {
-        Self { limit: letters_max, from, dead_letters: DeadLetters::new(), beyond: None, names: BTreeSet::new() }
+    fn new(page_max: usize, from: Option<DeadLetterKey>) -> Self {
+        Self { limit: page_max, from, dead_letters: DeadLetters::new(), beyond: None, names: BTreeSet::new() }
     }
 
     /// Entries come in order of time, so that the last outcome of an event counts: one that was
     /// dead-lettered may have been sent again after a crash.
-    fn add(&mut self, wish: &DeadLetterQuery<'_>, place: EventPosition, note: &DeliveryLogEntry<'_>) {
-        let Some(end) = end(note).filter(|_| wish.subscriber.is_none_or(|name| name == note.subscriber)) else {
+    fn add(&mut self, query: &DeadLetterQuery<'_>, position: EventPosition, note: &DeliveryLogEntry<'_>) {
+        let Some(end) = end(note).filter(|_| query.subscriber.is_none_or(|name| name == note.subscriber)) else {
             return;
         };
         match end {
             DeadLetterState::Delivered => {
                 if let Some(name) = self.names.get(note.subscriber) {
-                    self.dead_letters.remove(&(place, Rc::clone(name)));
+                    self.dead_letters.remove(&(position, Rc::clone(name)));
                 }
             }
-            DeadLetterState::Open(how) if how.at_ms <= wish.until_ms => {
-                let due = (place, self.name(note.subscriber));
+            DeadLetterState::Open(how) if how.at_ms <= query.until_ms => {
+                let due = (position, self.name(note.subscriber));
                 self.insert(due, how);
             }
             DeadLetterState::Open(_) => {}
@@ -141,14 +141,14 @@ impl DeadLetterPage {
             return Ok(self.dead_letters);
         }
         let mut copies = RedriveCopies::default();
-        let nobody = Rc::<str>::from("");
-        each_event(logs, |place, _, at_ms, payload| {
-            let from = (place, Rc::clone(&nobody));
-            let is_letter = self.dead_letters.range(from..).next().is_some_and(|(due, _)| due.0 == place);
-            if (is_letter || is_addressed(payload))
+        let no_subscriber = Rc::<str>::from("");
+        each_event(logs, |position, _, at_ms, payload| {
+            let from = (position, Rc::clone(&no_subscriber));
+            let is_original = self.dead_letters.range(from..).next().is_some_and(|(due, _)| due.0 == position);
+            if (is_original || is_addressed(payload))
                 && let Ok(record) = EventRecord::decode(Bytes::copy_from_slice(payload))
             {
-                copies.note(&self, (place, at_ms), &record);
+                copies.note(&self, (position, at_ms), &record);
             }
             Ok(())
         })?;
@@ -173,9 +173,9 @@ impl DeadLetterPage {
         if newest.is_empty() {
             return Ok(ends);
         }
-        each_note(logs, |place, note| {
+        each_note(logs, |position, note| {
             let (Some(end), Some(name)) = (end(&note), self.names.get(note.subscriber)) else { return };
-            let due = (place, Rc::clone(name));
+            let due = (position, Rc::clone(name));
             if newest.contains(&due) {
                 ends.insert(due, end);
             }
@@ -198,14 +198,14 @@ struct RedriveCopies {
 }
 
 impl RedriveCopies {
-    fn note(&mut self, page: &DeadLetterPage, (place, at_ms): (EventPosition, u64), record: &EventRecord) {
+    fn note(&mut self, page: &DeadLetterPage, (position, at_ms): (EventPosition, u64), record: &EventRecord) {
         if !record.is_addressed {
-            self.texts.insert(place, text_of(record));
+            self.texts.insert(position, text_of(record));
             return;
         }
         let addressee = record.addressee();
         let Some(name) = addressee.and_then(|name| page.names.get(&*name)) else { return };
-        let made = (at_ms, place);
+        let made = (at_ms, position);
         let newest = match record.original() {
             Some(original) => {
                 let due = (original, Rc::clone(name));
@@ -221,11 +221,11 @@ impl RedriveCopies {
     }
 
     /// A copy without an original can only belong to a dead letter that was given up before it.
-    fn newest_of(&self, letter: &DeadLetterKey, how: DeadLetter) -> Option<DeadLetterKey> {
-        let (place, name) = letter;
-        let text = self.texts.get(place)?;
+    fn newest_of(&self, key: &DeadLetterKey, how: DeadLetter) -> Option<DeadLetterKey> {
+        let (position, name) = key;
+        let text = self.texts.get(position)?;
         let unnamed = self.unnamed.get(&(*text, Rc::clone(name))).filter(|(at_ms, _)| *at_ms >= how.at_ms);
-        let (_, copy) = self.newest.get(letter).max(unnamed)?;
+        let (_, copy) = self.newest.get(key).max(unnamed)?;
         Some((*copy, Rc::clone(name)))
     }
 }
@@ -243,14 +243,14 @@ mod tests {
 
     use super::*;
 
-    const WISH: DeadLetterQuery<'_> = DeadLetterQuery { subscriber: None, until_ms: 100 };
+    const QUERY: DeadLetterQuery<'_> = DeadLetterQuery { subscriber: None, until_ms: 100 };
 
     fn note(what: DeliveryOutcome, subscriber: &str, status: u16, at_ms: u64) -> DeliveryLogEntry<'_> {
         let position = wal::LogPosition::new(0);
         DeliveryLogEntry { what, subscriber, position, at_ms, status, attempt: 0, took: Duration::ZERO }
     }
 
-    fn places(page: &DeadLetterPage) -> Vec<(u64, &str)> {
+    fn positions(page: &DeadLetterPage) -> Vec<(u64, &str)> {
         page.dead_letters.keys().map(|((_, position), name)| (*position, &**name)).collect()
     }
 
@@ -259,21 +259,21 @@ mod tests {
     fn pages_continue_without_gap() {
         let mut page = DeadLetterPage::new(3, None);
         for position in [5, 1, 9, 7] {
-            page.add(&WISH, (0, position), &note(DeliveryOutcome::Dropped, "s", 0, 1));
+            page.add(&QUERY, (0, position), &note(DeliveryOutcome::Dropped, "s", 0, 1));
         }
         assert_eq!(
-            (places(&page), page.beyond.clone()),
+            (positions(&page), page.beyond.clone()),
             (vec![(1, "s"), (5, "s"), (7, "s")], Some(((0, 9), "s".into())))
         );
-        page.add(&WISH, (0, 5), &note(DeliveryOutcome::Replied, "s", 202, 2));
-        page.add(&WISH, (0, 11), &note(DeliveryOutcome::Dropped, "s", 0, 3));
-        assert_eq!(places(&page), [(1, "s"), (7, "s")]);
+        page.add(&QUERY, (0, 5), &note(DeliveryOutcome::Replied, "s", 202, 2));
+        page.add(&QUERY, (0, 11), &note(DeliveryOutcome::Dropped, "s", 0, 3));
+        assert_eq!(positions(&page), [(1, "s"), (7, "s")]);
 
         let mut next = DeadLetterPage::new(3, page.beyond);
         for position in [1, 7, 9, 11] {
-            next.add(&WISH, (0, position), &note(DeliveryOutcome::Dropped, "s", 0, 1));
+            next.add(&QUERY, (0, position), &note(DeliveryOutcome::Dropped, "s", 0, 1));
         }
-        assert_eq!((places(&next), next.beyond.clone()), (vec![(9, "s"), (11, "s")], None));
+        assert_eq!((positions(&next), next.beyond.clone()), (vec![(9, "s"), (11, "s")], None));
     }
 
     #[test]
@@ -286,11 +286,11 @@ mod tests {
             (DeliveryOutcome::Replied, "a", 200, 3),
             (DeliveryOutcome::Dropped, "late", 0, 101),
         ] {
-            page.add(&WISH, (1, 1), &note(what, subscriber, status, at_ms));
+            page.add(&QUERY, (1, 1), &note(what, subscriber, status, at_ms));
         }
-        assert_eq!(places(&page), [(1, "b")]);
-        let one = DeadLetterQuery { subscriber: Some("c"), ..WISH };
+        assert_eq!(positions(&page), [(1, "b")]);
+        let one = DeadLetterQuery { subscriber: Some("c"), ..QUERY };
         page.add(&one, (1, 2), &note(DeliveryOutcome::Dropped, "b", 0, 3));
-        assert_eq!(places(&page), [(1, "b")]);
+        assert_eq!(positions(&page), [(1, "b")]);
     }
 }

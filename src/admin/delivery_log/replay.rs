@@ -77,8 +77,8 @@ impl ReplayStart {
             }
             return Ok(Self::Position((0, position)));
         }
-        let place = text.split_once(':').map(|(core, position)| (core.parse(), position.parse()));
-        if let Some((Ok(core), Ok(position))) = place {
+        let pair = text.split_once(':').map(|(core, position)| (core.parse(), position.parse()));
+        if let Some((Ok(core), Ok(position))) = pair {
             if core >= logs {
                 bail!("core {core} has no log: their numbers are 0 to {}", logs.saturating_sub(1));
             }
@@ -88,10 +88,10 @@ impl ReplayStart {
         Ok(Self::Time(since))
     }
 
-    fn takes(&self, place: EventPosition, at_ms: u64) -> bool {
+    fn takes(&self, position: EventPosition, at_ms: u64) -> bool {
         match self {
             Self::Time(since) => at_ms >= *since,
-            Self::Position((core, first)) => place.0 == *core && place.1 >= *first,
+            Self::Position((core, first)) => position.0 == *core && position.1 >= *first,
             Self::DeadLetters => false, // one by one
         }
     }
@@ -131,10 +131,10 @@ pub(crate) async fn replay(State(admin): State<Arc<AdminServer>>, Query(order): 
     });
     tokio::spawn(async move {
         let to = ReplayTarget { path: &path, stream: &stream.name, subscriber: &addressee };
-        let told = append(&admin, &order, &to, hear, &say).await;
+        let report = append(&admin, &order, &to, hear, &say).await;
         drop(turn); // its copies are recorded, and are no dead letters any more
-        let last = match (told, reader_thread.await) {
-            (Some(told), Ok(Ok(()))) => told,
+        let last = match (report, reader_thread.await) {
+            (Some(report), Ok(Ok(()))) => report,
             (None, _) => return, // the client has disconnected
             (_, Ok(Err(why))) => json!({ "error": format!("{why:#}") }),
             (_, Err(_)) => json!({ "error": "the reading thread panicked" }),
@@ -160,14 +160,14 @@ struct EventCopier<'a> {
 impl EventCopier<'_> {
     /// Copies all dead letters that are open now, however many.
     fn dead_letters(&self) -> Result<()> {
-        let wish = DeadLetterQuery { subscriber: Some(&self.reader.name), until_ms: time("0s")? };
-        dead_letters::each_page(self.logs, &wish, |open| {
-            let mut open: BTreeSet<EventPosition> = open.into_keys().map(|(place, _)| place).collect();
+        let query = DeadLetterQuery { subscriber: Some(&self.reader.name), until_ms: time("0s")? };
+        dead_letters::each_page(self.logs, &query, |open| {
+            let mut open: BTreeSet<EventPosition> = open.into_keys().map(|(position, _)| position).collect();
             if open.is_empty() {
                 return Ok(());
             }
-            each_event(self.logs, |place, stream, _, payload| match open.remove(&place) {
-                true if *stream == *self.stream => self.copy(place, payload, |_| true),
+            each_event(self.logs, |position, stream, _, payload| match open.remove(&position) {
+                true if *stream == *self.stream => self.copy(position, payload, |_| true),
                 _ => Ok(()),
             })?;
             Ok(())
@@ -178,8 +178,8 @@ impl EventCopier<'_> {
     /// and not part of the history.
     fn history(&self, from: &ReplayStart) -> Result<()> {
         let mut seen = BTreeSet::new();
-        each_event(self.logs, |place, stream, at_ms, payload| {
-            if *stream != *self.stream || !from.takes(place, at_ms) || !seen.insert(place) {
+        each_event(self.logs, |position, stream, at_ms, payload| {
+            if *stream != *self.stream || !from.takes(position, at_ms) || !seen.insert(position) {
                 return Ok(());
             }
             let seen = |record: &EventRecord| match record.clone() {
@@ -189,15 +189,20 @@ impl EventCopier<'_> {
             let is_wanted = |record: &EventRecord| {
                 !record.is_addressed && matches(&self.reader.filter, &seen(record), &Steps::default())
             };
-            self.copy(place, payload, is_wanted)
+            self.copy(position, payload, is_wanted)
         })?;
         Ok(())
     }
 
-    fn copy(&self, place: EventPosition, payload: &[u8], is_wanted: impl Fn(&EventRecord) -> bool) -> io::Result<()> {
+    fn copy(
+        &self,
+        position: EventPosition,
+        payload: &[u8],
+        is_wanted: impl Fn(&EventRecord) -> bool,
+    ) -> io::Result<()> {
         let record = EventRecord::decode(Bytes::copy_from_slice(payload)).ok().filter(is_wanted);
         let Some(record) = record else { return Ok(()) };
-        let sent = self.copies.blocking_send(addressed(&record, &self.reader.name, place));
+        let sent = self.copies.blocking_send(addressed(&record, &self.reader.name, position));
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into()) // the receiver is gone
     }
 }
@@ -210,7 +215,7 @@ async fn append(
     mut hear: mpsc::Receiver<Vec<u8>>,
     say: &mpsc::Sender<String>,
 ) -> Option<Value> {
-    let (began, mut told_at, mut sent) = (Instant::now(), Instant::now(), 0_u64);
+    let (began, mut reported_at, mut sent) = (Instant::now(), Instant::now(), 0_u64);
     let tell = |sent: u64, done: bool| json!({ "sent": sent, "dryRun": order.dry_run, "done": done });
     while let Some(copy) = hear.recv().await {
         if !order.dry_run {
@@ -223,8 +228,8 @@ async fn append(
             }
         }
         sent += 1;
-        if told_at.elapsed() >= PROGRESS_EVERY {
-            told_at = Instant::now();
+        if reported_at.elapsed() >= PROGRESS_EVERY {
+            reported_at = Instant::now();
             say.send(format!("{}\n", tell(sent, false))).await.ok()?;
         }
     }

@@ -73,7 +73,7 @@ impl ServingMetrics {
     }
 
     fn revisions(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (revisions, left_out) = self.scaler.fleet.revision_metrics(REVISION_SERIES_MAX);
+        let (revisions, left_out) = self.scaler.autoscaler.revision_metrics(REVISION_SERIES_MAX);
         let named = revisions.iter().filter_map(|one| Some((revision(&one.key, &one.figures.load)?, one)));
         let named: Vec<(MetricLabels<'_>, &RevisionMetrics)> = named.collect();
         for (name, help, value) in GAUGES {
@@ -104,14 +104,14 @@ impl ServingMetrics {
         let name = "kn_autoscaler_scrape_duration_seconds";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
         let mut looks = HistogramSum::default();
-        looks.add(self.scaler.fleet.sample_durations());
+        looks.add(self.scaler.autoscaler.sample_durations());
         looks.write(&mut family, &MetricLabels::new(), &KNATIVE_US)?;
 
         let peer: MetricLabels<'_> = vec![(AUTOSCALER.0, AUTOSCALER.1.into())];
         let help = "1 while the scaler hears what cores report";
         let name = "kn_activator_stats_conn_reachable";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        put(&mut family, &peer, f64::from(u8::from(self.scaler.fleet.is_running())))?;
+        put(&mut family, &peer, f64::from(u8::from(self.scaler.autoscaler.is_running())))?;
         let help = "Reports that found no room on their way to the scaler";
         let name = "kn_activator_stats_conn_errors";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;

@@ -13,7 +13,7 @@ use crate::cli::api_access::{ApiAccessArgs, ApiClient};
 const KINDS: [(&str, &str, &str); 2] =
     [("Trigger", "eventing.knative.dev/v1", "triggers"), ("Subscription", "messaging.knative.dev/v1", "subscriptions")];
 /// How long the changed object may take to be Ready; usually some milliseconds.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Poll interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -90,7 +90,7 @@ fn await_ready(api: &ApiClient, path: &str, kind: &str, name: &str) -> Result<St
         if ready.is_some_and(|ready| ready["status"] == "True") {
             return Ok(format!("{kind} {name} is changed and Ready"));
         }
-        if began.elapsed() > READY_PATIENCE {
+        if began.elapsed() > READY_TIMEOUT {
             let why = ready.map_or("not looked at yet", |ready| text(ready, "message"));
             bail!("{kind} {name} is changed and not Ready, so nothing is sent: {why}");
         }

@@ -43,7 +43,7 @@ pub(super) fn start(config: &RunConfig) -> Result<(AccessLogConfig, AccessLogThr
         }
         None => AccessLogTarget::Stderr,
     };
-    let (hand, pieces) = sync_channel(PIECES_WAITING_MAX);
+    let (sender, pieces) = sync_channel(PIECES_WAITING_MAX);
     let (ends, ended) = channel();
     let reopen = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&reopen);
@@ -54,7 +54,7 @@ pub(super) fn start(config: &RunConfig) -> Result<(AccessLogConfig, AccessLogThr
             write(target, &pieces, &asked);
         })
         .context("no thread for the access log")?;
-    Ok((AccessLogConfig { format, writer: hand }, AccessLogThread { thread, ended, reopen }))
+    Ok((AccessLogConfig { format, writer: sender }, AccessLogThread { thread, ended, reopen }))
 }
 
 impl AccessLogThread {

@@ -90,10 +90,10 @@ pub(super) fn check_made(config: &RunConfig) -> Result<()> {
         return Ok(());
     }
     signer(config)?;
-    let mut papers = tls_files(config, config.api, Arc::default());
-    if let Some(maker) = papers.self_signed.take().filter(|_| config.api_tls) {
+    let mut certificate = tls_files(config, config.api, Arc::default());
+    if let Some(maker) = certificate.self_signed.take().filter(|_| config.api_tls) {
         maker.renew(Timestamp::now()).map_err(|why| without_tls(&why))?;
-        listener::check(&papers).map_err(|why| without_tls(&why))?;
+        listener::check(&certificate).map_err(|why| without_tls(&why))?;
     }
     Ok(())
 }
@@ -155,12 +155,12 @@ impl ApiListeners {
             let listener = tokio::net::TcpListener::from_std(listener).context("api")?;
             let mut hosts = hosts::own(config, at.ip());
             let (entrance, authority) = if config.api_tls {
-                let papers = tls_files(config, at, Arc::clone(reports.expiries));
-                let maker = papers.self_signed.clone();
-                let door = ApiTlsListener::new(listener, papers).map_err(|why| without_tls(&why))?;
-                hosts.extend(door.names());
+                let certificate = tls_files(config, at, Arc::clone(reports.expiries));
+                let maker = certificate.self_signed.clone();
+                let tls = ApiTlsListener::new(listener, certificate).map_err(|why| without_tls(&why))?;
+                hosts.extend(tls.names());
                 let made = maker.map(|maker| std::fs::read_to_string(maker.ca_path())).transpose()?;
-                (ApiListener::Tls(Box::new(door)), made.map_or(ClusterAuthority::Known, ClusterAuthority::Made))
+                (ApiListener::Tls(Box::new(tls)), made.map_or(ClusterAuthority::Known, ClusterAuthority::Made))
             } else {
                 (ApiListener::Plain { listener, is_trusted: !config.api_authenticate }, ClusterAuthority::Plain)
             };
@@ -204,7 +204,7 @@ impl ApiListener {
             Self::Plain { listener, is_trusted: false } => {
                 serve(listener, router, protection, listener::by_token, until).await;
             }
-            Self::Tls(door) => serve(*door, router, protection, |_, peer| peer.clone(), until).await,
+            Self::Tls(tls) => serve(*tls, router, protection, |_, peer| peer.clone(), until).await,
             Self::Socket(listener) => serve(listener, router, protection, listener::unix_peer, until).await,
         }
     }
@@ -242,7 +242,7 @@ fn write_kubeconfig(config: &RunConfig, at: SocketAddr, authority: &ClusterAutho
         IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), at.port()),
         _ => at,
     };
-    let path = kubeconfig::place(&config.data);
+    let path = kubeconfig::path_in(&config.data);
     let text = kubeconfig::text(near, authority, own_token(config).as_deref());
     if std::fs::read_to_string(&path).is_ok_and(|there| there == text) {
         return;

@@ -37,15 +37,15 @@ pub(super) async fn client(file: &Path) -> Result<kube::Client> {
     config.reset_reader_on_write = true;
     let namespace = config.default_namespace.clone();
     let inner = kube::Client::try_from(config).with_context(|| format!("--kubeconfig {}", file.display()))?;
-    let pace = ReconnectPace::default();
+    let backoff = ReconnectBackoff::default();
     let paced = tower::service_fn(move |request: Request<Body>| {
-        let attempt = Attempt::new(&pace, &request);
+        let attempt = Attempt::new(&backoff, &request);
         let inner = inner.clone();
         async move {
             let Some(attempt) = attempt else {
                 return Ok(inner.send(request).await?.map(axum::body::Body::new));
             };
-            sleep(pace_wait(&attempt)).await;
+            sleep(backoff_wait(&attempt)).await;
             let sent = inner.send(request).await;
             if sent.is_err() {
                 attempt.end(false);
@@ -56,8 +56,8 @@ pub(super) async fn client(file: &Path) -> Result<kube::Client> {
     Ok(kube::Client::new(paced, namespace))
 }
 
-fn pace_wait(attempt: &Attempt) -> Duration {
-    wait(attempt.pace.failures(&attempt.key), fastrand::f64())
+fn backoff_wait(attempt: &Attempt) -> Duration {
+    wait(attempt.backoff.failures(&attempt.key), fastrand::f64())
 }
 
 /// The wait after this many failures; `chance` is between 0 and 1.
@@ -69,9 +69,9 @@ fn wait(failures: u32, chance: f64) -> Duration {
 
 /// Consecutive failures, by resource. There are as many entries as followed kinds.
 #[derive(Debug, Clone, Default)]
-struct ReconnectPace(Arc<Mutex<HashMap<String, u32>>>);
+struct ReconnectBackoff(Arc<Mutex<HashMap<String, u32>>>);
 
-impl ReconnectPace {
+impl ReconnectBackoff {
     fn failures(&self, key: &str) -> u32 {
         self.lock().get(key).copied().unwrap_or(0)
     }
@@ -93,14 +93,14 @@ impl ReconnectPace {
 
 /// A list or a watch in flight.
 struct Attempt {
-    pace: ReconnectPace,
+    backoff: ReconnectBackoff,
     key: String,
     is_watch: bool,
 }
 
 impl Attempt {
     /// `None`: the request is neither, and its caller has retries of its own.
-    fn new(pace: &ReconnectPace, request: &Request<Body>) -> Option<Self> {
+    fn new(backoff: &ReconnectBackoff, request: &Request<Body>) -> Option<Self> {
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
         let has = |name: &str| query.split('&').any(|one| one.split('=').next() == Some(name));
         let is_watch = has("watch");
@@ -108,11 +108,11 @@ impl Attempt {
             return None;
         }
         let verb = if is_watch { "watch" } else { "list" };
-        Some(Self { pace: pace.clone(), key: format!("{verb} {path}"), is_watch })
+        Some(Self { backoff: backoff.clone(), key: format!("{verb} {path}"), is_watch })
     }
 
     fn end(&self, is_good: bool) {
-        self.pace.note(&self.key, is_good);
+        self.backoff.note(&self.key, is_good);
     }
 
     /// The body of the response, whose end determines the result of the attempt.
@@ -158,7 +158,7 @@ mod tests {
         let of = |method: &str, query: &str| {
             let uri = format!("/api/v1/pods?{query}");
             let request = Request::builder().method(method).uri(uri).body(Body::empty()).unwrap();
-            Attempt::new(&ReconnectPace::default(), &request).map(|attempt| attempt.key)
+            Attempt::new(&ReconnectBackoff::default(), &request).map(|attempt| attempt.key)
         };
         assert_eq!(of("GET", "limit=500&labelSelector=a").as_deref(), Some("list /api/v1/pods"));
         assert_eq!(of("GET", "watch=true&timeoutSeconds=20").as_deref(), Some("watch /api/v1/pods"));
@@ -176,16 +176,16 @@ mod tests {
 
     #[tokio::test]
     async fn end_of_response_decides_attempt_result() {
-        let pace = ReconnectPace::default();
+        let backoff = ReconnectBackoff::default();
         let run = async |is_watch: bool, is_cut: bool| {
-            let attempt = Attempt { pace: pace.clone(), key: "k".to_owned(), is_watch };
+            let attempt = Attempt { backoff: backoff.clone(), key: "k".to_owned(), is_watch };
             let pieces = stream::iter([Ok("a"), if is_cut { Err("cut") } else { Ok("b") }]);
             let body = axum::body::Body::from_stream(pieces.map(|piece| piece.map_err(std::io::Error::other)));
             let body = crate::cli::api_access::streamed(body).await.unwrap();
             let mut followed = attempt.follow(body).into_data_stream();
             followed.next().await.unwrap().unwrap();
             while let Some(Ok(_)) = followed.next().await {}
-            pace.failures("k")
+            backoff.failures("k")
         };
         assert_eq!(run(false, true).await, 1);
         assert_eq!(run(false, false).await, 0);

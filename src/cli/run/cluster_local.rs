@@ -29,7 +29,9 @@ pub(super) struct ClusterLocalGateway {
 pub(super) fn open(config: &RunConfig, tables: &Arc<TablePublisher>) -> ClusterLocalGateway {
     let domains = Arc::default();
     match make(config, tables, &domains) {
-        Ok((doors, gateway)) => ClusterLocalGateway { listeners: (doors, domains), gateway: Ok(gateway) },
+        Ok((core_listeners, gateway)) => {
+            ClusterLocalGateway { listeners: (core_listeners, domains), gateway: Ok(gateway) }
+        }
         Err(why) => ClusterLocalGateway { listeners: (Vec::new(), domains), gateway: Err(why) },
     }
 }

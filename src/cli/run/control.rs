@@ -111,13 +111,14 @@ pub(super) enum AdminPort {
     Closed,
 }
 
-pub(super) fn reins() -> (ControlHandle, ControlReceivers) {
+pub(super) fn control_handle() -> (ControlHandle, ControlReceivers) {
     let (say_stop, stop) = watch::channel(false);
-    let (say_hand_over, hand_over) = watch::channel(false);
+    let (request_handover, hand_over) = watch::channel(false);
     let (lend_admin, admin_port) = watch::channel(AdminPort::Served);
     let (handed, hear_handed) = mpsc::channel();
-    let reins = ControlHandle { stop: say_stop, hand_over: say_hand_over, handed: hear_handed, admin_port: lend_admin };
-    (reins, ControlReceivers { stop, hand_over, handed, admin_port })
+    let control_handle =
+        ControlHandle { stop: say_stop, hand_over: request_handover, handed: hear_handed, admin_port: lend_admin };
+    (control_handle, ControlReceivers { stop, hand_over, handed, admin_port })
 }
 
 /// The control thread as the main thread sees it.
@@ -144,52 +145,52 @@ async fn live(
     say_synced: oneshot::Sender<Result<()>>,
     hear_admin: oneshot::Receiver<Arc<AdminServer>>,
 ) -> Result<()> {
-    let (house, protection) = (furnish(&parts).await, protection(&parts));
+    let (state, protection) = (furnish(&parts).await, protection(&parts));
     let reports = Reports { rejections: &parts.health.rejections, expiries: &parts.health.expiries };
     let opened =
-        house.and_then(|house| Ok((house, ApiListeners::open(parts.api, parts.api_socket, &parts.config, &reports)?)));
-    let (house, entrances) = match opened {
+        state.and_then(|state| Ok((state, ApiListeners::open(parts.api, parts.api_socket, &parts.config, &reports)?)));
+    let (state, entrances) = match opened {
         Ok(opened) => opened,
         Err(why) => {
             drop(say_synced.send(Err(why)));
             return Ok(());
         }
     };
-    house.keep(entrances.authority());
+    state.keep(entrances.authority());
     let leaving = || either(stopped(parts.steered.stop.clone()), stopped(parts.steered.hand_over.clone()));
     let (publisher, admin_port) = (Arc::clone(&parts.publisher), parts.steered.admin_port);
-    let scaler = AutoscalerMetrics { fleet: house.fleet.clone(), signals: parts.signals.clone() };
+    let scaler = AutoscalerMetrics { autoscaler: state.autoscaler.clone(), signals: parts.signals.clone() };
     task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler, protection), publisher, admin_port));
     task::spawn_local(check_certificates(Arc::clone(&parts.health.expiries)));
     let tally = Arc::clone(&parts.health.manifests);
-    let mut manifests = ManifestApplier::new(house.outside.clone(), &parts.config.manifests, tally);
-    task::spawn_local(receive_signals(parts.signals, parts.wake, house.fleet.clone(), parts.health));
+    let mut manifests = ManifestApplier::new(state.outside.clone(), &parts.config.manifests, tally);
+    task::spawn_local(receive_signals(parts.signals, parts.wake, state.autoscaler.clone(), parts.health));
 
     if let Some(events_tls) = parts.events_tls {
         task::spawn_local(either(events_tls.keep_fresh(), leaving()));
     }
     task::spawn_local(either(parts.log_names.keep(), leaving()));
     let (first_table, have_table) = oneshot::channel();
-    let objects = house.store.as_ref().map(Arc::downgrade).unwrap_or_default();
+    let objects = state.store.as_ref().map(Arc::downgrade).unwrap_or_default();
     let controllers = task::spawn_local(controllers::run(
         ControllerConfig { store: objects, ..parts.control },
-        house.client.clone(),
-        house.fleet.clone(),
+        state.client.clone(),
+        state.autoscaler.clone(),
         parts.publisher,
         first_table,
         leaving(),
     ));
     if !is_there(have_table, parts.steered.stop.clone()).await {
         drop(say_synced.send(Err(why_ended(controllers, &parts.config).await)));
-        house.fleet.shutdown().await;
+        state.autoscaler.shutdown().await;
         return Ok(());
     }
     either(manifests.apply(), stopped(parts.steered.stop.clone())).await;
     task::spawn_local(either(manifests.run(), leaving()));
     let until = parts.steered.hand_over.clone();
-    let api = task::spawn_local(entrances.serve(house.router.clone(), move || stopped(until.clone())));
+    let api = task::spawn_local(entrances.serve(state.router.clone(), move || stopped(until.clone())));
     drop(say_synced.send(Ok(())));
-    house.clear_away();
+    state.clear_away();
     task::spawn_local(settle());
 
     match controllers.await {
@@ -199,11 +200,11 @@ async fn live(
     }
     leaving().await;
     if *parts.steered.hand_over.borrow() {
-        house.give_up_objects(api).await;
+        state.give_up_objects(api).await;
         let _ = parts.steered.handed.send(()); // the receiver may be gone
     }
     stopped(parts.steered.stop).await;
-    if tokio::time::timeout(INSTANCES_END_MAX, house.fleet.shutdown()).await.is_err() {
+    if tokio::time::timeout(INSTANCES_END_MAX, state.autoscaler.shutdown()).await.is_err() {
         tracing::warn!(?INSTANCES_END_MAX, "instances that have not ended by now are killed");
     }
     Ok(())
@@ -248,7 +249,7 @@ struct ControlState {
     /// The API as external clients use it.
     outside: kube::Client,
     router: Router,
-    fleet: Autoscaler,
+    autoscaler: Autoscaler,
 }
 
 impl ControlState {
@@ -321,13 +322,13 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
         .context("instances of an earlier run cannot be cleared away")?;
     let sink = Arc::clone(&parts.publisher) as _;
     let first_id = processes.first_id();
-    let (fleet, work) = Autoscaler::new(Arc::new(processes), sink, first_id);
+    let (autoscaler, work) = Autoscaler::new(Arc::new(processes), sink, first_id);
     task::spawn_local(work);
     let outside = match store {
         Some(_) => kube::Client::new(router.clone(), "default"),
         None => client.clone(),
     };
-    Ok(ControlState { store, registry, defined_before, signer, client, outside, router, fleet })
+    Ok(ControlState { store, registry, defined_before, signer, client, outside, router, autoscaler })
 }
 
 /// Once the start's work is done, its code can be released.
@@ -448,19 +449,19 @@ async fn serve_admin(
 }
 
 /// Forwards the cores' signals to their receivers.
-async fn receive_signals(signals: SignalQueue, bell: Arc<Notify>, fleet: Autoscaler, health: Arc<Health>) {
+async fn receive_signals(signals: SignalQueue, notify: Arc<Notify>, autoscaler: Autoscaler, health: Arc<Health>) {
     loop {
         while let Some(signal) = signals.receive() {
             match signal {
-                Signal::Demand { backend } => fleet.record_demand(&backend),
-                Signal::Unreachable { backend, endpoint } => fleet.report_unreachable(&backend, endpoint),
+                Signal::Demand { backend } => autoscaler.record_demand(&backend),
+                Signal::Unreachable { backend, endpoint } => autoscaler.report_unreachable(&backend, endpoint),
                 Signal::LogFailed { core, reason } => {
                     tracing::error!(core, %reason, "this core's log takes no more events until a restart");
                     health.log_failed.store(true, Relaxed);
                 }
             }
         }
-        bell.notified().await;
+        notify.notified().await;
     }
 }
 

@@ -27,9 +27,9 @@ pub(super) struct SharedCoreConfig {
 
 impl SharedCoreConfig {
     /// `beside`: another process still accepts from the same sockets.
-    pub(super) fn new(tables: &Arc<TablePublisher>, signals: &SignalQueue, beside: bool) -> Self {
+    pub(super) fn new(tables: &Arc<TablePublisher>, signals: &SignalQueue, is_handover: bool) -> Self {
         let stop = Arc::new(StopSignal::default());
-        stop.set_handover(beside);
+        stop.set_handover(is_handover);
         Self { tables: Arc::clone(tables), signals: signals.clone(), stop }
     }
 }
@@ -67,16 +67,16 @@ impl RunningCores {
     pub(super) fn start(
         shared: &SharedCoreConfig,
         limits: &CoreLimits,
-        places: impl ExactSizeIterator<Item = PerCoreConfig>,
+        configs: impl ExactSizeIterator<Item = PerCoreConfig>,
         ended: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self> {
         let cpus = allowed_cpus();
         let (mut counters, mut logs_of, mut threads) = (Vec::new(), Vec::new(), Vec::new());
         let (say_up, hear_up) = mpsc::channel();
         let mut questions = connection_query::CoreQueries::default();
-        let relays = CoreRelay::among(places.len());
+        let relays = CoreRelay::among(configs.len());
         let ways = relays.first().map(CoreRelay::senders).context("no core is wanted")?;
-        for (index, (place, relay)) in places.zip(relays).enumerate() {
+        for (index, (core_config, relay)) in configs.zip(relays).enumerate() {
             let PerCoreConfig {
                 http,
                 https,
@@ -86,7 +86,7 @@ impl RunningCores {
                 events,
                 events_tls,
                 logs: open,
-            } = place;
+            } = core_config;
             let counted = Arc::new(CoreCounters::default());
             logs_of.push(open.folders.clone());
             let config = CoreConfig {
@@ -108,13 +108,13 @@ impl RunningCores {
                 seed: seed(index),
                 up: up(say_up.clone()),
             };
-            let place = cpus.get(index % cpus.len().max(1)).copied();
+            let processor = cpus.get(index % cpus.len().max(1)).copied();
             let call = CallOnDrop(ended.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("core-{index}"))
                 .spawn(move || {
                     let _call = call;
-                    pin(place);
+                    pin(processor);
                     dataplane::core::run(config)
                 })
                 .context("no thread for a core")?;
@@ -209,8 +209,8 @@ fn allowed_cpus() -> Vec<usize> {
 }
 
 /// A core that moves between processors loses its caches; without pinning it still works.
-fn pin(place: Option<usize>) {
-    if let Some(cpu) = place {
+fn pin(processor: Option<usize>) {
+    if let Some(cpu) = processor {
         let mut set = CpuSet::new();
         set.set(cpu);
         let _ = rustix::thread::sched_setaffinity(None, &set);

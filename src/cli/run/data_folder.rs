@@ -16,7 +16,7 @@ const FOLDER_MODE: u32 = 0o755;
 const LOCK_MODE: u32 = 0o600;
 
 /// A dying process releases its files within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
 
 /// Held as long as the process lives; the kernel releases it however the process ends.
@@ -108,7 +108,7 @@ pub(in crate::cli) fn take_patiently(folder: &Path) -> Result<DataFolder> {
     let begin = Instant::now();
     loop {
         match take(folder) {
-            Err(_) if begin.elapsed() < PATIENCE => {
+            Err(_) if begin.elapsed() < LOCK_WAIT_MAX => {
                 #[allow(clippy::disallowed_methods, reason = "nothing runs yet but this thread")]
                 std::thread::sleep(STEP);
             }

@@ -51,7 +51,7 @@ impl CoreListeners {
         let (inside, domains) = self.cluster_local;
         let mut inside = inside.into_iter();
         let mut events_tls = by_tls(self.events_https, &senders);
-        let places = self.http.into_iter().zip(self.events).zip(logs).map(|((http, events), logs)| PerCoreConfig {
+        let configs = self.http.into_iter().zip(self.events).zip(logs).map(|((http, events), logs)| PerCoreConfig {
             http,
             https: https.next(),
             private: private.next(),
@@ -65,7 +65,7 @@ impl CoreListeners {
             events_tls: events_tls.next(),
             logs,
         });
-        Ok(places.collect())
+        Ok(configs.collect())
     }
 }
 

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use ::control::store::ObjectStore;
 use anyhow::{Context, Result, anyhow};
-use dataplane::events::limits::ABSENT_PATIENCE;
+use dataplane::events::limits::REMOVAL_DELAY;
 use dataplane::events::server::OpenLog;
 use wal::LogOptions;
 
@@ -102,18 +102,18 @@ fn assign(data: &Path, cores: usize) -> Result<Vec<CoreLogFolders>> {
     let failed = || format!("log folder {}", folder.display());
     fs::create_dir_all(&folder).with_context(failed)?;
     restrict_permissions(&folder);
-    let place = |core: usize| folder.join(format!("core-{core}"));
+    let folder_of = |core: usize| folder.join(format!("core-{core}"));
     let mut homes: Vec<CoreLogFolders> =
-        (0..cores).map(|core| CoreLogFolders { own: place(core), others: Vec::new() }).collect();
+        (0..cores).map(|core| CoreLogFolders { own: folder_of(core), others: Vec::new() }).collect();
 
     let mut left_over = Vec::new();
     for entry in fs::read_dir(&folder).with_context(failed)? {
         let name = entry.with_context(failed)?.file_name();
-        left_over.extend(number(&name).filter(|core| *core >= cores && place(*core).is_dir()));
+        left_over.extend(number(&name).filter(|core| *core >= cores && folder_of(*core).is_dir()));
     }
     left_over.sort_unstable();
     for core in left_over {
-        homes[core % cores].others.push(place(core));
+        homes[core % cores].others.push(folder_of(core));
     }
     Ok(homes)
 }
@@ -152,8 +152,8 @@ mod tests {
         assert_eq!(numbers(&homes[1]), ("core-1".into(), vec!["core-3".into()]));
 
         let all = homes.into_iter().flat_map(|home| [home.own].into_iter().chain(home.others));
-        let place = |core: usize| data.path().join(format!("log/core-{core}"));
-        assert_eq!(by_number(all.collect()), (0..5).map(place).collect::<Vec<_>>());
+        let folder_of = |core: usize| data.path().join(format!("log/core-{core}"));
+        assert_eq!(by_number(all.collect()), (0..5).map(folder_of).collect::<Vec<_>>());
     }
 
     /// A folder of an earlier version is restricted too.

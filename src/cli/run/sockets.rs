@@ -158,12 +158,12 @@ fn for_cores(name: &str, address: SocketAddr, cores: usize) -> Result<Vec<TcpLis
 /// Retries while the address is taken: after a crash the kernel tears down the dead process's rings, and
 /// with them its listeners, with some delay (5 to 17 ms measured; a supervisor restarts faster).
 fn patiently(bind: impl Fn() -> Result<TcpListener>) -> Result<TcpListener> {
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const BIND_WAIT_MAX: Duration = Duration::from_secs(1);
     const STEP: Duration = Duration::from_millis(5);
     let begin = Instant::now();
     loop {
         match bind() {
-            Err(why) if is_taken(&why) && begin.elapsed() < PATIENCE => {
+            Err(why) if is_taken(&why) && begin.elapsed() < BIND_WAIT_MAX => {
                 #[allow(clippy::disallowed_methods, reason = "nothing runs yet but this thread")]
                 std::thread::sleep(STEP);
             }

@@ -28,8 +28,8 @@ impl Violation {
     }
 
     pub(super) fn passed_over(flips: &[BitFlip], who: &str) -> Self {
-        let places: Vec<String> = flips.iter().map(BitFlip::to_string).collect();
-        Self::new(0, format!("{who} did not see {}", places.join(", ")))
+        let flipped: Vec<String> = flips.iter().map(BitFlip::to_string).collect();
+        Self::new(0, format!("{who} did not see {}", flipped.join(", ")))
     }
 }
 

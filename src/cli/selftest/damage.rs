@@ -61,8 +61,8 @@ fn records(folder: &Path) -> Result<RecordLocations> {
         // The first record of a file is its snapshot, whose position says where the file begins; that of a
         // compacted event would not.
         let base = entry.position.get().saturating_sub(offset);
-        let (_, places) = records.entry(entry.file.to_owned()).or_insert((base, Vec::new()));
-        places.push((offset, RECORD_HEAD_BYTES + entry.payload.len() as u64));
+        let (_, locations) = records.entry(entry.file.to_owned()).or_insert((base, Vec::new()));
+        locations.push((offset, RECORD_HEAD_BYTES + entry.payload.len() as u64));
         Ok(())
     })?;
     Ok(records)
@@ -102,17 +102,17 @@ pub(super) fn tear(folder: &Path, durable: LogPosition, rng: &mut Rng) -> Result
 
 /// Flips up to [`FLIPS_MAX`] bits in records below `proven`; `None` when there are none yet.
 pub(super) fn flip(folder: &Path, proven: LogPosition, rng: &mut Rng) -> Result<Option<Vec<BitFlip>>> {
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     for (path, (base, records)) in records(folder)? {
         let below = records.into_iter().filter(|(offset, bytes)| base + offset + bytes <= proven.get());
-        places.extend(below.map(|(offset, bytes)| (path.clone(), offset, bytes)));
+        locations.extend(below.map(|(offset, bytes)| (path.clone(), offset, bytes)));
     }
-    if places.is_empty() {
+    if locations.is_empty() {
         return Ok(None);
     }
     let mut flips = Vec::new();
     for _ in 0..rng.usize(1..=FLIPS_MAX) {
-        let (path, offset, bytes) = &places[rng.usize(0..places.len())];
+        let (path, offset, bytes) = &locations[rng.usize(0..locations.len())];
         let flip = BitFlip { file: path.clone(), offset: offset + rng.u64(0..*bytes), bit: rng.u8(0..8) };
         if flips.contains(&flip) {
             continue; // it would be flipped back
@@ -154,11 +154,11 @@ mod tests {
         let confirmed = LogPosition::new(20_000);
         let torn = (0..20).map(|seed| tear(folder.path(), confirmed, &mut Rng::with_seed(seed)).unwrap());
         assert!(torn.max() > Some(0));
-        for (path, (base, places)) in records(folder.path()).unwrap() {
+        for (path, (base, locations)) in records(folder.path()).unwrap() {
             let kept = |records: &[(u64, u64)]| {
                 records.iter().copied().filter(|(at, bytes)| base + at + bytes <= 20_000).collect::<Vec<_>>()
             };
-            assert_eq!(kept(&places), kept(&before[&path].1));
+            assert_eq!(kept(&locations), kept(&before[&path].1));
         }
     }
 

@@ -12,7 +12,7 @@ use wal::{LogPosition, WriteAheadLog};
 use super::content::{STREAMS, SUBSCRIBER};
 
 /// How long a child may take to start, or to open a log of a few MiB: a disk that needs longer hangs.
-const OPEN_PATIENCE: Duration = Duration::from_secs(120);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(120);
 /// A child that is killed while it opens the log gets this fraction of the lifetime.
 const EARLY: u32 = 16;
 /// For a pattern: numbers below are streams.
@@ -149,7 +149,7 @@ fn lines(child: &mut Child) -> Result<Receiver<String>> {
 }
 
 fn wait_for(word: &str, lines: &Receiver<String>, promise: &mut AcknowledgedState, work: &mut ChildRun) -> Result<()> {
-    let end = Instant::now() + OPEN_PATIENCE;
+    let end = Instant::now() + OPEN_TIMEOUT;
     loop {
         let line = lines
             .recv_timeout(end.saturating_duration_since(Instant::now()))

@@ -71,16 +71,16 @@ fn streams(log: &mut WriteAheadLog, from: u64, say: &mut impl Write) -> Result<V
 }
 
 /// Appends one batch; false when the log is full for now.
-fn put(log: &mut WriteAheadLog, lanes: &mut [WriterStream], seed: u64, batch: u64) -> Result<bool> {
+fn put(log: &mut WriteAheadLog, streams: &mut [WriterStream], seed: u64, batch: u64) -> Result<bool> {
     let payloads: Vec<Vec<u8>> = (0..batch_records(seed, batch)).map(|nth| record(seed, batch, nth)).collect();
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
     let records: Vec<&[&[u8]]> = parts.iter().map(|parts| parts.as_slice()).collect();
-    let Some(lane) = lanes.get_mut(stream_of(batch)) else { bail!("no stream for batch {batch}") };
-    match log.append_batch(lane.id, batch, &records) {
+    let Some(stream) = streams.get_mut(stream_of(batch)) else { bail!("no stream for batch {batch}") };
+    match log.append_batch(stream.id, batch, &records) {
         Ok(range) => {
             let bytes = range.end.get() - range.start.get();
-            lane.unread.push_back((batch, range.end, bytes));
-            lane.bytes += bytes;
+            stream.unread.push_back((batch, range.end, bytes));
+            stream.bytes += bytes;
             Ok(true)
         }
         Err(AppendError::Full { .. }) => Ok(false),
@@ -121,21 +121,21 @@ fn write_durably(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<(
 }
 
 /// Advances the cursors. Each is reported before it is set, so that no unreported one can be found.
-fn read_on(log: &mut WriteAheadLog, lanes: &mut [WriterStream], say: &mut impl Write) -> Result<()> {
-    for (nth, lane) in lanes.iter_mut().enumerate() {
+fn read_on(log: &mut WriteAheadLog, streams: &mut [WriterStream], say: &mut impl Write) -> Result<()> {
+    for (nth, stream) in streams.iter_mut().enumerate() {
         let is_last = nth + 1 == STREAMS.len();
-        if is_last && lane.bytes < LEAP_BYTES {
+        if is_last && stream.bytes < LEAP_BYTES {
             continue;
         }
         let mut read = None;
-        while lane.bytes > UNREAD_BYTES[nth] {
-            let Some((batch, end, bytes)) = lane.unread.pop_front() else { break };
-            lane.bytes -= bytes;
+        while stream.bytes > UNREAD_BYTES[nth] {
+            let Some((batch, end, bytes)) = stream.unread.pop_front() else { break };
+            stream.bytes -= bytes;
             read = Some((batch, end));
         }
         if let Some((batch, end)) = read {
             writeln!(say, "mark {nth} {end} {}", next_of_stream(batch))?;
-            log.cursor(lane.id, SUBSCRIBER, Cursor::at(end))?;
+            log.cursor(stream.id, SUBSCRIBER, Cursor::at(end))?;
         }
     }
     Ok(())

@@ -10,7 +10,7 @@
 #![allow(clippy::unwrap_used)] // a panic is this test's way to fail
 
 mod disk;
-mod lies;
+mod lost_flushes;
 mod model;
 
 use std::fs;
@@ -81,17 +81,17 @@ fn each_seed(case: impl Fn(u64, &mut Coverage) + std::panic::RefUnwindSafe) -> (
 }
 
 /// A folder in memory if possible: the power cut is simulated, and a real disk would only be slower.
-fn shelf() -> TempDir {
-    let shelf = Path::new("/dev/shm");
-    if shelf.is_dir() { tempfile::tempdir_in(shelf) } else { tempfile::tempdir() }.unwrap()
+fn memory_folder() -> TempDir {
+    let memory_folder = Path::new("/dev/shm");
+    if memory_folder.is_dir() { tempfile::tempdir_in(memory_folder) } else { tempfile::tempdir() }.unwrap()
 }
 
 fn run(seed: u64, seen: &mut Coverage) {
     let mut rng = Rng::with_seed(seed);
-    let folder = shelf();
+    let folder = memory_folder();
     let (home, names) = (folder.path().join("log"), folder.path().join("attic"));
     fs::create_dir(&names).unwrap();
-    let attic = DeletedFiles { home: home.clone(), names };
+    let deleted_files = DeletedFiles { home: home.clone(), names };
 
     let mut model = LogModel::default();
     for _ in 0..CRASHES_PER_CASE {
@@ -102,11 +102,11 @@ fn run(seed: u64, seen: &mut Coverage) {
         seen.leftovers += recovery.leftovers as u64;
         model.compare(&log, seen);
         let streams = settle_in(&mut log, &mut model);
-        live(&mut log, &mut model, &streams, &attic, &mut rng, seen);
+        live(&mut log, &mut model, &streams, &deleted_files, &mut rng, seen);
         seen.moved += log.stat().compacted_bytes;
         seen.cut_while_moving += u64::from(log.is_compacting());
         drop(log);
-        attic.haunt(&mut rng);
+        deleted_files.haunt(&mut rng);
         seen.cut_recoveries += cut_recoveries(&home, seed, &mut rng);
     }
     let (log, recovery) = WriteAheadLog::open(&home, options(seed)).unwrap();
@@ -165,7 +165,7 @@ fn live(
     log: &mut WriteAheadLog,
     model: &mut LogModel,
     streams: &[StreamId],
-    attic: &DeletedFiles,
+    deleted_files: &DeletedFiles,
     rng: &mut Rng,
     seen: &mut Coverage,
 ) {
@@ -185,18 +185,18 @@ fn live(
             40..48 => batch(log, model, appending, rng, seen),
             48..51 => {
                 // The flush is in flight, and work continues before it returns.
-                attic.remember();
+                deleted_files.remember();
                 out = out.or_else(|| log.next_flush());
             }
-            51..53 => drop(flush(log, model, attic, &mut out)),
+            51..53 => drop(flush(log, model, deleted_files, &mut out)),
             53..68 => acknowledge(log, model, awake, rng),
             68..71 => seen.reclaimed += log.reclaim().segments as u64,
             71..75 => log.move_on(),
             75..79 => spare = spare.or_else(|| log.prepare_spare().map(|job| job.run().unwrap())),
             79..83 => spare.take().into_iter().for_each(|spare| log.spare_ready(Ok(spare))),
-            83..90 => drop(flush(log, model, attic, &mut out)),
+            83..90 => drop(flush(log, model, deleted_files, &mut out)),
             _ => {
-                while flush(log, model, attic, &mut out) {}
+                while flush(log, model, deleted_files, &mut out) {}
                 if log.urgency() == FlushUrgency::Nothing {
                     model.never_durable.clear();
                     model.marks.values_mut().for_each(|marks| drop(marks.drain(..marks.len() - 1)));
@@ -206,13 +206,13 @@ fn live(
     }
     if rng.bool() {
         // Space is reclaimed while a flush is in flight, and the power fails before the drop is durable.
-        attic.remember();
+        deleted_files.remember();
         out = out.or_else(|| log.next_flush());
         seen.reclaimed += log.reclaim().segments as u64;
         log.move_on();
-        flush(log, model, attic, &mut out);
+        flush(log, model, deleted_files, &mut out);
     }
-    attic.remember();
+    deleted_files.remember();
     if let Some(flush) = out.or_else(|| log.next_flush()) {
         cut_power_during(&flush, rng);
     }
@@ -277,8 +277,8 @@ fn acknowledge(log: &mut WriteAheadLog, model: &mut LogModel, streams: &[StreamI
 }
 
 /// One flush that the disk really writes.
-fn flush(log: &mut WriteAheadLog, model: &mut LogModel, attic: &DeletedFiles, out: &mut Option<Flush>) -> bool {
-    attic.remember();
+fn flush(log: &mut WriteAheadLog, model: &mut LogModel, deleted_files: &DeletedFiles, out: &mut Option<Flush>) -> bool {
+    deleted_files.remember();
     let Some(flush) = out.take().or_else(|| log.next_flush()) else { return false };
     flush.file.write_all_at(&flush.bytes, flush.offset).unwrap();
     log.flush_done(flush, Ok(()));

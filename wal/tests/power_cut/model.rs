@@ -26,7 +26,7 @@ pub(crate) struct Coverage {
     /// Recoveries that had something to write and were interrupted.
     pub(crate) cut_recoveries: u64,
     /// Flushes that the disk reported and did not write.
-    pub(crate) lies: u64,
+    pub(crate) lost_flushes: u64,
 }
 
 impl Coverage {
@@ -42,7 +42,7 @@ impl Coverage {
         self.cut_while_moving += more.cut_while_moving;
         self.moved_found += more.moved_found;
         self.cut_recoveries += more.cut_recoveries;
-        self.lies += more.lies;
+        self.lost_flushes += more.lost_flushes;
     }
 }
 
@@ -85,15 +85,15 @@ impl LogModel {
         for (stream, _) in log.streams() {
             let mut from = LogPosition::ORIGIN;
             while let Some(record) = log.read(stream, from) {
-                let told = self.events.get(&record.position).expect("nothing is there that was never appended");
-                assert_eq!((told.stream, &told.payload[..]), (stream, &record.payload[..]));
+                let appended = self.events.get(&record.position).expect("nothing is there that was never appended");
+                assert_eq!((appended.stream, &appended.payload[..]), (stream, &record.payload[..]));
                 assert!(record.position >= from, "in order, and once");
                 seen.moved_found += u64::from(record.position < log_begin);
-                found.insert(record.position, told.clone());
+                found.insert(record.position, appended.clone());
                 from = record.next;
             }
         }
-        let floors = self.compare_bookmarks(log);
+        let floors = self.compare_cursors(log);
         let needed = |position: LogPosition, event: &ModelEvent| {
             let is_open = floors.get(&event.stream).is_some_and(|floor| position >= *floor);
             is_open && !self.everybody_had(position, event.stream)
@@ -113,7 +113,7 @@ impl LogModel {
     }
 
     /// Returns from where on each stream must be complete.
-    fn compare_bookmarks(&mut self, log: &WriteAheadLog) -> BTreeMap<StreamId, LogPosition> {
+    fn compare_cursors(&mut self, log: &WriteAheadLog) -> BTreeMap<StreamId, LogPosition> {
         let mut floors: BTreeMap<StreamId, LogPosition> = BTreeMap::new();
         let mut marks = BTreeMap::new();
         for (stream, _) in log.streams() {

@@ -65,26 +65,26 @@ impl<'a> Arena<'a> {
             NONE => self.begin(class)?,
             number => number,
         };
-        let places = PAGE / usize::from(SIZES[class]);
+        let cells = PAGE / usize::from(SIZES[class]);
         let page = &mut self.pages[number as usize];
-        let place = first_free(&page.taken, places)?;
-        page.taken[place / 64] |= 1 << (place % 64);
+        let cell = first_free(&page.taken, cells)?;
+        page.taken[cell / 64] |= 1 << (cell % 64);
         page.count += 1;
-        if usize::from(page.count) == places {
+        if usize::from(page.count) == cells {
             self.unlink(number);
         }
-        Some(number as usize * PAGE + place * usize::from(SIZES[class]))
+        Some(number as usize * PAGE + cell * usize::from(SIZES[class]))
     }
 
     /// Frees the cell that begins there.
-    pub(super) fn give(&mut self, offset: usize) {
+    pub(super) fn free(&mut self, offset: usize) {
         let (at, inside) = (offset / PAGE, offset % PAGE);
         let page = &mut self.pages[at];
         let (class, number) = (usize::from(page.class), u32::try_from(at).unwrap_or(NONE));
         let size = usize::from(SIZES[class]);
-        let place = inside / size;
+        let cell = inside / size;
         let was_full = usize::from(page.count) == PAGE / size;
-        page.taken[place / 64] &= !(1 << (place % 64));
+        page.taken[cell / 64] &= !(1 << (cell % 64));
         page.count -= 1;
         let is_empty = page.count == 0;
         if is_empty {
@@ -109,7 +109,7 @@ impl<'a> Arena<'a> {
     }
 
     /// Size of the cell that begins there, in bytes.
-    pub(super) fn room(&self, offset: usize) -> usize {
+    pub(super) fn cell_bytes(&self, offset: usize) -> usize {
         usize::from(SIZES[usize::from(self.pages[offset / PAGE].class)])
     }
 
@@ -169,10 +169,10 @@ enum PageList {
     Returned,
 }
 
-fn first_free(taken: &[u64], places: usize) -> Option<usize> {
+fn first_free(taken: &[u64], cells: usize) -> Option<usize> {
     let at = taken.iter().position(|word| *word != u64::MAX)?;
-    let place = at * 64 + taken[at].trailing_ones() as usize;
-    (place < places).then_some(place)
+    let cell = at * 64 + taken[at].trailing_ones() as usize;
+    (cell < cells).then_some(cell)
 }
 
 #[cfg(test)]
@@ -209,7 +209,7 @@ mod tests {
         for seed in 0..20 {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut pages = pages(64);
-            let mut shelf = Arena::new(&mut pages);
+            let mut arena = Arena::new(&mut pages);
             let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
             let mut refused = 0;
             for _ in 0..20_000 {
@@ -218,10 +218,10 @@ mod tests {
                 let align = 1 << random.u32(0..=7);
                 if random.usize(..1000) < taken.len() {
                     let at = *taken.keys().nth(random.usize(..taken.len())).unwrap();
-                    assert!(shelf.room(at) >= taken[&at]);
+                    assert!(arena.cell_bytes(at) >= taken[&at]);
                     taken.remove(&at);
-                    shelf.give(at);
-                } else if let Some(at) = shelf.take(bytes, align) {
+                    arena.free(at);
+                } else if let Some(at) = arena.take(bytes, align) {
                     let before = taken.range(..=at).next_back().map_or(0, |(at, bytes)| at + bytes);
                     let next = taken.range(at..).next().map_or(64 * PAGE, |(at, _)| *at);
                     assert!(before <= at && at + bytes <= next, "{at} overlaps");
@@ -231,29 +231,29 @@ mod tests {
                     refused += 1;
                 }
                 if random.u8(..) == 0
-                    && let Some(page) = shelf.give_back()
+                    && let Some(page) = arena.give_back()
                 {
                     assert_eq!(taken.range(page..page + PAGE).next(), None, "a page that is in use");
                 }
             }
             assert!(refused > 0, "it was never full");
-            taken.into_keys().for_each(|at| shelf.give(at));
-            let back = std::iter::from_fn(|| shelf.give_back()).count();
-            assert!(back > 0 && shelf.take(16, 16).is_some());
+            taken.into_keys().for_each(|at| arena.free(at));
+            let back = std::iter::from_fn(|| arena.give_back()).count();
+            assert!(back > 0 && arena.take(16, 16).is_some());
         }
     }
 
     #[test]
     fn empty_page_is_reused_for_any_size() {
         let mut pages = pages(2);
-        let mut shelf = Arena::new(&mut pages);
-        let at = shelf.take(2048, 16).unwrap();
-        shelf.give(at);
-        assert_eq!(shelf.take(32, 16), Some(0));
-        shelf.give(0);
-        assert_eq!((shelf.give_back(), shelf.give_back()), (Some(0), None));
-        let places: Vec<_> = (0..4).map(|_| shelf.take(2048, 16)).collect();
-        assert_eq!(places, [Some(0), Some(2048), Some(PAGE), Some(PAGE + 2048)]);
-        assert_eq!(shelf.take(16, 16), None, "there are two pages");
+        let mut arena = Arena::new(&mut pages);
+        let at = arena.take(2048, 16).unwrap();
+        arena.free(at);
+        assert_eq!(arena.take(32, 16), Some(0));
+        arena.free(0);
+        assert_eq!((arena.give_back(), arena.give_back()), (Some(0), None));
+        let cells: Vec<_> = (0..4).map(|_| arena.take(2048, 16)).collect();
+        assert_eq!(cells, [Some(0), Some(2048), Some(PAGE), Some(PAGE + 2048)]);
+        assert_eq!(arena.take(16, 16), None, "there are two pages");
     }
 }

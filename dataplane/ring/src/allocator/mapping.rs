@@ -37,24 +37,24 @@ pub(super) fn take(layout: Layout) -> Option<NonNull<u8>> {
     if layout.size() > CELL_BYTES_MAX || layout.align() > CELL_BYTES_MAX {
         return None;
     }
-    let offset = locked(|shelf| shelf.take(layout.size().max(1), layout.align()))?;
+    let offset = locked(|arena| arena.take(layout.size().max(1), layout.align()))?;
     // A multiple of its size from the start of a page, and the sizes requested are multiples of the
     // alignment.
     NonNull::new(FIRST.load(Acquire).wrapping_add(offset))
 }
 
-pub(super) fn give(piece: *mut u8) {
+pub(super) fn free(piece: *mut u8) {
     if let Some(offset) = offset_of(piece) {
-        locked(|shelf| {
-            shelf.give(offset);
+        locked(|arena| {
+            arena.free(offset);
             Some(())
         });
     }
 }
 
 /// Size of the cell of an allocation; 0 if it is not in the arena.
-pub(super) fn room(piece: *mut u8) -> usize {
-    offset_of(piece).and_then(|offset| locked(|shelf| Some(shelf.room(offset)))).unwrap_or(0)
+pub(super) fn cell_bytes(piece: *mut u8) -> usize {
+    offset_of(piece).and_then(|offset| locked(|arena| Some(arena.cell_bytes(offset)))).unwrap_or(0)
 }
 
 /// Releases empty pages to the kernel. One at a time under the lock: a core that drops a table waits for
@@ -64,8 +64,8 @@ pub(super) fn release_pages() {
     if first.is_null() {
         return;
     }
-    let give_back = |shelf: &mut Arena<'static>| {
-        let page = first.wrapping_add(shelf.give_back()?);
+    let give_back = |arena: &mut Arena<'static>| {
+        let page = first.wrapping_add(arena.give_back()?);
         // SAFETY: a page of the mapping without a cell in use: no address in it is in use, and none is
         // handed out while the lock is held. It reads as zeros from here on.
         Some(unsafe { libc::madvise(page.cast(), PAGE, libc::MADV_DONTNEED) })
@@ -87,7 +87,7 @@ fn locked<T>(work: impl FnOnce(&mut Arena<'static>) -> Option<T>) -> Option<T> {
         *state = reserve().map_or(ArenaState::Refused, ArenaState::There);
     }
     match &mut *state {
-        ArenaState::There(shelf) => work(shelf),
+        ArenaState::There(arena) => work(arena),
         ArenaState::Unused | ArenaState::Refused => None,
     }
 }

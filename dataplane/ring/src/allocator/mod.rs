@@ -68,9 +68,9 @@ impl Drop for LongLivedScope {
 unsafe impl GlobalAlloc for ArenaAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if STAYING.get() > 0
-            && let Some(place) = mapping::take(layout)
+            && let Some(cell) = mapping::take(layout)
         {
-            return place.as_ptr();
+            return cell.as_ptr();
         }
         // SAFETY: the caller's layout, unchanged.
         unsafe { System.alloc(layout) }
@@ -78,7 +78,7 @@ unsafe impl GlobalAlloc for ArenaAllocator {
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
         if mapping::has(piece) {
-            mapping::give(piece);
+            mapping::free(piece);
         } else {
             // SAFETY: it is not in the arena, so it came from `System` with this layout.
             unsafe { System.dealloc(piece, layout) }
@@ -87,11 +87,11 @@ unsafe impl GlobalAlloc for ArenaAllocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if STAYING.get() > 0
-            && let Some(place) = mapping::take(layout)
+            && let Some(cell) = mapping::take(layout)
         {
             // SAFETY: the cell has at least this many bytes and no other owner.
-            unsafe { place.write_bytes(0, layout.size()) };
-            return place.as_ptr();
+            unsafe { cell.write_bytes(0, layout.size()) };
+            return cell.as_ptr();
         }
         // SAFETY: the caller's layout, unchanged.
         unsafe { System.alloc_zeroed(layout) }
@@ -102,21 +102,21 @@ unsafe impl GlobalAlloc for ArenaAllocator {
             // SAFETY: it is not in the arena, so it came from `System` with this layout.
             return unsafe { System.realloc(piece, layout, size) };
         }
-        if size <= mapping::room(piece) && size >= layout.size() / 2 {
+        if size <= mapping::cell_bytes(piece) && size >= layout.size() / 2 {
             return piece;
         }
         // SAFETY: the caller guarantees that the size, rounded up to the alignment, does not overflow.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         // A long-lived allocation stays one, whichever code grows it.
         let other = match mapping::take(wanted) {
-            Some(place) => place.as_ptr(),
+            Some(cell) => cell.as_ptr(),
             // SAFETY: not of size zero, which the caller never requests.
             None => unsafe { System.alloc(wanted) },
         };
         if !other.is_null() {
             // SAFETY: both have at least the smaller of the two sizes, and they do not overlap.
             unsafe { piece.copy_to_nonoverlapping(other, layout.size().min(size)) };
-            mapping::give(piece);
+            mapping::free(piece);
         }
         other
     }

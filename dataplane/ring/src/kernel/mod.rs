@@ -48,7 +48,7 @@ pub(crate) struct IoUringDriver {
     wake_eventfd: WakeEventFd,
     detached_sends: DetachedSends,
     /// The outcome of some submitted detached sends is not known yet.
-    owes: bool,
+    undecided_sends: bool,
     /// Entries that found the submission queue full, oldest first.
     backlog: VecDeque<squeue::Entry>,
     epoch: Instant,
@@ -64,20 +64,20 @@ struct WakeEventFd {
 
 /// Opens a ring, or says what this kernel lacks.
 pub(crate) fn open(options: &RingOptions) -> Result<(IoUringDriver, Rc<BufferPool>, Arc<WakeFlag>), Unsupported> {
-    let (fd, bell) = eventfd().map_err(|why| Unsupported::failed("eventfd", &why))?;
+    let (fd, eventfd_writer) = eventfd().map_err(|why| Unsupported::failed("eventfd", &why))?;
     // last: they are dropped in the order of `IoUringDriver`'s fields, and in no other
     let (ring, buffers, pool) = setup::open(options)?;
-    let bell_state = WakeEventFd { fd, count: Box::new(0), armed: false };
+    let wake_eventfd = WakeEventFd { fd, count: Box::new(0), armed: false };
     let kernel = IoUringDriver {
         ring,
         buffers,
-        wake_eventfd: bell_state,
+        wake_eventfd,
         detached_sends: DetachedSends::default(),
-        owes: false,
+        undecided_sends: false,
         backlog: VecDeque::new(),
         epoch: Instant::now(),
     };
-    Ok((kernel, pool, WakeFlag::new(Some(bell))))
+    Ok((kernel, pool, WakeFlag::new(Some(eventfd_writer))))
 }
 
 impl Driver for IoUringDriver {
@@ -99,14 +99,14 @@ impl Driver for IoUringDriver {
         self.push(cancel.flags(squeue::Flags::SKIP_SUCCESS).user_data(IGNORED));
     }
 
-    fn turn(&mut self, patience: WaitPolicy, answers: &mut Vec<Completion>) {
+    fn turn(&mut self, policy: WaitPolicy, answers: &mut Vec<Completion>) {
         self.buffers.refill();
         self.arm_wake();
         self.flush_backlog();
         // With entries left behind, a wait would wait for completions of operations that were never
         // submitted.
-        let patience = if self.backlog.is_empty() && !self.owes { patience } else { WaitPolicy::None };
-        if let Err(why) = self.enter(patience) {
+        let policy = if self.backlog.is_empty() && !self.undecided_sends { policy } else { WaitPolicy::None };
+        if let Err(why) = self.enter(policy) {
             match why.raw_os_error() {
                 // The time is up; a signal; or the kernel wants its completions read before it accepts
                 // more.
@@ -115,8 +115,8 @@ impl Driver for IoUringDriver {
             }
         }
         let slow = self.reap(answers);
-        self.owes = !self.is_drained();
-        if !self.owes {
+        self.undecided_sends = !self.is_drained();
+        if !self.undecided_sends {
             self.detached_sends.conclude(answers);
         }
         slow.into_iter().for_each(|entry| self.push(entry));
@@ -203,8 +203,8 @@ impl IoUringDriver {
         }
     }
 
-    fn enter(&mut self, patience: WaitPolicy) -> io::Result<usize> {
-        match patience {
+    fn enter(&mut self, policy: WaitPolicy) -> io::Result<usize> {
+        match policy {
             WaitPolicy::Forever => self.ring.submit_and_wait(1),
             WaitPolicy::Until(wait) => {
                 let wait = Timespec::new().sec(wait.as_secs()).nsec(wait.subsec_nanos());
@@ -293,8 +293,8 @@ fn entry(op: &Op) -> squeue::Entry {
             opcode::Connect::new(fd(socket.handle), pointer, bytes).build()
         }
         Op::Receive(socket) => opcode::RecvMulti::new(fd(socket.handle), GROUP).build(),
-        Op::ReceiveOnce(socket, room) => {
-            opcode::Recv::new(fd(socket.handle), room.start.as_ptr(), room.len() as u32).build()
+        Op::ReceiveOnce(socket, buffer) => {
+            opcode::Recv::new(fd(socket.handle), buffer.start.as_ptr(), buffer.len() as u32).build()
         }
         Op::Send(socket, chunk) => {
             let send = opcode::Send::new(fd(socket.handle), chunk.as_ptr(), length(chunk));

@@ -182,10 +182,10 @@ mod tests {
     fn unsupported_error_names_kernel_and_missing_features() {
         let mut old = KernelProbe { kernel: "5.4.0-42-generic".to_owned(), ext_arg: false, ..complete() };
         old.operations[9] = false;
-        let told = judge(&old).unwrap_err().to_string();
+        let text = judge(&old).unwrap_err().to_string();
         for part in ["Linux 5.4.0-42-generic", "IORING_OP_SHUTDOWN, IORING_FEAT_EXT_ARG", "6.1"] {
-            assert!(told.contains(part), "{part:?} in {told:?}");
+            assert!(text.contains(part), "{part:?} in {text:?}");
         }
-        assert!(!told.contains("IORING_OP_SEND"), "{told:?}");
+        assert!(!text.contains("IORING_OP_SEND"), "{text:?}");
     }
 }

@@ -47,8 +47,8 @@ impl SimBuffers {
     /// Copies as much of `bytes` as fits into an operation's own memory.
     ///
     /// # Safety The operation is in flight, so that its memory exists and only the simulation writes to it.
-    pub(super) unsafe fn fill_op_buffer(start: NonNull<u8>, room_bytes: usize, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(room_bytes);
+    pub(super) unsafe fn fill_op_buffer(start: NonNull<u8>, buffer_bytes: usize, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(buffer_bytes);
         // SAFETY: `count` is at most the size of the target, and `bytes` is memory of the simulation.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start.as_ptr(), count) };
         count

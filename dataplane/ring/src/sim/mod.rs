@@ -45,18 +45,18 @@ pub struct Simulation {
 
 impl Simulation {
     #[must_use]
-    pub fn new(seed: u64, weather: FaultProfile) -> Self {
-        Self::with_options(seed, weather, RingOptions::default())
+    pub fn new(seed: u64, faults: FaultProfile) -> Self {
+        Self::with_options(seed, faults, RingOptions::default())
     }
 
     /// A simulation whose ring has its own limits.
     #[must_use]
-    pub fn with_options(seed: u64, weather: FaultProfile, options: RingOptions) -> Self {
+    pub fn with_options(seed: u64, faults: FaultProfile, options: RingOptions) -> Self {
         let pool = BufferPool::new(options.chunk_bytes, options.chunks).expect("memory for receive buffers");
         let state = SimState {
             agenda: EventSchedule::default(),
             chance: fastrand::Rng::with_seed(seed),
-            faults: weather,
+            faults,
             net: SimNetwork::new(SimBuffers::new(Rc::clone(&pool))),
             disk: SimDisk::default(),
             answers: Vec::new(),
@@ -74,8 +74,8 @@ impl Simulation {
     }
 
     /// Changes the fault profile from now on.
-    pub fn set_faults(&self, weather: FaultProfile) {
-        self.state.borrow_mut().faults = weather;
+    pub fn set_faults(&self, faults: FaultProfile) {
+        self.state.borrow_mut().faults = faults;
     }
 
     /// Simulates a power cut. Any subset of the 4 KiB pages that were written and not synced is lost,
@@ -131,8 +131,8 @@ impl SimContext<'_> {
 
 impl SimState {
     fn parts(&mut self) -> (&mut SimNetwork, &mut SimDisk, SimContext<'_>) {
-        let Self { agenda, chance, faults: weather, net, disk, answers, .. } = self;
-        (net, disk, SimContext { agenda, chance, faults: weather, answers })
+        let Self { agenda, chance, faults, net, disk, answers, .. } = self;
+        (net, disk, SimContext { agenda, chance, faults, answers })
     }
 
     fn start(&mut self, key: OpKey, op: &Op) {
@@ -144,8 +144,8 @@ impl SimState {
             Op::Accept(socket) => net.accept(key, socket.handle, &mut means),
             Op::Connect(socket, address) => net.connect(key, socket.handle, address.std, &mut means),
             Op::Receive(socket) => net.receive(key, socket.handle, SimReceiveTarget::Buffers, &mut means),
-            Op::ReceiveOnce(socket, room) => {
-                let target = SimReceiveTarget::OpBuffer { start: room.start, bytes: room.len() };
+            Op::ReceiveOnce(socket, buffer) => {
+                let target = SimReceiveTarget::OpBuffer { start: buffer.start, bytes: buffer.len() };
                 net.receive(key, socket.handle, target, &mut means);
             }
             // Copied, as a kernel does: a send in flight must not hold receive buffers.
@@ -171,8 +171,8 @@ impl SimState {
     }
 
     /// Advances the clock until there is a completion or the wait ends.
-    fn wait(&mut self, patience: WaitPolicy) {
-        let until = match patience {
+    fn wait(&mut self, policy: WaitPolicy) {
+        let until = match policy {
             WaitPolicy::None => return,
             WaitPolicy::Until(wait) | WaitPolicy::Awake(wait) => Some(self.agenda.now() + wait),
             WaitPolicy::Forever => None,
@@ -220,13 +220,13 @@ impl Driver for SimDriver {
         net.cancel(key, &mut means); // the disk finishes what it has started
     }
 
-    fn turn(&mut self, patience: WaitPolicy, answers: &mut Vec<Completion>) {
+    fn turn(&mut self, policy: WaitPolicy, answers: &mut Vec<Completion>) {
         let mut state = self.state.borrow_mut();
         let after = state.agenda.now() + TURN;
         state.agenda.jump(after);
         state.net.buffers.refill();
         state.happen();
-        state.wait(patience);
+        state.wait(policy);
         answers.append(&mut state.answers);
     }
 

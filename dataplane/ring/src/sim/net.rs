@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::buffers::{SimBuffers, SimReceiveTarget};
-use super::{SimContext, SimEvent as WorldEvent};
+use super::{SimContext, SimEvent};
 use crate::chunk::Chunk;
 use crate::limits::BACKLOG_MAX;
 use crate::op::{Completion, OpKey, SocketHandle};
@@ -79,7 +79,7 @@ struct SimListener {
 #[derive(Default)]
 struct ConnectionEnd {
     local: Option<SocketAddr>,
-    remote: Option<SocketAddr>,
+    peer_address: Option<SocketAddr>,
     peer: Option<SocketHandle>,
     connect: Option<OpKey>,
     receive: Option<(OpKey, SimReceiveTarget)>,
@@ -134,7 +134,7 @@ impl SimNetwork {
 
     pub(super) fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
         match self.sockets.get(&socket) {
-            Some(SimSocket::End(end)) => end.remote.ok_or_else(|| io::ErrorKind::NotConnected.into()),
+            Some(SimSocket::End(end)) => end.peer_address.ok_or_else(|| io::ErrorKind::NotConnected.into()),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -144,7 +144,7 @@ impl SimNetwork {
             Some(SimSocket::Listener(listener)) => {
                 listener.accept = Some(key);
                 self.operations.insert(key, socket);
-                self.hand_to_receiver(socket, means);
+                self.pass_to_accept(socket, means);
             }
             _ => means.finish(key, -libc::EINVAL),
         }
@@ -161,12 +161,12 @@ impl SimNetwork {
         let slow = means.happens(means.faults.slow_peers);
         let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
         end.local = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-        end.remote = Some(address);
+        end.peer_address = Some(address);
         end.connect = Some(key);
         end.slow = slow;
         self.operations.insert(key, socket);
         let wait = means.between(&means.faults.latency.clone());
-        means.agenda.plan(wait, WorldEvent::Net(NetEvent::Knock { client: socket, address }));
+        means.agenda.plan(wait, SimEvent::Net(NetEvent::Knock { client: socket, address }));
     }
 
     pub(super) fn receive(
@@ -290,7 +290,7 @@ impl SimNetwork {
     fn knock(&mut self, client: SocketHandle, address: SocketAddr, means: &mut SimContext<'_>) {
         let back = means.between(&means.faults.latency.clone());
         let listener = self.listener_at(address);
-        let Some(remote) = self.end(client).filter(|end| end.connect.is_some()).and_then(|end| end.local) else {
+        let Some(peer_address) = self.end(client).filter(|end| end.connect.is_some()).and_then(|end| end.local) else {
             return; // it was closed meanwhile
         };
         let mut result = -libc::ECONNREFUSED;
@@ -298,7 +298,7 @@ impl SimNetwork {
             let slow = means.happens(means.faults.slow_peers);
             let end = ConnectionEnd {
                 local: Some(address),
-                remote: Some(remote),
+                peer_address: Some(peer_address),
                 peer: Some(client),
                 slow,
                 ..ConnectionEnd::default()
@@ -310,14 +310,14 @@ impl SimNetwork {
             if let Some(SimSocket::Listener(listener)) = self.sockets.get_mut(&listener) {
                 listener.queue.push_back(server);
             }
-            self.hand_to_receiver(listener, means);
+            self.pass_to_accept(listener, means);
             result = 0;
         }
-        means.agenda.plan(back, WorldEvent::Net(NetEvent::Admitted { client, result }));
+        means.agenda.plan(back, SimEvent::Net(NetEvent::Admitted { client, result }));
     }
 
     /// Passes connected sockets to pending accepts.
-    fn hand_to_receiver(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
+    fn pass_to_accept(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         if let Some(SimSocket::Listener(listener)) = self.sockets.get_mut(&socket)
             && let Some(key) = listener.accept
         {
@@ -334,8 +334,8 @@ impl SimNetwork {
         while !outgoing.rest.is_empty() {
             // A closed peer accepts everything, and answers the first segment with a reset.
             let window = means.faults.window_bytes;
-            let room = self.end(peer).map_or(usize::MAX, |peer| window.saturating_sub(peer.held_bytes));
-            if room == 0 {
+            let free_bytes = self.end(peer).map_or(usize::MAX, |peer| window.saturating_sub(peer.held_bytes));
+            if free_bytes == 0 {
                 if let Some(end) = self.end(socket) {
                     end.send = Some(outgoing);
                 }
@@ -348,11 +348,11 @@ impl SimNetwork {
                 self.fail(socket, libc::ECONNRESET, means);
                 return;
             }
-            let most = room.min(outgoing.rest.len()).min(means.faults.segment_bytes_max);
+            let most = free_bytes.min(outgoing.rest.len()).min(means.faults.segment_bytes_max);
             let bytes = outgoing.rest.split_to(means.chance.usize(1..=most.max(1)));
             outgoing.sent += bytes.len();
             let at = self.arrival(peer, bytes.len(), means);
-            means.agenda.plan_at(at, WorldEvent::Net(NetEvent::Arrive { from: socket, to: peer, bytes }));
+            means.agenda.plan_at(at, SimEvent::Net(NetEvent::Arrive { from: socket, to: peer, bytes }));
         }
         self.operations.remove(&outgoing.key);
         means.finish(outgoing.key, outgoing.sent as i32);
@@ -378,8 +378,8 @@ impl SimNetwork {
                     None => break Some(-libc::ENOBUFS),
                 },
                 // SAFETY: the receive is in flight: it is in `end.receive` until its last completion.
-                SimReceiveTarget::OpBuffer { start, bytes: room_bytes } => unsafe {
-                    (SimBuffers::fill_op_buffer(start, room_bytes, bytes), None)
+                SimReceiveTarget::OpBuffer { start, bytes: buffer_bytes } => unsafe {
+                    (SimBuffers::fill_op_buffer(start, buffer_bytes, bytes), None)
                 },
             };
             bytes.advance(count);
@@ -431,14 +431,14 @@ impl SimNetwork {
         if let (false, None, Some(peer)) = (end.shut, end.broken, end.peer) {
             end.shut = true;
             let at = self.arrival(peer, 0, means);
-            means.agenda.plan_at(at, WorldEvent::Net(NetEvent::Finish { to: peer }));
+            means.agenda.plan_at(at, SimEvent::Net(NetEvent::Finish { to: peer }));
         }
     }
 
     fn deliver_reset(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         if let Some(peer) = self.end(socket).and_then(|end| end.peer) {
             let at = self.arrival(peer, 0, means);
-            means.agenda.plan_at(at, WorldEvent::Net(NetEvent::Break { to: peer }));
+            means.agenda.plan_at(at, SimEvent::Net(NetEvent::Break { to: peer }));
         }
     }
 

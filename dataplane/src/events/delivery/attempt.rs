@@ -16,12 +16,12 @@ use std::time::{Duration, SystemTime};
 use ring::Tick;
 use wal::{AppendError, LogPosition};
 
-use super::aside::STALLED;
 use super::loaded_event::LoadedEvent;
 use super::outcome::EventOutcome;
 use super::request::{self, DeliveryFailure, ReplyBody, RequestOrigin};
 use super::retry::{GiveUpReason, RetryHints, RetryVerdict, failed, judge, spread};
 use super::send::{EventSender, PostError};
+use super::set_aside::STALLED;
 use super::worker::{AttemptTarget, DeliveryAttempt, SubscriberConfig, SubscriptionWorker};
 use crate::events::LocalResponse;
 use crate::events::cloudevent::CloudEvent;
@@ -54,7 +54,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         let began = self.context.ring.now();
         let order = self.order();
         let arrives = order.stream.guards_loops;
-        let sight = match read {
+        let loaded = match read {
             Some(read) => read,
             None => {
                 self.bring(job.position).await;
@@ -63,18 +63,18 @@ impl<P: EventSender> SubscriptionWorker<P> {
                     return self.settle(job.position, EventOutcome::Damaged);
                 };
                 let _working = self.working(Phase::Request, job.position);
-                let Ok(sight) = LoadedEvent::of(record, arrives) else { return }; // decoded once before: cannot fail
-                Rc::new(sight)
+                let Ok(loaded) = LoadedEvent::of(record, arrives) else { return }; // decoded once before: cannot fail
+                Rc::new(loaded)
             }
         };
         if arrives {
-            sight.set_arrival(&self.context.moment);
+            loaded.set_arrival(&self.context.moment);
         }
         match &job.leg {
-            AttemptTarget::Subscriber => self.request(&order, &sight, job, began).await,
+            AttemptTarget::Subscriber => self.request(&order, &loaded, job, began).await,
             AttemptTarget::DeadLetter(failure) => {
                 let failure = Rc::clone(failure);
-                Box::pin(self.dead_letter(&sight, job, failure)).await;
+                Box::pin(self.dead_letter(&loaded, job, failure)).await;
             }
         }
     }
@@ -84,16 +84,16 @@ impl<P: EventSender> SubscriptionWorker<P> {
     async fn request(
         self: &Rc<Self>,
         order: &SubscriberConfig,
-        sight: &LoadedEvent,
+        loaded: &LoadedEvent,
         job: DeliveryAttempt,
         began: Tick,
     ) {
         let target = &order.subscriber.target;
         let is_asked = order.subscriber.reply != ReplyTarget::Unasked;
-        let mode = order.subscriber.delivery.mode.unwrap_or(sight.record.mode);
+        let mode = order.subscriber.delivery.mode.unwrap_or(loaded.record.mode);
         let working = self.working(Phase::Request, job.position);
-        let mut out = sight.write(mode);
-        let record = &sight.record;
+        let mut out = loaded.write(mode);
+        let record = &loaded.record;
         {
             let (key, rng) = (self.context.internal_key.borrow(), &self.context.rng);
             request::complete(&mut out, record, target, &sender(order, &key), &mut rng.borrow_mut());
@@ -115,14 +115,14 @@ impl<P: EventSender> SubscriptionWorker<P> {
             RetryVerdict::RetryAt(wait) => self.retry_after(wait, job),
             RetryVerdict::GiveUp(reason) => {
                 let failure = DeliveryFailure::of(&target.url, &outcome, reason.as_str());
-                Box::pin(self.give_up(sight, job, failure)).await;
+                Box::pin(self.give_up(loaded, job, failure)).await;
             }
             RetryVerdict::Reply => {
                 let Ok(answer) = outcome else { return }; // a verdict of Reply comes from a status
                 if answer.body.is_empty() && !request::claims_reply(&answer) {
                     return self.settle(job.position, EventOutcome::Delivered); // the usual 200
                 }
-                Box::pin(self.take_reply(order, sight, job, &answer)).await;
+                Box::pin(self.take_reply(order, loaded, job, &answer)).await;
             }
         }
     }
@@ -130,7 +130,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     async fn take_reply(
         self: &Rc<Self>,
         order: &SubscriberConfig,
-        sight: &LoadedEvent,
+        loaded: &LoadedEvent,
         job: DeliveryAttempt,
         answer: &LocalResponse,
     ) {
@@ -150,7 +150,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
                 if let Some(types) = &order.stream.types {
                     note_type(types, &reply, &order.subscriber.name);
                 }
-                self.forward_reply(&sight.record, reply, answer, &job).await
+                self.forward_reply(&loaded.record, reply, answer, &job).await
             }
             Err(why) => ReplyOutcome::NotStored(format!("malformed reply: {why}")),
         };
@@ -160,13 +160,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
                 order.subscriber.tally.replies_dropped.fetch_add(1, Relaxed);
                 self.settle(job.position, EventOutcome::Delivered);
             }
-            ReplyOutcome::Refused(failure) => self.give_up(sight, job, failure).await,
+            ReplyOutcome::Refused(failure) => self.give_up(loaded, job, failure).await,
             ReplyOutcome::NotStored(why) => match failed(job.attempt, &order.subscriber.delivery) {
                 RetryVerdict::RetryAt(wait) => self.retry_after(wait, job),
                 _ => {
                     let reason = GiveUpReason::RetriesUsedUp.as_str();
                     let failure = DeliveryFailure::unanswered(&order.subscriber.target.url, &why, reason);
-                    self.give_up(sight, job, failure).await;
+                    self.give_up(loaded, job, failure).await;
                 }
             },
         }
@@ -292,27 +292,27 @@ impl<P: EventSender> SubscriptionWorker<P> {
         ReplyOutcome::On
     }
 
-    async fn give_up(self: &Rc<Self>, sight: &LoadedEvent, job: DeliveryAttempt, failure: DeliveryFailure) {
+    async fn give_up(self: &Rc<Self>, loaded: &LoadedEvent, job: DeliveryAttempt, failure: DeliveryFailure) {
         let failure = Rc::new(failure);
         let job = DeliveryAttempt { attempt: 0, leg: AttemptTarget::DeadLetter(Rc::clone(&failure)), ..job };
-        self.dead_letter(sight, job, failure).await;
+        self.dead_letter(loaded, job, failure).await;
     }
 
     /// Sends the event to the dead letter sink, or drops it with a reason (EV-DLV-08, -09, -11).
-    async fn dead_letter(self: &Rc<Self>, sight: &LoadedEvent, job: DeliveryAttempt, failure: Rc<DeliveryFailure>) {
+    async fn dead_letter(self: &Rc<Self>, loaded: &LoadedEvent, job: DeliveryAttempt, failure: Rc<DeliveryFailure>) {
         let order = &self.order(); // the current one: the sink may have been added or removed during the attempt
         let Some(sink) = &order.subscriber.dead_letter else {
             if self.holds(HoldReason::DeadLetters) {
                 return self.hold_dead_letter(job);
             }
             let end = if failure.reason == STALLED { EventOutcome::Stalled } else { EventOutcome::Sinkless };
-            return self.drop_event(order, &sight.record, &job, &failure, end);
+            return self.drop_event(order, &loaded.record, &job, &failure, end);
         };
         let rng = &self.context.rng;
         let key = Arc::clone(&self.context.internal_key.borrow());
         let sender = sender(order, &key);
         let working = self.working(Phase::Request, job.position);
-        let out = request::to_dead_letter_sink(sight, &failure, sink, &sender, &mut rng.borrow_mut());
+        let out = request::to_dead_letter_sink(loaded, &failure, sink, &sender, &mut rng.borrow_mut());
         drop(working);
         let outcome = self.send(order, sink, out, &job, DeliveryOutcome::DeadLetterSent).await;
         if is_held(sink, outcome.as_ref().ok(), false) {
@@ -325,7 +325,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
             }
             RetryVerdict::RetryAt(wait) => self.retry_after(wait, job),
             RetryVerdict::GiveUp(_) => {
-                self.drop_event(order, &sight.record, &job, &failure, EventOutcome::SinkRefused);
+                self.drop_event(order, &loaded.record, &job, &failure, EventOutcome::SinkRefused);
             }
         }
     }
@@ -369,8 +369,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// Adds an entry to the delivery log.
     pub(super) fn note(&self, what: DeliveryOutcome, job: &DeliveryAttempt, status: Option<u16>, took: Duration) {
-        let Some(journal) = &self.context.delivery_log else { return };
-        journal.note(DeliveryLogEntry {
+        let Some(delivery_log) = &self.context.delivery_log else { return };
+        delivery_log.note(DeliveryLogEntry {
             what,
             subscriber: &self.progress.subscriber,
             position: job.position,

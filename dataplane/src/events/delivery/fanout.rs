@@ -137,23 +137,23 @@ impl MatchQueue {
 }
 
 impl FanoutMatcher {
-    pub(super) fn start(ring: &Ring, keeper: &Rc<LogWriter>, feed: &Rc<StreamFeed>) -> Rc<Self> {
-        let sorter = Rc::new(Self {
+    pub(super) fn start(ring: &Ring, writer: &Rc<LogWriter>, feed: &Rc<StreamFeed>) -> Rc<Self> {
+        let matcher = Rc::new(Self {
             ring: ring.clone(),
-            writer: Rc::clone(keeper),
+            writer: Rc::clone(writer),
             feed: Rc::clone(feed),
             notify: Rc::default(),
             listens: Cell::new(false),
             roll: RefCell::default(),
-            cursor: Cell::new(keeper.log().durable()),
+            cursor: Cell::new(writer.log().durable()),
             passed: Cell::new(0),
             damaged: Cell::new(0),
             waiting: RefCell::default(),
             stopped: Cell::new(false),
             fresh: RecentEvents::default(),
         });
-        ring.spawn(Rc::clone(&sorter).run());
-        sorter
+        ring.spawn(Rc::clone(&matcher).run());
+        matcher
     }
 
     pub(super) fn stop(&self) {
@@ -262,11 +262,11 @@ impl FanoutMatcher {
             let Some(record) = self.writer.log().read(self.feed.id, from) else { break };
             let (position, next, lost) = (record.position, record.next, record.damaged);
             let working = self.ring.heartbeat().begin(self.work(position, 0));
-            let sight = LoadedEvent::of(record, arrives);
+            let loaded = LoadedEvent::of(record, arrives);
             drop(working);
             let roll = Rc::clone(&self.roll.borrow());
-            let all = match &sight {
-                Ok(sight) => !self.judge(&roll, sight, wanted, &mut turn).await,
+            let all = match &loaded {
+                Ok(loaded) => !self.judge(&roll, loaded, wanted, &mut turn).await,
                 // Each subscriber finds that it cannot be read, and counts it as dropped.
                 Err(_) => true,
             };
@@ -278,11 +278,11 @@ impl FanoutMatcher {
             let found = MatchedEvent { position, passed, damaged };
             if all {
                 self.roll.borrow().lines.iter().for_each(|line| line.push(found));
-            } else if let Ok(sight) = sight
+            } else if let Ok(loaded) = loaded
                 && !wanted.is_empty()
             {
                 wanted.iter().filter_map(|at| roll.lines.get(*at)).for_each(|line| line.push(found));
-                self.fresh.push(sight);
+                self.fresh.push(loaded);
             }
             self.cursor.set(next);
             self.passed.set(passed + 1);
@@ -303,12 +303,12 @@ impl FanoutMatcher {
     async fn judge(
         &self,
         roll: &Rc<FanoutIndex>,
-        sight: &LoadedEvent,
+        loaded: &LoadedEvent,
         wanted: &mut Vec<usize>,
         turn: &mut usize,
     ) -> bool {
         wanted.clear();
-        let event = &sight.record;
+        let event = &loaded.record;
         if event.is_addressed {
             wanted.extend(roll.addressee(event.addressee().as_deref()));
             return true;
@@ -319,7 +319,7 @@ impl FanoutMatcher {
                 continue;
             };
             let steps = Steps::default();
-            let working = self.ring.heartbeat().begin(self.work(sight.position, roll.subscriber(entry)));
+            let working = self.ring.heartbeat().begin(self.work(loaded.position, roll.subscriber(entry)));
             let wants = entry.wants(event, &steps);
             drop(working);
             if wants {

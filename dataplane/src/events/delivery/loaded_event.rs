@@ -60,32 +60,32 @@ impl LoadedEvent {
 /// are released from time to time, because they hold the log's memory.
 #[derive(Default)]
 pub(super) struct RecentEvents {
-    sights: RefCell<VecDeque<Rc<LoadedEvent>>>,
+    events: RefCell<VecDeque<Rc<LoadedEvent>>>,
     /// Total size of the events.
     bytes: Cell<usize>,
 }
 
 impl RecentEvents {
-    pub(super) fn push(&self, sight: LoadedEvent) {
-        let mut sights = self.sights.borrow_mut();
-        let mut bytes = self.bytes.get() + sight.bytes();
-        sights.push_back(Rc::new(sight));
+    pub(super) fn push(&self, loaded: LoadedEvent) {
+        let mut events = self.events.borrow_mut();
+        let mut bytes = self.bytes.get() + loaded.bytes();
+        events.push_back(Rc::new(loaded));
         // The newest one stays, however large: its event is about to be delivered.
-        while sights.len() > FRESH_MAX || (bytes > FRESH_BYTES_MAX && sights.len() > 1) {
-            let Some(oldest) = sights.pop_front() else { break };
+        while events.len() > FRESH_MAX || (bytes > FRESH_BYTES_MAX && events.len() > 1) {
+            let Some(oldest) = events.pop_front() else { break };
             bytes -= oldest.bytes();
         }
         self.bytes.set(bytes);
     }
 
     pub(super) fn find(&self, position: LogPosition) -> Option<Rc<LoadedEvent>> {
-        let sights = self.sights.borrow();
-        let at = sights.binary_search_by_key(&position, |sight| sight.position).ok()?;
-        Some(Rc::clone(&sights[at]))
+        let events = self.events.borrow();
+        let at = events.binary_search_by_key(&position, |loaded| loaded.position).ok()?;
+        Some(Rc::clone(&events[at]))
     }
 
     pub(super) fn clear(&self) {
-        self.sights.take();
+        self.events.take();
         self.bytes.set(0);
     }
 }
@@ -98,7 +98,7 @@ mod tests {
     use crate::events::cloudevent::binary;
     use crate::events::record::encode_head;
 
-    fn sight(position: u64) -> LoadedEvent {
+    fn loaded(position: u64) -> LoadedEvent {
         of_bytes(position, 4)
     }
 
@@ -121,29 +121,30 @@ mod tests {
     /// EV-RTE-09, X-BRK-05: every subscriber, in every mode, gets the same event.
     #[test]
     fn every_subscriber_gets_same_encoding() {
-        for (told, mode) in [(false, ContentMode::Binary), (true, ContentMode::Binary), (true, ContentMode::Structured)]
+        for (with_arrival, mode) in
+            [(false, ContentMode::Binary), (true, ContentMode::Binary), (true, ContentMode::Structured)]
         {
-            let sight = sight(7);
-            if told {
-                sight.set_arrival(&RefCell::default());
+            let loaded = loaded(7);
+            if with_arrival {
+                loaded.set_arrival(&RefCell::default());
             }
-            let first = sight.write(mode);
-            assert_eq!(first, encode(&sight.record, mode, sight.arrival().as_slice()));
+            let first = loaded.write(mode);
+            assert_eq!(first, encode(&loaded.record, mode, loaded.arrival().as_slice()));
             let came = first.header("ce-knativearrivaltime").map(<[u8]>::to_vec);
-            assert_eq!(came.is_some(), told && mode == ContentMode::Binary);
-            let mut second = sight.write(mode);
+            assert_eq!(came.is_some(), with_arrival && mode == ContentMode::Binary);
+            let mut second = loaded.write(mode);
             assert_eq!(second, first);
             second.push("Prefer", b"reply");
-            assert_eq!(sight.write(mode), first, "what one attempt adds is not the next one's");
+            assert_eq!(loaded.write(mode), first, "what one attempt adds is not the next one's");
         }
     }
 
     #[test]
     fn recent_event_is_found_by_position_until_released() {
         let fresh = RecentEvents::default();
-        [3, 5, 9].into_iter().for_each(|position| fresh.push(sight(position)));
+        [3, 5, 9].into_iter().for_each(|position| fresh.push(loaded(position)));
         for (position, is_there) in [(3, true), (4, false), (5, true), (9, true), (10, false)] {
-            let found = fresh.find(LogPosition::new(position)).map(|sight| sight.position.get());
+            let found = fresh.find(LogPosition::new(position)).map(|loaded| loaded.position.get());
             assert_eq!(found, is_there.then_some(position));
         }
         fresh.clear();
@@ -152,16 +153,16 @@ mod tests {
 
     #[test]
     fn recent_events_are_bounded_and_newest_stays() {
-        let (fresh, each) = (RecentEvents::default(), sight(0).bytes());
-        let count = || fresh.sights.borrow().len();
+        let (fresh, each) = (RecentEvents::default(), loaded(0).bytes());
+        let count = || fresh.events.borrow().len();
         for position in 0..FRESH_MAX as u64 + 10 {
-            fresh.push(sight(position));
+            fresh.push(loaded(position));
         }
         assert_eq!((count(), fresh.bytes.get()), (FRESH_MAX, FRESH_MAX * each));
         assert!(fresh.find(LogPosition::new(9)).is_none() && fresh.find(LogPosition::new(10)).is_some());
         fresh.push(of_bytes(1000, FRESH_BYTES_MAX));
         assert_eq!((count(), fresh.bytes.get() > FRESH_BYTES_MAX), (1, true));
-        fresh.push(sight(1001));
+        fresh.push(loaded(1001));
         assert_eq!((count(), fresh.bytes.get()), (1, each), "the large one went");
     }
 }

@@ -25,13 +25,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
         let log = self.context.writer.log();
         let Some(job) = log.page_in(self.feed.id, from, &self.warm.borrow(), BACKLOG) else { return true };
         self.paging.set(true);
-        let pump = Rc::clone(self);
+        let worker = Rc::clone(self);
         self.context.ring.spawn(async move {
-            let places = job.ranges();
-            pump.context.writer.readahead.fetch(job).await;
-            pump.warm.replace(places);
-            pump.paging.set(false);
-            pump.notify.ring();
+            let ranges = job.ranges();
+            worker.context.writer.readahead.fetch(job).await;
+            worker.warm.replace(ranges);
+            worker.paging.set(false);
+            worker.notify.ring();
         });
         false
     }

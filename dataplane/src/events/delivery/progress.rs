@@ -161,8 +161,8 @@ mod tests {
         WriteAheadLog::open(folder.path(), options).unwrap().0
     }
 
-    fn read_all(place: &SubscriberProgress, log: &WriteAheadLog) -> Vec<LogPosition> {
-        std::iter::from_fn(|| place.read(log, log.durable())).map(|record| record.position).collect()
+    fn read_all(progress: &SubscriberProgress, log: &WriteAheadLog) -> Vec<LogPosition> {
+        std::iter::from_fn(|| progress.read(log, log.durable())).map(|record| record.position).collect()
     }
 
     /// EV-DLV-13: finished events, in whatever order, are not read again; all others are.
@@ -171,20 +171,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut log = log(&folder);
         let (ours, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
-        let place = SubscriberProgress::new(ours, "s", Cursor::at(log.end(ours)));
+        let progress = SubscriberProgress::new(ours, "s", Cursor::at(log.end(ours)));
         for n in 0_u8..30 {
             log.append(if n % 3 == 0 { other } else { ours }, 0, &[&[n]]).unwrap();
         }
-        assert!(place.read(&log, log.visible()).is_none(), "nothing is read before it is durable");
+        assert!(progress.read(&log, log.visible()).is_none(), "nothing is read before it is durable");
         log.flush_blocking().unwrap();
 
-        let all = read_all(&place, &log);
-        assert_eq!((all.len(), place.unfinished()), (20, 20));
+        let all = read_all(&progress, &log);
+        assert_eq!((all.len(), progress.unfinished()), (20, 20));
         let kept = [0, 3, 4, 19];
         for (at, position) in all.iter().enumerate().rev().filter(|(at, _)| !kept.contains(at)) {
-            assert!(place.finish(*position) && !place.finish(*position), "{at}");
+            assert!(progress.finish(*position) && !progress.finish(*position), "{at}");
         }
-        let restored = SubscriberProgress::new(ours, "s", place.mark());
+        let restored = SubscriberProgress::new(ours, "s", progress.mark());
         assert_eq!(read_all(&restored, &log), kept.map(|at| all[at]));
         for position in kept.map(|at| all[at]) {
             restored.finish(position);
@@ -206,15 +206,15 @@ mod tests {
         log.flush_blocking().unwrap();
         let reader = SubscriberProgress::new(ours, "reader", start.clone());
         let all: Vec<_> = std::iter::from_fn(|| reader.read(&log, log.durable())).collect();
-        let place = SubscriberProgress::new(ours, "s", start.clone());
+        let progress = SubscriberProgress::new(ours, "s", start.clone());
         for record in &all {
-            assert!(place.take_on(record.position, record.next) && !place.take_on(record.position, record.next));
+            assert!(progress.take_on(record.position, record.next) && !progress.take_on(record.position, record.next));
         }
-        assert_eq!((place.unfinished(), place.cursor(), place.mark()), (8, reader.cursor(), start));
+        assert_eq!((progress.unfinished(), progress.cursor(), progress.mark()), (8, reader.cursor(), start));
         for record in all.iter().rev() {
-            assert!(place.finish(record.position) && reader.finish(record.position));
-            assert_eq!(place.mark(), reader.mark());
-            assert!(!place.take_on(record.position, record.next), "it is done");
+            assert!(progress.finish(record.position) && reader.finish(record.position));
+            assert_eq!(progress.mark(), reader.mark());
+            assert!(!progress.take_on(record.position, record.next), "it is done");
         }
     }
 
@@ -230,16 +230,16 @@ mod tests {
         let mut mark = Cursor::at(start);
         mark.complete(all[5]..all[8]);
         mark.complete(all[12]..all[13]);
-        let place = SubscriberProgress::new(ours, "s", mark);
-        let read: Vec<_> = (0..2).map(|_| place.read(&log, log.durable()).unwrap().position).collect();
+        let progress = SubscriberProgress::new(ours, "s", mark);
+        let read: Vec<_> = (0..2).map(|_| progress.read(&log, log.durable()).unwrap().position).collect();
         assert_eq!(read, all[..2]);
 
-        assert_eq!(place.give_up(&log, all[15]), 15 - 2 - 4);
-        assert_eq!((place.give_up(&log, all[15]), place.give_up(&log, all[3])), (0, 0));
-        assert_eq!(place.read(&log, log.durable()).map(|record| record.position), Some(all[15]));
-        assert_eq!(place.mark().low(), start, "two are unfinished");
-        assert!(place.finish(all[0]) && place.finish(all[1]));
-        assert_eq!(place.mark().low(), all[15]);
+        assert_eq!(progress.give_up(&log, all[15]), 15 - 2 - 4);
+        assert_eq!((progress.give_up(&log, all[15]), progress.give_up(&log, all[3])), (0, 0));
+        assert_eq!(progress.read(&log, log.durable()).map(|record| record.position), Some(all[15]));
+        assert_eq!(progress.mark().low(), start, "two are unfinished");
+        assert!(progress.finish(all[0]) && progress.finish(all[1]));
+        assert_eq!(progress.mark().low(), all[15]);
     }
 
     /// EV-DLV-13: skipped events are done, unfinished ones before them are not.
@@ -248,15 +248,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut log = log(&folder);
         let ours = log.stream("ours").unwrap();
-        let place = SubscriberProgress::new(ours, "s", Cursor::at(log.end(ours)));
+        let progress = SubscriberProgress::new(ours, "s", Cursor::at(log.end(ours)));
         let all: Vec<_> = (0_u8..6).map(|n| log.append(ours, 0, &[&[n]]).unwrap()).collect();
         log.flush_blocking().unwrap();
 
-        assert_eq!(place.read(&log, all[1]).map(|record| record.position), Some(all[0]));
-        assert!(place.read(&log, all[1]).is_none(), "the end is where it says");
-        place.skip_to(all[4]);
-        place.skip_to(all[2]); // backwards has no effect
-        assert_eq!(place.read(&log, log.durable()).map(|record| record.position), Some(all[4]));
-        assert_eq!(read_all(&SubscriberProgress::new(ours, "s", place.mark()), &log), [all[0], all[4], all[5]]);
+        assert_eq!(progress.read(&log, all[1]).map(|record| record.position), Some(all[0]));
+        assert!(progress.read(&log, all[1]).is_none(), "the end is where it says");
+        progress.skip_to(all[4]);
+        progress.skip_to(all[2]); // backwards has no effect
+        assert_eq!(progress.read(&log, log.durable()).map(|record| record.position), Some(all[4]));
+        assert_eq!(read_all(&SubscriberProgress::new(ours, "s", progress.mark()), &log), [all[0], all[4], all[5]]);
     }
 }

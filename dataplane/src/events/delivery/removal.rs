@@ -13,7 +13,7 @@ use wal::{Cursor, LogPosition, StreamId};
 use super::{Dispatcher, EventSender};
 use crate::events::abandoned::AbandonedEvents;
 use crate::events::delivery_log::{self, DeliveryLogEntry};
-use crate::events::limits::{ABSENT_PATIENCE, TIDY_EVERY};
+use crate::events::limits::{REMOVAL_DELAY, TIDY_EVERY};
 use crate::events::log_writer::HISTORY;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -72,7 +72,7 @@ impl<P: EventSender> Dispatcher<P> {
         let mut still = HashMap::<_, _, RandomState>::default();
         for absent in self.find_absent() {
             let from = since.remove(&absent).unwrap_or(now);
-            if now - from < ABSENT_PATIENCE {
+            if now - from < REMOVAL_DELAY {
                 still.insert(absent, from);
                 continue;
             }
@@ -80,7 +80,7 @@ impl<P: EventSender> Dispatcher<P> {
             tracing::info!(
                 ?absent,
                 events,
-                "forgotten with its backlog: the table has not named it for {ABSENT_PATIENCE:?}"
+                "forgotten with its backlog: the table has not named it for {REMOVAL_DELAY:?}"
             );
             self.ends.forget(&absent);
             match absent {
@@ -94,7 +94,7 @@ impl<P: EventSender> Dispatcher<P> {
     fn find_absent(&self) -> Vec<AbsentStreams> {
         let table = self.table.borrow();
         let named: HashSet<&str> = table.streams.values().map(|stream| &*stream.name).collect();
-        let pumps = self.workers.borrow();
+        let workers = self.workers.borrow();
         let log = self.context.writer.log();
         let mut absent = Vec::new();
         for (id, name) in log.streams() {
@@ -105,7 +105,7 @@ impl<P: EventSender> Dispatcher<P> {
                 absent.push(AbsentStreams::Stream(id, name.into()));
                 continue;
             }
-            let runs = |subscriber: &str| pumps.get(&id).is_some_and(|pumps| pumps.contains_key(subscriber));
+            let runs = |subscriber: &str| workers.get(&id).is_some_and(|workers| workers.contains_key(subscriber));
             let lost = log.cursors(id).filter(|(subscriber, _)| *subscriber != HISTORY && !runs(subscriber));
             absent.extend(lost.map(|(subscriber, _)| AbsentStreams::Subscriber(id, subscriber.into())));
         }
@@ -141,8 +141,8 @@ impl<P: EventSender> Dispatcher<P> {
         let left: Vec<_> =
             open.iter().map(|(name, end, _)| (delivery_log::abandoned_name(stream, name), *end)).collect();
         drop(log); // a full page of the delivery log is appended at once
-        if let Some(journal) = &self.context.delivery_log {
-            left.iter().for_each(|(name, end)| journal.note(DeliveryLogEntry::abandoned(name, *end)));
+        if let Some(delivery_log) = &self.context.delivery_log {
+            left.iter().for_each(|(name, end)| delivery_log.note(DeliveryLogEntry::abandoned(name, *end)));
         }
         events
     }

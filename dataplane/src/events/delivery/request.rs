@@ -65,7 +65,7 @@ impl CachedTimestamp {
 /// The original event with the failure (EV-DLV-10, X-DLV-08, AMB-36).
 #[must_use]
 pub(super) fn to_dead_letter_sink(
-    sight: &LoadedEvent,
+    loaded: &LoadedEvent,
     failure: &DeliveryFailure,
     sink: &DeliveryTarget,
     sender: &RequestOrigin<'_>,
@@ -79,9 +79,9 @@ pub(super) fn to_dead_letter_sink(
         attribute(code, failure.code.to_string(), AttributeKind::Integer),
         attribute(data, failure.data.clone(), AttributeKind::String),
     ];
-    extra.extend(sight.arrival());
-    let mut out = encode(&sight.record, sight.record.mode, &extra);
-    complete(&mut out, &sight.record, sink, sender, rng);
+    extra.extend(loaded.arrival());
+    let mut out = encode(&loaded.record, loaded.record.mode, &extra);
+    complete(&mut out, &loaded.record, sink, sender, rng);
     out
 }
 
@@ -207,8 +207,8 @@ pub fn record_of(
     hops_left: u8,
     rng: &mut Rng,
 ) -> Vec<u8> {
-    let beside = extension_headers::select(fields(answer), trace, rng);
-    crate::events::record::encode_head(reply, &beside, hops_left)
+    let headers = extension_headers::select(fields(answer), trace, rng);
+    crate::events::record::encode_head(reply, &headers, hops_left)
 }
 
 /// Head and data in one buffer.

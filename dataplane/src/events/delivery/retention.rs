@@ -27,10 +27,10 @@ impl<P: EventSender> Dispatcher<P> {
             let floor = self.floor(stream, &feed, now_ms);
             self.retain_history(stream, &feed, floor, now_ms);
             let Some(floor) = floor else { continue };
-            let pumps = self.workers.borrow();
-            let Some(running) = pumps.get(&feed.id) else { continue };
+            let workers = self.workers.borrow();
+            let Some(running) = workers.get(&feed.id) else { continue };
             for subscriber in &stream.subscribers {
-                let dropped = running.get(&subscriber.name).map_or(0, |pump| pump.expire(floor));
+                let dropped = running.get(&subscriber.name).map_or(0, |worker| worker.expire(floor));
                 if dropped > 0 {
                     let (stream, subscriber) = (&*stream.name, &*subscriber.label);
                     tracing::warn!(stream, subscriber, dropped, "events dropped undelivered: retention");

@@ -46,15 +46,15 @@ mod tests {
 
     #[test]
     fn fast_subscriber_gets_half_window_and_slow_one_all() {
-        let pace = DeliveryWindow::default();
-        assert_eq!((pace.window(64), pace.window(0)), (64, 1), "nothing is known");
-        let times = |count: usize, took: Duration| (0..count).for_each(|_| pace.note(took));
+        let window = DeliveryWindow::default();
+        assert_eq!((window.window(64), window.window(0)), (64, 1), "nothing is known");
+        let times = |count: usize, took: Duration| (0..count).for_each(|_| window.note(took));
         times(1, QUICK_ANSWER_MAX / 2);
-        assert_eq!((pace.window(64), pace.window(1)), (32, 1));
+        assert_eq!((window.window(64), window.window(1)), (32, 1));
         times(3, QUICK_ANSWER_MAX * 10);
-        assert_eq!(pace.window(64), 64, "it has become slow");
+        assert_eq!(window.window(64), 64, "it has become slow");
         times(1, Duration::from_secs(3600));
         times(200, QUICK_ANSWER_MAX / 2);
-        assert_eq!(pace.window(64), 32, "and quick again");
+        assert_eq!(window.window(64), 32, "and quick again");
     }
 }

@@ -13,7 +13,6 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 use ring::{Notify, Ring, Tick};
 use wal::{AppendError, Cursor, LogPosition};
 
-use super::aside::SetAside;
 use super::fanout::{FanoutMatcher, MatchQueue};
 use super::loaded_event::LoadedEvent;
 use super::ordering_keys::{OrderingKeys, ordering_key};
@@ -22,6 +21,7 @@ use super::progress::SubscriberProgress;
 use super::recovered_attempts::{AttemptCounts, RecoveredAttempts};
 use super::request::{CachedTimestamp, DeliveryFailure};
 use super::send::EventSender;
+use super::set_aside::SetAside;
 use super::window::DeliveryWindow;
 use super::window_slot::DeliveryTask;
 use crate::events::delivery_log::DeliveryLog;
@@ -146,7 +146,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     pub(super) fn start(
         shop: &Rc<DispatchContext<P>>,
         feed: &Rc<StreamFeed>,
-        sorter: &Rc<FanoutMatcher>,
+        matcher: &Rc<FanoutMatcher>,
         order: SubscriberConfig,
     ) -> Result<Rc<Self>, AppendError> {
         let name = &*order.subscriber.name;
@@ -164,21 +164,21 @@ impl<P: EventSender> SubscriptionWorker<P> {
         drop(log);
         let made = shop.recovered_attempts.take(name);
         let aside = SetAside::of(&shop.stalled, &order.stream.name, name);
-        let place = SubscriberProgress::new(feed.id, name, mark);
+        let progress = SubscriberProgress::new(feed.id, name, mark);
         if is_new {
-            shop.writer.register(&place)?;
+            shop.writer.register(&progress)?;
         }
-        let bell = Rc::new(Notify::default());
-        let pump = Rc::new(Self {
+        let notify = Rc::new(Notify::default());
+        let worker = Rc::new(Self {
             context: Rc::clone(shop),
-            progress: Rc::new(place),
+            progress: Rc::new(progress),
             feed: Rc::clone(feed),
             order: RefCell::new(order),
-            fanout: Rc::clone(sorter),
-            queue: MatchQueue::new(&bell),
+            fanout: Rc::clone(matcher),
+            queue: MatchQueue::new(&notify),
             last_spec: Cell::new(0),
             damaged_count: Cell::new(0),
-            notify: bell,
+            notify,
             in_flight: Cell::new(0),
             window: DeliveryWindow::default(),
             retries: RefCell::default(),
@@ -195,9 +195,9 @@ impl<P: EventSender> SubscriptionWorker<P> {
             warm: RefCell::new(LogPosition::ORIGIN..LogPosition::ORIGIN),
             paging: Cell::new(false),
         });
-        pump.offer(open);
-        shop.ring.spawn(Rc::clone(&pump).run());
-        Ok(pump)
+        worker.offer(open);
+        shop.ring.spawn(Rc::clone(&worker).run());
+        Ok(worker)
     }
 
     /// Stops the worker. Results of attempts in flight are discarded, and their events stay unfinished in
@@ -255,8 +255,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
             return WorkerStep::Wait { until: None };
         }
         let (order, mut looks) = (self.order(), RECORDS_PER_TURN_MAX);
-        while let Some(errand) = self.next_task(&order, self.in_flight.get(), &mut looks) {
-            self.spawn_attempt(errand);
+        while let Some(task) = self.next_task(&order, self.in_flight.get(), &mut looks) {
+            self.spawn_attempt(task);
         }
         if looks == 0 { WorkerStep::Yield } else { self.wait() }
     }
@@ -277,10 +277,10 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
         while *looks > 0 && self.has_capacity(order) {
             *looks -= 1;
-            let (position, sight) = self.next()?;
-            let errand = self.consider(order, position, sight, looks);
-            if errand.is_some() {
-                return errand;
+            let (position, loaded) = self.next()?;
+            let task = self.consider(order, position, loaded, looks);
+            if task.is_some() {
+                return task;
             }
         }
         None
@@ -288,7 +288,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// Whether one more event may be unfinished.
     fn has_capacity(&self, order: &SubscriberConfig) -> bool {
-        self.progress.unfinished() < room(&order.subscriber.delivery)
+        self.progress.unfinished() < unfinished_max(&order.subscriber.delivery)
     }
 
     /// Whether one more request may be in flight in addition to `in_flight`. Our own Services get as many
@@ -333,10 +333,10 @@ impl<P: EventSender> SubscriptionWorker<P> {
             let found = self.queue.take()?;
             self.skip(found.passed, found.damaged, found.position);
             self.last_spec.set(found.passed + 1);
-            if let Some(sight) = self.fanout.fresh(found.position)
-                && self.progress.take_on(sight.position, sight.next)
+            if let Some(loaded) = self.fanout.fresh(found.position)
+                && self.progress.take_on(loaded.position, loaded.next)
             {
-                return Some((sight.position, Ok(sight)));
+                return Some((loaded.position, Ok(loaded)));
             }
             let after = LogPosition::new(found.position.get() + 1);
             if let Some(record) = self.progress.read(&log, after) {
@@ -379,17 +379,17 @@ impl<P: EventSender> SubscriptionWorker<P> {
         &self,
         order: &SubscriberConfig,
         position: LogPosition,
-        sight: Result<Rc<LoadedEvent>, CorruptRecord>,
+        loaded: Result<Rc<LoadedEvent>, CorruptRecord>,
         looks: &mut usize,
     ) -> Option<DeliveryTask> {
-        if let (Ok(sight), Some(job)) = (&sight, self.set_aside(order, position)) {
-            return Some((job, Some(Rc::clone(sight))));
+        if let (Ok(loaded), Some(job)) = (&loaded, self.set_aside(order, position)) {
+            return Some((job, Some(Rc::clone(loaded))));
         }
-        match sight {
-            Ok(sight) if self.wants(&order.subscriber, &sight, looks) => {
+        match loaded {
+            Ok(loaded) if self.wants(&order.subscriber, &loaded, looks) => {
                 let by_key = order.subscriber.delivery.sequence == DeliveryOrder::ByKey;
-                if !by_key || self.ordering_keys.borrow_mut().enter(ordering_key(&sight.record), position) {
-                    return Some((self.job(position), Some(sight)));
+                if !by_key || self.ordering_keys.borrow_mut().enter(ordering_key(&loaded.record), position) {
+                    return Some((self.job(position), Some(loaded)));
                 }
             }
             Ok(_) => self.settle(position, EventOutcome::Filtered),
@@ -496,7 +496,7 @@ impl DeliveryAttempt {
 }
 
 /// Maximum number of unfinished events.
-fn room(delivery: &DeliveryPolicy) -> usize {
+fn unfinished_max(delivery: &DeliveryPolicy) -> usize {
     match delivery.sequence {
         DeliveryOrder::Strict => 1,
         DeliveryOrder::Free | DeliveryOrder::ByKey => UNFINISHED_MAX,

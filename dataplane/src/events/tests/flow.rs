@@ -143,7 +143,7 @@ fn window_is_filled_and_never_exceeded() {
 /// strict order still one.
 #[test]
 fn window_follows_instance_count() {
-    for (sequence, places, most) in [
+    for (sequence, capacity, most) in [
         (DeliveryOrder::Free, 0, 8),
         (DeliveryOrder::Free, 4, 12),
         (DeliveryOrder::Free, usize::MAX, UNFINISHED_MAX),
@@ -155,7 +155,7 @@ fn window_follows_instance_count() {
         subscriber.delivery.sequence = sequence;
         let stream = rig.publish(vec![subscriber]);
         rig.rule(|_| ScriptedAnswer::After(seconds(10), 202));
-        rig.places(places);
+        rig.capacity(capacity);
         let events = if sequence == DeliveryOrder::Strict { 20 } else { UNFINISHED_MAX + 200 };
         rig.run(async {
             // All have come in before the first is answered.
@@ -164,7 +164,7 @@ fn window_follows_instance_count() {
             }
             rig.rest(seconds(3000)).await;
         });
-        assert_eq!(rig.most_open("http://s/") as usize, most, "{sequence:?}, {places} places");
+        assert_eq!(rig.most_open("http://s/") as usize, most, "{sequence:?}, {capacity} places");
         assert_eq!(ends(&stream, 0), [events as u64, 0, 0, 0, 0]);
     }
 }
@@ -291,12 +291,17 @@ fn deleted_subscriber_abandons_its_backlog() {
 fn deleted_stream_reports_abandoned_events() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
-    let patient = |name| {
+    let retrying_trigger = |name| {
         let mut one = trigger(name, "http://away/");
         one.delivery.retries_max = 1_000;
         one
     };
-    rig.publish(vec![patient("a"), patient("b"), trigger("done", "http://s/"), of_type(patient("none"), "x")]);
+    rig.publish(vec![
+        retrying_trigger("a"),
+        retrying_trigger("b"),
+        trigger("done", "http://s/"),
+        of_type(retrying_trigger("none"), "x"),
+    ]);
     rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://away/" { 503 } else { 202 }));
     rig.run(async {
         for id in ["1", "2", "3"] {

@@ -61,7 +61,7 @@ fn held_retry_goes_to_new_target() {
 /// delayed.
 #[test]
 fn dead_letter_waits_for_missing_sink() {
-    for (hold, sink, letters, end) in [
+    for (hold, sink, dead_letters, end) in [
         (HoldReason::Nothing, Some("http://dls/"), vec!["1".to_owned()], [1, 0, 1, 0, 0]),
         (HoldReason::Nothing, None, vec![], [1, 0, 0, 1, 0]),
     ] {
@@ -80,7 +80,7 @@ fn dead_letter_waits_for_missing_sink() {
             let stream = rig.publish(vec![found]);
             rig.sync();
             rig.rest(seconds(1)).await;
-            assert_eq!((rig.ids("http://dls/"), ends(&stream, 0)), (letters, end));
+            assert_eq!((rig.ids("http://dls/"), ends(&stream, 0)), (dead_letters, end));
         });
     }
 }

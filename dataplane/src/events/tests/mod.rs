@@ -1,15 +1,15 @@
 //! The whole broker engine on the simulated machine, with a scripted sender in place of HTTP.
 
-mod door;
 mod flow;
 mod hold;
-mod keeping;
+mod ingress;
+mod matching;
 mod order;
 mod outcome;
-mod refused;
+mod rejected;
 mod reply;
 mod restart;
-mod sorting;
+mod retention;
 mod topology;
 
 use std::cell::{Cell, RefCell};
@@ -86,7 +86,7 @@ struct ScriptState {
     /// Requests in flight at a time, by URL, and the maximum.
     open: RefCell<BTreeMap<String, (u32, u32)>>,
     /// Of every target.
-    places: Cell<usize>,
+    capacity: Cell<usize>,
 }
 
 impl EventSender for ScriptedTransport {
@@ -101,7 +101,7 @@ impl EventSender for ScriptedTransport {
     }
 
     fn capacity(&self, _: &DeliveryTarget) -> usize {
-        self.0.places.get()
+        self.0.capacity.get()
     }
 }
 
@@ -150,7 +150,7 @@ impl Drop for OpenBroker<'_> {
 
 /// One process lifetime of a core's events on one machine.
 pub(super) struct BrokerFixture {
-    pub(super) world: Simulation,
+    pub(super) simulation: Simulation,
     pub(super) ring: Ring,
     pub(super) events: Rc<BrokerEngine<ScriptedTransport>>,
     pub(super) signals: SignalQueue,
@@ -181,16 +181,16 @@ impl BrokerFixture {
         Self::with(folder, &[], 1, FaultProfile::calm(), options())
     }
 
-    pub(super) fn with(folder: &Path, others: &[&Path], seed: u64, weather: FaultProfile, options: LogOptions) -> Self {
-        let world = Simulation::new(seed, weather);
-        let ring = world.ring();
+    pub(super) fn with(folder: &Path, others: &[&Path], seed: u64, faults: FaultProfile, options: LogOptions) -> Self {
+        let simulation = Simulation::new(seed, faults);
+        let ring = simulation.ring();
         let open = |folder: &Path| WriteAheadLog::open(folder, options.clone()).unwrap().0;
         let script = ScriptedTransport(Rc::new(ScriptState {
             ring: ring.clone(),
             calls: RefCell::default(),
             rule: RefCell::new(Box::new(|_| ScriptedAnswer::Status(202))),
             open: RefCell::default(),
-            places: Cell::new(0),
+            capacity: Cell::new(0),
         }));
         let others = others.iter().map(|folder| open(folder)).collect();
         let events = BrokerEngine::open(&ring, open(folder), others, &script, seed);
@@ -198,7 +198,7 @@ impl BrokerFixture {
         events.start(0, &signals, &counters);
         let (table, version, keeping) = (RefCell::default(), Cell::new(0), Cell::default());
         Self {
-            world,
+            simulation,
             ring,
             events,
             signals,
@@ -219,8 +219,8 @@ impl BrokerFixture {
     }
 
     /// Sets the concurrency of our own instances.
-    pub(super) fn places(&self, count: usize) {
-        self.script.0.places.set(count);
+    pub(super) fn capacity(&self, count: usize) {
+        self.script.0.capacity.set(count);
     }
 
     /// Publishes a table with one broker; the core is not woken, as in the moment after a publish.

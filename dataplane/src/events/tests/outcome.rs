@@ -67,12 +67,12 @@ fn dead_letter_carries_failure_attributes() {
         rig.post("1", "t").await;
         rig.rest(seconds(1)).await;
     });
-    let [letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
-    assert_eq!((letter.id.as_str(), &*letter.request.body), ("1", &b"data"[..]));
-    assert_eq!(letter.header("ce-knativeerrordest").unwrap(), "http://s/");
-    assert_eq!(letter.header("ce-knativeerrorcode").unwrap(), "422");
-    assert_eq!(letter.header("ce-knativeerrordata").unwrap(), BASE64.encode("no such order"));
-    assert_eq!(letter.header("prefer"), None);
+    let [dead_letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
+    assert_eq!((dead_letter.id.as_str(), &*dead_letter.request.body), ("1", &b"data"[..]));
+    assert_eq!(dead_letter.header("ce-knativeerrordest").unwrap(), "http://s/");
+    assert_eq!(dead_letter.header("ce-knativeerrorcode").unwrap(), "422");
+    assert_eq!(dead_letter.header("ce-knativeerrordata").unwrap(), BASE64.encode("no such order"));
+    assert_eq!(dead_letter.header("prefer"), None);
 }
 
 /// EV-DLV-11, EV-DLV-09: the sink is retried with the same settings; if it never accepts the event, the
@@ -223,9 +223,9 @@ fn own_stream_gets_remaining_hops() {
             rig.rest(seconds(1)).await;
         });
         let last = |url: &str| rig.calls(url).pop().unwrap();
-        for (url, told) in [("http://ours/", Some(left)), ("http://dls/", Some(left)), ("http://other/", None)] {
-            assert_eq!(last(url).header("sluicegate-hops-left").as_deref(), told, "{url}");
-            assert_eq!(last(url).header("sluicegate-internal").as_deref(), told.map(|_| INSIDE_KEY), "{url}");
+        for (url, received) in [("http://ours/", Some(left)), ("http://dls/", Some(left)), ("http://other/", None)] {
+            assert_eq!(last(url).header("sluicegate-hops-left").as_deref(), received, "{url}");
+            assert_eq!(last(url).header("sluicegate-internal").as_deref(), received.map(|_| INSIDE_KEY), "{url}");
             assert_eq!(last(url).header("ce-knativebrokerttl"), None);
         }
     }

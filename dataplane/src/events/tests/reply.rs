@@ -105,8 +105,8 @@ fn unstorable_reply_fails_delivery() {
             rig.rest(seconds(60)).await;
         });
         assert_eq!(rig.ids("http://s/"), ["1", "1", "1"]);
-        let [letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
-        assert_eq!(letter.header("ce-knativeerrorcode").unwrap(), "500");
+        let [dead_letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
+        assert_eq!(dead_letter.header("ce-knativeerrorcode").unwrap(), "500");
         assert_eq!(stream.tally.accepted.load(Relaxed), 1);
         assert_eq!(ends(&stream, 0), [0, 0, 1, 0, 0]);
     }
@@ -224,11 +224,11 @@ fn undeliverable_reply_makes_original_dead_letter() {
         rig.post("1", "A").await;
         rig.rest(seconds(60)).await;
     });
-    let [letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
+    let [dead_letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
     assert_eq!((rig.calls("http://s/").len(), rig.calls("http://r/").len()), (1, 3));
-    assert_eq!(letter.id, "1");
-    assert_eq!(letter.header("ce-knativeerrordest").unwrap(), "http://r/");
-    assert_eq!(letter.header("ce-knativeerrorcode").unwrap(), "503");
+    assert_eq!(dead_letter.id, "1");
+    assert_eq!(dead_letter.header("ce-knativeerrordest").unwrap(), "http://r/");
+    assert_eq!(dead_letter.header("ce-knativeerrorcode").unwrap(), "503");
     assert_eq!(ends(&stream, 0), [0, 0, 1, 0, 0]);
 }
 

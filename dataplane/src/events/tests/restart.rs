@@ -18,12 +18,12 @@ fn restart_resends_only_unfinished_events() {
     let rig = BrokerFixture::new(folder.path());
     // Every seventh fails, and its retry would come only after this lifetime.
     rig.rule(|call| ScriptedAnswer::Status(if call.id.parse::<u32>().unwrap() % 7 == 0 { 503 } else { 202 }));
-    let patient = || {
+    let retrying_trigger = || {
         let mut subscriber = trigger("t", "http://s/");
         subscriber.delivery.backoff = BackoffPolicy::Linear(seconds(3600));
         subscriber
     };
-    rig.publish(vec![patient()]);
+    rig.publish(vec![retrying_trigger()]);
     rig.run(async {
         for n in 0..100 {
             rig.post(&n.to_string(), "t").await;
@@ -33,7 +33,7 @@ fn restart_resends_only_unfinished_events() {
     rig.end();
 
     let rig = BrokerFixture::new(folder.path());
-    let stream = rig.publish(vec![patient()]);
+    let stream = rig.publish(vec![retrying_trigger()]);
     rig.sync();
     rig.run(rig.rest(seconds(1)));
     let expected: BTreeSet<u32> = (0..100).filter(|n| n % 7 == 0).collect();
@@ -56,14 +56,14 @@ fn given_up_event_is_recorded_before_cursor() {
         rig.post("1", "t").await;
         rig.rest(CURSOR_INTERVAL + Duration::from_millis(50)).await;
     });
-    let mut told = Vec::new();
-    let held = each_note(folder.path(), |note| told.push((note.subscriber.to_owned(), note.what, note.position)));
+    let mut received = Vec::new();
+    let held = each_note(folder.path(), |note| received.push((note.subscriber.to_owned(), note.what, note.position)));
     for (name, what) in [
         ("dropped", DeliveryOutcome::Dropped),
         ("buried", DeliveryOutcome::DeadLettered),
         ("taken", DeliveryOutcome::Replied),
     ] {
-        let &(_, _, position) = told.iter().find(|(of, how, _)| of == name && *how == what).unwrap();
+        let &(_, _, position) = received.iter().find(|(of, how, _)| of == name && *how == what).unwrap();
         let mark = held.streams["broker/ns/b/1"].mark(name).unwrap();
         assert!(mark.is_done(position), "{name}: otherwise this shows nothing");
     }
@@ -189,7 +189,7 @@ fn power_cut_loses_no_event_and_no_reply() {
                 }
             }
         }));
-        life.world.power_cut();
+        life.simulation.power_cut();
         let first_a = numbers(&life.ids("http://a/"));
         let first_b = numbers(&life.ids("http://b/"));
         life.end();

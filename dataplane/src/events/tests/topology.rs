@@ -34,7 +34,7 @@ fn subscribers(rng: &mut fastrand::Rng) -> Vec<Subscriber> {
 }
 
 /// `calm`: every subscriber accepts everything at once.
-fn world(seed: u64, calm: bool, taken: &DeliveredEvents) -> impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static {
+fn script(seed: u64, calm: bool, taken: &DeliveredEvents) -> impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static {
     let (mut rng, taken) = (fastrand::Rng::with_seed(seed), Rc::clone(taken));
     move |call| {
         // A sink that gave up too would be a drop, and drops have their own test.
@@ -69,8 +69,8 @@ fn check(seed: u64, stream: &EventStream, acknowledged: &BTreeSet<String>, taken
     for id in acknowledged {
         let first = if id.starts_with('L') { "loop" } else { "a" };
         for name in [first, "all"] {
-            let well = has(format!("http://{name}/"), id) || has(format!("http://dead-{name}/"), id);
-            assert!(well, "seed {seed}: {name} lost {id}");
+            let succeeded = has(format!("http://{name}/"), id) || has(format!("http://dead-{name}/"), id);
+            assert!(succeeded, "seed {seed}: {name} lost {id}");
         }
         if first == "loop" {
             check_loop(seed, &taken, id);
@@ -83,8 +83,8 @@ fn check(seed: u64, stream: &EventStream, acknowledged: &BTreeSet<String>, taken
             if !has(format!("http://{name}/"), &before) || has(format!("http://dead-{name}/"), &before) {
                 break;
             }
-            let well = has(format!("http://{next}/"), &after) || has(format!("http://dead-{next}/"), &after);
-            assert!(well, "seed {seed}: {next} lost {after}");
+            let succeeded = has(format!("http://{next}/"), &after) || has(format!("http://dead-{next}/"), &after);
+            assert!(succeeded, "seed {seed}: {next} lost {after}");
         }
     }
 }
@@ -99,8 +99,8 @@ fn check_loop(seed: u64, taken: &BTreeSet<(String, String)>, id: &str) {
         }
         assert!(round < ROUNDS_MAX, "seed {seed}: {now} has made too many hops");
         let after = format!("{id}{}", "'".repeat(next));
-        let well = has("http://loop/", &after) || has("http://dead-loop/", &after);
-        assert!(well || next == ROUNDS_MAX, "seed {seed}: loop lost {after}");
+        let succeeded = has("http://loop/", &after) || has("http://dead-loop/", &after);
+        assert!(succeeded || next == ROUNDS_MAX, "seed {seed}: loop lost {after}");
     }
 }
 
@@ -121,7 +121,7 @@ fn live_through(seed: u64) -> usize {
     for life in 0..rng.u32(1..4) {
         let rig = BrokerFixture::with(folder.path(), &[], rng.u64(..), FaultProfile::windy(), options());
         rig.publish(subscribers(&mut rng));
-        rig.rule(world(rng.u64(..), false, &taken));
+        rig.rule(script(rng.u64(..), false, &taken));
         let (done, limit) = (Rc::clone(&acknowledged), Duration::from_millis(rng.u64(50..3000)));
         let _ = rig.run(rig.ring.timeout(limit, async {
             for n in 0_u32.. {
@@ -132,7 +132,7 @@ fn live_through(seed: u64) -> usize {
             }
         }));
         match rng.u8(0..3) {
-            0 => rig.world.power_cut(),
+            0 => rig.simulation.power_cut(),
             1 => rig.run(rig.events.drain()),
             _ => {} // a kill
         }
@@ -140,7 +140,7 @@ fn live_through(seed: u64) -> usize {
     }
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(subscribers(&mut rng));
-    rig.rule(world(0, true, &taken));
+    rig.rule(script(0, true, &taken));
     rig.sync();
     rig.run(rig.rest(seconds(600)));
     check(seed, &stream, &acknowledged.borrow(), &taken);

@@ -30,7 +30,7 @@ pub(in crate::cli::run) struct HandoverState {
     pub(in crate::cli::run) tables: Arc<TablePublisher>,
     /// The number of successors that got everything, and whose result is unknown.
     pub(in crate::cli::run) successors: usize,
-    pub(in crate::cli::run) reins: ControlHandle,
+    pub(in crate::cli::run) control_handle: ControlHandle,
     pub(in crate::cli::run) health: Arc<Health>,
 }
 
@@ -42,10 +42,10 @@ impl HandoverState {
     pub(in crate::cli::run) fn hand_over(&mut self, request: PendingHandover) -> Result<Successor> {
         let successor = request.grant(&self.sockets)?;
         tracing::info!(version = successor.version, "another process takes over: API and events end here");
-        self.reins.admin_port.send_replace(AdminPort::Lent);
+        self.control_handle.admin_port.send_replace(AdminPort::Lent);
         if let Some(folder) = self.folder.take() {
-            self.reins.hand_over.send_replace(true);
-            if self.reins.handed.recv_timeout(CONTROL_MAX).is_err() {
+            self.control_handle.hand_over.send_replace(true);
+            if self.control_handle.handed.recv_timeout(CONTROL_MAX).is_err() {
                 tracing::warn!("the object store is still open");
             }
             self.stop.signal_events(&self.tables);
@@ -60,22 +60,22 @@ impl HandoverState {
     }
 
     /// A successor that got everything does not serve.
-    pub(in crate::cli::run) fn outlive(&mut self, why: &anyhow::Error, open_door: impl FnOnce()) {
+    pub(in crate::cli::run) fn outlive(&mut self, why: &anyhow::Error, listen: impl FnOnce()) {
         self.successors -= 1;
-        self.keep(why, open_door);
+        self.keep(why, listen);
     }
 
-    /// Continues with the rest, because the successor failed. `open_door` listens for the next one: the
+    /// Continues with the rest, because the successor failed. `listen` listens for the next one: the
     /// last may have replaced our socket by its own.
-    pub(in crate::cli::run) fn keep(&self, why: &anyhow::Error, open_door: impl FnOnce()) {
+    pub(in crate::cli::run) fn keep(&self, why: &anyhow::Error, listen: impl FnOnce()) {
         let why = format!("{why:#}");
-        if self.successors > 0 || *self.reins.admin_port.borrow() == AdminPort::Served {
+        if self.successors > 0 || *self.control_handle.admin_port.borrow() == AdminPort::Served {
             tracing::warn!(why, "the takeover was not carried out");
             return;
         }
-        open_door();
+        listen();
         self.health.orphaned.store(true, Relaxed);
-        self.reins.admin_port.send_replace(AdminPort::Served);
+        self.control_handle.admin_port.send_replace(AdminPort::Served);
         tracing::error!(
             why,
             "the process that took over does not serve: requests go on by the last table, \

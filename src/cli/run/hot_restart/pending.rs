@@ -21,7 +21,7 @@ const PENDING_MAX: usize = 64;
 /// Without a free descriptor, connections are accepted again after this.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Minimum interval of the log line about silent or invalid peers.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(super) struct Pending {
@@ -98,7 +98,7 @@ impl Pending {
 
     fn tell(&mut self, why: &anyhow::Error) {
         let now = Instant::now();
-        if self.told.is_none_or(|told| now - told >= TOLD_EVERY) {
+        if self.told.is_none_or(|told| now - told >= REPORT_INTERVAL) {
             self.told = Some(now);
             tracing::warn!(why = format!("{why:#}"), "a connection to the takeover socket was closed");
         }
@@ -152,8 +152,8 @@ mod tests {
     fn stalled_connections_delay_no_successor() {
         let data = tempfile::tempdir().unwrap();
         let (say, hear) = mpsc::channel();
-        let door = HandoverListener::open(data.path()).unwrap();
-        door.watch(move |request| say.send(request.hello.workers).unwrap()).unwrap();
+        let listener = HandoverListener::open(data.path()).unwrap();
+        listener.watch(move |request| say.send(request.hello.workers).unwrap()).unwrap();
         let folder = std::fs::File::open(data.path()).unwrap();
         let connect = || UnixStream::connect(socket_path(&folder)).unwrap();
         let began = Instant::now();

@@ -93,9 +93,9 @@ fn pause() {
 fn read<T: DeserializeOwned>(stream: &UnixStream, what: &str) -> Result<T> {
     let process = socket_peercred(stream)?.pid.as_raw_nonzero().get();
     let mut socket = [PollFd::new(stream, PollFlags::IN)];
-    let patience = Timespec::try_from(MESSAGE_TIMEOUT)?;
+    let limit = Timespec::try_from(MESSAGE_TIMEOUT)?;
     // An error: interrupted by a signal.
-    if poll(&mut socket, Some(&patience)).is_ok_and(|ready| ready == 0) {
+    if poll(&mut socket, Some(&limit)).is_ok_and(|ready| ready == 0) {
         let stopped = is_stopped(process).then(|| format!(", which is stopped: `kill -CONT {process}` lets it go on"));
         let (stopped, seconds_max) = (stopped.unwrap_or_default(), HANDOVER_MAX.as_secs());
         tracing::warn!(process, seconds_max, "waiting for {what} of the running process{stopped}");

@@ -60,12 +60,12 @@ impl PreparedSocket {
     /// Renames it to its path. `beside`: the process that may listen there is being replaced.
     ///
     /// # Errors Another process listens there.
-    pub(super) fn publish(self, beside: bool) -> Result<UnixListener> {
+    pub(super) fn publish(self, is_handover: bool) -> Result<UnixListener> {
         let listens = || {
             self.path.file_name().is_some_and(|name| UnixStream::connect(near(&self.folder, Path::new(name))).is_ok())
         };
         let named = || format!("--api-socket {}", self.path.display());
-        if !beside && listens() {
+        if !is_handover && listens() {
             return Err(anyhow!("another process listens there; stop it or choose another path")).with_context(named);
         }
         std::fs::rename(&self.fresh, &self.path).with_context(named)?;
@@ -94,7 +94,8 @@ mod tests {
         let deep = folder.path().join("d".repeat(100)).join("e".repeat(100));
         std::fs::create_dir_all(&deep).unwrap();
         let path = deep.join("api.sock");
-        let bind = |path: &Path, beside| PreparedSocket::new(path).and_then(|prepared| prepared.publish(beside));
+        let bind =
+            |path: &Path, is_handover| PreparedSocket::new(path).and_then(|prepared| prepared.publish(is_handover));
         let first = bind(&path, false).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let refusal = bind(&path, false).map(drop).unwrap_err();

@@ -176,9 +176,9 @@ fn segment_with_damaged_live_record_is_kept() {
         consume(&mut log, busy);
         turn(&mut log);
     }
-    let told = log.take_damage();
-    assert_eq!(told.len(), 1);
-    assert_eq!((told[0].position, told[0].stream, &told[0].file), (victim, dead, &file));
+    let damage = log.take_damage();
+    assert_eq!(damage.len(), 1);
+    assert_eq!((damage[0].position, damage[0].stream, &damage[0].file), (victim, dead, &file));
     assert!(file.exists());
     assert_eq!(log.stat().damaged, 1);
     let found = consume(&mut log, dead);

@@ -45,8 +45,8 @@ async fn post_many(rig: &BrokerFixture, events: usize) {
 fn interval_stream_acknowledges_before_flush() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
-    let patience = Duration::from_millis(700);
-    for (durability, early) in [(Durability::Flush, 0), (Durability::Interval(patience), 2), (Durability::None, 2)] {
+    let interval = Duration::from_millis(700);
+    for (durability, early) in [(Durability::Flush, 0), (Durability::Interval(interval), 2), (Durability::None, 2)] {
         rig.keeping.set(RetentionPolicy { durability, ..RetentionPolicy::default() });
         let stream = rig.publish(vec![trigger("t", URL)]);
         rig.run(async {
@@ -61,9 +61,9 @@ fn interval_stream_acknowledges_before_flush() {
             assert_eq!(calls.len(), before + 2);
             let wait = calls[before].at - begun;
             let together = calls[before + 1].at - calls[before].at < Duration::from_millis(40);
-            let is_late = matches!(durability, Durability::Interval(_)).then_some(patience);
+            let is_late = matches!(durability, Durability::Interval(_)).then_some(interval);
             assert!(is_late.is_none_or(|late| wait >= late), "{durability:?} {wait:?}");
-            assert!(wait <= patience + Duration::from_millis(100), "{durability:?} {wait:?}");
+            assert!(wait <= interval + Duration::from_millis(100), "{durability:?} {wait:?}");
             assert_eq!(together, durability != Durability::Flush, "{durability:?}: one flush for both");
         });
         assert_eq!(stream.tally.accepted.load(Relaxed), 2);
@@ -290,26 +290,26 @@ fn idle_log_reclaims_space() {
 fn appends_before_idle_share_one_flush() {
     let folder = folder();
     let ring = Simulation::new(3, FaultProfile::calm()).ring();
-    let keeper = LogWriter::new(&ring, WriteAheadLog::open(folder.path(), options()).unwrap().0);
-    let running = Rc::clone(&keeper);
+    let writer = LogWriter::new(&ring, WriteAheadLog::open(folder.path(), options()).unwrap().0);
+    let running = Rc::clone(&writer);
     ring.spawn(async move { drop(running.run().await) });
-    let feed = keeper.feed("s").unwrap();
+    let feed = writer.feed("s").unwrap();
     ring.block_on(async {
         ring.sleep(seconds(1)).await;
-        let flushes = || keeper.log().stat().flushes;
-        let append = || keeper.append(&feed, &[&[b"event"]]).unwrap().end;
+        let flushes = || writer.log().stat().flushes;
+        let append = || writer.append(&feed, &[&[b"event"]]).unwrap().end;
         let (before, busy) = (flushes(), Rc::new(Cell::new(true)));
         for nth in 0..20 {
-            let (ring, keeper, feed) = (ring.clone(), Rc::clone(&keeper), Rc::clone(&feed));
+            let (ring, writer, feed) = (ring.clone(), Rc::clone(&writer), Rc::clone(&feed));
             ring.clone().spawn(async move {
                 for _ in 0..nth {
                     ring.yield_now().await;
                 }
-                keeper.append(&feed, &[&[b"event"]]).unwrap();
+                writer.append(&feed, &[&[b"event"]]).unwrap();
             });
         }
-        keeper.durable(append()).await.unwrap();
-        assert_eq!((flushes(), keeper.log().stat().staged_bytes), (before + 1, 0));
+        writer.durable(append()).await.unwrap();
+        assert_eq!((flushes(), writer.log().stat().staged_bytes), (before + 1, 0));
 
         let (other, goes_on) = (ring.clone(), Rc::clone(&busy));
         ring.spawn(async move {
@@ -318,15 +318,15 @@ fn appends_before_idle_share_one_flush() {
             }
         });
         let begun = ring.now();
-        keeper.durable(append()).await.unwrap();
+        writer.durable(append()).await.unwrap();
         let took = ring.now() - begun;
         assert!((GATHER_MAX..GATHER_MAX * 10).contains(&took), "{took:?}");
 
         let begun = ring.now();
         for _ in 0..GATHERED_BYTES_MAX / 1024 {
-            keeper.append(&feed, &[&[&[0; 1024]]]).unwrap();
+            writer.append(&feed, &[&[&[0; 1024]]]).unwrap();
         }
-        keeper.durable(append()).await.unwrap();
+        writer.durable(append()).await.unwrap();
         assert!(ring.now() - begun < GATHER_MAX, "so much waits for nobody: {:?}", ring.now() - begun);
         busy.set(false);
     });

@@ -75,13 +75,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// Whether the subscriber's filter matches. A replay is for its addressee alone, whose filter was
     /// checked when it was chosen.
-    pub(super) fn wants(&self, subscriber: &Subscriber, sight: &LoadedEvent, looks: &mut usize) -> bool {
-        let event = &sight.record;
+    pub(super) fn wants(&self, subscriber: &Subscriber, loaded: &LoadedEvent, looks: &mut usize) -> bool {
+        let event = &loaded.record;
         if event.is_addressed {
             return event.addressee().is_some_and(|addressee| *addressee == *subscriber.name);
         }
         let steps = Steps::default();
-        let working = self.working(Phase::Filter, sight.position);
+        let working = self.working(Phase::Filter, loaded.position);
         let wants = filter::matches(&subscriber.filter, event, &steps);
         drop(working);
         *looks = looks.saturating_sub(steps.used() / STEPS_PER_LOOK);

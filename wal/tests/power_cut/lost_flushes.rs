@@ -8,7 +8,7 @@ use fastrand::Rng;
 use sluicegate_wal::{Flush, LogOptions, LogPosition, StreamId, WriteAheadLog, inspect};
 
 use crate::disk::SECTOR_BYTES;
-use crate::{each_seed, shelf};
+use crate::{each_seed, memory_folder};
 
 const SEGMENT_BYTES: u32 = 16 << 10;
 /// Maximum number of flushes before the lost one, and of honest ones after it.
@@ -25,13 +25,13 @@ type RecordedEvents = BTreeMap<LogPosition, Vec<u8>>;
 fn flush_lost_by_disk_is_reported_as_gap() {
     each_seed(|seed, seen| {
         run(seed);
-        seen.lies += 1;
+        seen.lost_flushes += 1;
     });
 }
 
 fn run(seed: u64) {
     let mut rng = Rng::with_seed(seed);
-    let folder = shelf();
+    let folder = memory_folder();
     let home = folder.path().join("log");
     let options = LogOptions {
         segment_bytes: SEGMENT_BYTES,
@@ -56,7 +56,7 @@ fn run(seed: u64) {
             if is_first && flush.offset > 0 && tries < 60 {
                 return honestly(flush);
             }
-            lost = Some(lie(flush, at.get() % u64::from(SEGMENT_BYTES), &mut rng).then_some(at));
+            lost = Some(drop_sectors(flush, at.get() % u64::from(SEGMENT_BYTES), &mut rng).then_some(at));
         };
         flush(&mut log, &mut lying);
     }
@@ -69,10 +69,10 @@ fn run(seed: u64) {
 
     let found = inspect(&home, &mut |_, _| {}).unwrap();
     let covers = |from: LogPosition, to: LogPosition| from <= lost && lost < to;
-    assert!(found.gaps.iter().any(|hole| covers(hole.from, hole.to)), "verify passes {lost} over: {found:?}");
+    assert!(found.gaps.iter().any(|gap| covers(gap.from, gap.to)), "verify passes {lost} over: {found:?}");
     let (log, recovery) = WriteAheadLog::open(&home, options).unwrap();
-    let holes = &recovery.gaps;
-    assert!(holes.iter().any(|hole| covers(hole.from, hole.to)), "{lost} is passed over: {recovery:?}");
+    let gaps = &recovery.gaps;
+    assert!(gaps.iter().any(|gap| covers(gap.from, gap.to)), "{lost} is passed over: {recovery:?}");
     let mut there = RecordedEvents::new();
     if let Some((stream, _)) = log.streams().next() {
         let mut from = LogPosition::ORIGIN;
@@ -83,7 +83,7 @@ fn run(seed: u64) {
     }
     assert!(there.iter().all(|(at, payload)| events.get(at) == Some(payload)), "invented");
     for at in events.keys().filter(|at| !there.contains_key(at)) {
-        assert!(holes.iter().any(|hole| hole.from <= *at && *at < hole.to), "{at} is gone, and no hole: {holes:?}");
+        assert!(gaps.iter().any(|gap| gap.from <= *at && *at < gap.to), "{at} is gone, and no hole: {gaps:?}");
     }
 }
 
@@ -107,7 +107,7 @@ fn honestly(flush: &Flush) {
 
 /// Omits the sector in which the record at `victim` begins, and perhaps more, or all. False when the record
 /// is not in this flush.
-fn lie(flush: &Flush, victim: u64, rng: &mut Rng) -> bool {
+fn drop_sectors(flush: &Flush, victim: u64, rng: &mut Rng) -> bool {
     let end = flush.offset + flush.bytes.len() as u64;
     let all = rng.u8(0..3) == 0;
     let mut at = flush.offset;

@@ -123,8 +123,8 @@ fn failed_detached_send_is_reported_by_next_send() {
 #[test]
 fn detached_sends_arrive_in_order_under_faults() {
     for seed in 0..50 {
-        let world = Simulation::new(seed, FaultProfile { resets: 0, ..FaultProfile::stormy() });
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile { resets: 0, ..FaultProfile::stormy() });
+        let ring = simulation.ring();
         let bytes = pattern(200_000);
         let expected = bytes.clone();
         let mine = ring.clone();

@@ -129,11 +129,11 @@ fn stream_with_admission_checks_sender_and_event() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let only = |name: &str, filter| AdmissionRule { subjects: [name].into_iter().collect(), filter };
-    let guests = EventFilter::Exact(vec![("type".into(), "t".into())]);
+    let guest_filter = EventFilter::Exact(vec![("type".into(), "t".into())]);
     rig.admission.replace(Some(Arc::new(StreamAdmission {
         verifier: Arc::new(TwoSenderVerifier),
         audiences: vec!["here".into()],
-        grants: vec![only("friend", EventFilter::Everything), only("guest", guests)],
+        grants: vec![only("friend", EventFilter::Everything), only("guest", guest_filter)],
     })));
     let stream = rig.publish(vec![trigger("t", "http://s/")]);
     let post = |token: &'static str, headers: &[(&'static str, &'static str)]| {
@@ -205,9 +205,9 @@ fn failed_log_rejects_events() {
     rig.run(async {
         assert_eq!(rig.post("1", "t").await, 202);
         rig.rest(seconds(1)).await;
-        rig.world.set_faults(FaultProfile { disk_errors: 1_000_000, ..FaultProfile::calm() });
+        rig.simulation.set_faults(FaultProfile { disk_errors: 1_000_000, ..FaultProfile::calm() });
         assert_eq!(rig.post("2", "t").await, 503);
-        rig.world.set_faults(FaultProfile::calm());
+        rig.simulation.set_faults(FaultProfile::calm());
         let answer = rig.request("POST", PATH, &EVENT, b"").await;
         assert_eq!(answer.status, 503);
         assert!(header(&answer, "retry-after").is_some());
@@ -273,8 +273,8 @@ fn internal_event_bypasses_quota_and_full_log() {
             ("some key", "ns", 429),
             ("", "ns", 429),
         ] {
-            let beside = [("Sluicegate-Internal", key), ("Kn-Namespace", namespace)];
-            let headers: Vec<_> = EVENT.into_iter().chain(beside).collect();
+            let extra = [("Sluicegate-Internal", key), ("Kn-Namespace", namespace)];
+            let headers: Vec<_> = EVENT.into_iter().chain(extra).collect();
             let answer = rig.request("POST", PATH, &headers, b"").await;
             assert_eq!(answer.status, status, "{key:?} from {namespace:?}");
         }
@@ -295,16 +295,16 @@ fn closed_stream_drains() {
         "question" => reply("r", "answer"),
         _ => ScriptedAnswer::Status(202),
     });
-    let patient = || {
+    let retrying_trigger = || {
         let mut subscriber = trigger("t", "http://s/");
         subscriber.delivery.retries_max = 1_000;
         subscriber
     };
-    rig.publish(vec![patient()]);
+    rig.publish(vec![retrying_trigger()]);
     rig.run(async {
         assert_eq!(rig.post("1", "question").await, 202);
         rig.closed.set(true);
-        let closed = rig.publish(vec![patient()]);
+        let closed = rig.publish(vec![retrying_trigger()]);
         rig.sync();
         assert_eq!(rig.post("2", "question").await, 404);
         assert_eq!(rig.request("OPTIONS", PATH, &[], b"").await.status, 404);
@@ -342,7 +342,8 @@ fn event_types_are_registered_at_ingress() {
         assert_eq!(rig.request("POST", PATH, &old, b"").await.status, 202);
         rig.rest(seconds(5)).await;
     });
-    let mut told: Vec<_> = types.take().map(|seen| [seen.kind, seen.source, seen.schema, seen.by].join(" ")).collect();
-    told.sort();
-    assert_eq!(told, ["answer /r  ", "answer /r  t", "old /s http://schema ", "question /s  "]);
+    let mut reported: Vec<_> =
+        types.take().map(|seen| [seen.kind, seen.source, seen.schema, seen.by].join(" ")).collect();
+    reported.sort();
+    assert_eq!(reported, ["answer /r  ", "answer /r  t", "old /s http://schema ", "question /s  "]);
 }

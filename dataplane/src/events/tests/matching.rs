@@ -87,9 +87,9 @@ fn lagging_subscriber_catches_up_and_rejoins() {
     let is_dead = Rc::new(Cell::new(true));
     let dead = Rc::clone(&is_dead);
     rig.rule(move |_| if dead.get() { ScriptedAnswer::After(seconds(3), 503) } else { ScriptedAnswer::Status(202) });
-    let mut patient = of_type(trigger("t", "http://s/"), "wanted");
-    patient.delivery.retries_max = 1000;
-    let stream = rig.publish(vec![patient]);
+    let mut retrying_trigger = of_type(trigger("t", "http://s/"), "wanted");
+    retrying_trigger.delivery.retries_max = 1000;
+    let stream = rig.publish(vec![retrying_trigger]);
     let count = MATCHES_MAX + UNFINISHED_MAX + 200;
     rig.run(async {
         for n in 0..count {
