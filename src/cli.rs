@@ -69,11 +69,11 @@ enum Command {
 
 /// Below the flags of `run`.
 const SETTINGS: &str = "\
-Each flag is also a key of the --config file and the variable that stands below it. A flag goes before its variable, that before \
-the key, and a variable that is empty is none. A variable holds several values with `;` between, where a flag may be given more \
-than once; what is quoted, as in `a=sh -c 'x; y'`, is not parted.
-SLUICEGATE_LOG says what the log has: error, warn, info (the default) or debug, for all or for a target of its own, like \
-info,instance=off, which leaves out what instances print.";
+Each flag is also a key of the --config file and the variable shown below it. A flag overrides its variable, which overrides \
+the key. Empty variables are ignored. A variable holds several values separated by `;`, where a flag may be given more \
+than once; a quoted `;`, as in `a=sh -c 'x; y'`, does not separate.
+SLUICEGATE_LOG sets the log level: error, warn, info (the default) or debug, for all or for single targets, like \
+info,instance=off, which omits the output of instances.";
 
 /// Exit status of an invalid command line or configuration.
 const USAGE: u8 = 2;
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_is_named_for_the_innermost_subcommand() {
+    fn help_names_innermost_subcommand() {
         let of = |words: &[&str]| verbs(words.iter().map(|word| (*word).to_owned()));
         assert_eq!(of(&["event", "replay", "--trigger", "x"]), "event replay ");
         assert_eq!(of(&["run", "event"]), "run ");

@@ -169,7 +169,7 @@ impl RunConfig {
             return Err(format!("access-log-file: {}: give --access-log common or json", path.display()));
         }
         if let Some(url) = self.otlp.as_ref().filter(|url| !value::is_http_url(url)) {
-            return Err(format!("otlp: {url}: is no URL like http://127.0.0.1:4318/v1/traces"));
+            return Err(format!("otlp: {url}: is not a URL like http://127.0.0.1:4318/v1/traces"));
         }
         self.check_api()?;
         let routes = self.routes.iter().map(|rule| ("route", &rule.host));

@@ -46,7 +46,7 @@ pub(super) async fn connections(
     Query(wanted): Query<ConnectionsQuery>,
 ) -> Response {
     let Ok(answers) = tokio::time::timeout(ANSWER_MAX, admin.questions.connections(wanted.most())).await else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the cores do not answer: is one of them stuck?\n").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "the cores do not respond: is one of them stuck?\n").into_response();
     };
     let silent: Vec<usize> = (0..answers.len()).filter(|core| answers[*core].is_none()).collect();
     let open: usize = answers.iter().flatten().map(|answers| answers.open).sum();

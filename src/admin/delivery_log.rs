@@ -83,7 +83,7 @@ fn time(text: &str) -> Result<u64> {
         Ok(ago) => Timestamp::now() - ago.abs(),
         Err(_) => text
             .parse::<Timestamp>()
-            .with_context(|| format!("{text:?} is no time: use 10m, or 2026-01-02T03:04:05Z"))?,
+            .with_context(|| format!("{text:?} is not a time: use 10m, or 2026-01-02T03:04:05Z"))?,
     };
     Ok(u64::try_from(at.as_millisecond()).unwrap_or(0))
 }

@@ -15,7 +15,7 @@ use super::SpanCounters;
 
 /// Why a process orphaned by a hot restart is not healthy.
 pub(super) const ORPHANED: &str =
-    "a takeover failed: requests go on, API and events do not; run --takeover again, or restart\n";
+    "a hot restart failed: requests are served, API and events are not; run --hot-restart again, or restart\n";
 
 /// The state reported by the parts of the process.
 #[derive(Debug, Default)]

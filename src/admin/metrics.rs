@@ -40,7 +40,7 @@ use targets::RefusedTargets;
 /// The autoscaler, and the queue on which cores report to it.
 #[derive(Debug, Clone)]
 pub(crate) struct AutoscalerMetrics {
-    pub(crate) fleet: Autoscaler,
+    pub(crate) autoscaler: Autoscaler,
     pub(crate) signals: SignalQueue,
 }
 

@@ -63,7 +63,7 @@ fn backup(args: &ApiArgs) -> Result<String> {
             .open(&temporary)
             .with_context(named)?;
         let mut pieces = axum::body::Body::new(answer.into_body()).into_data_stream();
-        let broke = || format!("the connection broke: {} is cut short", temporary.display());
+        let broke = || format!("the connection broke: {} is truncated", temporary.display());
         while let Some(piece) = pieces.try_next().await.with_context(broke)? {
             file.write_all(&piece).with_context(named)?;
         }
@@ -99,7 +99,7 @@ fn restore(args: &ApiArgs) -> Result<String> {
         if answer.status() != 200 {
             bail!("{} is not restored: {}", named(), refusal(&api, answer).await);
         }
-        let told = answer.into_body().collect_bytes().await.context("the answer was cut short")?;
+        let told = answer.into_body().collect_bytes().await.context("the response was truncated")?;
         Ok(format!("{} objects restored", count(&String::from_utf8_lossy(&told)).unwrap_or(0)))
     })
 }
@@ -131,11 +131,11 @@ async fn refusal(api: &ApiClient, answer: Response<Body>) -> String {
     let parsed: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
     let said = parsed["message"].as_str().unwrap_or(said.trim());
     match status {
-        401 => format!("{said}: the API wants to know who asks, give --kubeconfig or --token"),
+        401 => format!("{said}: the API requires authentication, give --kubeconfig or --token"),
         403 => {
             format!("{said}: a ClusterRole with the verbs get and put for nonResourceURLs {BACKUP_PATH} allows it")
         }
-        404 => format!("{}: what answers there is not the API of an appliance", api.at.trim_end_matches('/')),
+        404 => format!("{}: the server there is not the API of an appliance", api.at.trim_end_matches('/')),
         _ => said.to_owned(),
     }
 }

@@ -62,7 +62,7 @@ impl ApiClient {
     pub(crate) async fn send(&self, request: Request<Body>) -> Result<Response<Body>> {
         let unreachable = || {
             format!(
-                "no API answers at {}: give --api what the ready line says, or, where it speaks TLS, --kubeconfig",
+                "no API responds at {}: give --api the address of the ready line, or, if it uses TLS, --kubeconfig",
                 self.at.trim_end_matches('/')
             )
         };

@@ -145,7 +145,7 @@ fn refusal(admin: &AdminClient, answer: &mut Response<Body>) -> anyhow::Error {
     match answer.status().as_u16() {
         404 if !said.starts_with("there is no Trigger") => {
             anyhow!(
-                "{} is no admin listener: give --admin what the ready line says; it answers 404: {said}",
+                "{} is not an admin listener: give --admin the address of the ready line; it answers 404: {said}",
                 admin.admin
             )
         }
@@ -154,7 +154,7 @@ fn refusal(admin: &AdminClient, answer: &mut Response<Body>) -> anyhow::Error {
 }
 
 fn unreachable(admin: &AdminClient) -> String {
-    format!("no appliance answers at {}: give --admin what its ready line says", admin.admin)
+    format!("no appliance responds at {}: give --admin the address of its ready line", admin.admin)
 }
 
 fn text<'v>(value: &'v Value, key: &str) -> &'v str {
@@ -202,7 +202,7 @@ fn show_trace(trace: &TraceArgs) -> Result<bool> {
     }
     tell(&out)?;
     if events.is_empty() {
-        complain!("no such event in the log: it never came, or its segment is gone");
+        complain!("no such event in the log: it never arrived, or its segment was deleted");
     }
     Ok(!events.is_empty())
 }
@@ -249,7 +249,7 @@ fn print_dead_letters(order: &ListArgs) -> Result<bool> {
     let mut out = String::new();
     let dead_letters = list(&found, "deadLetters");
     if dead_letters.is_empty() {
-        complain!("no event was given up and is still open, as far back as the log goes");
+        complain!("there are no open dead letters, as far back as the log goes");
     }
     if let Some(older @ 1..) = found["omitted"].as_u64() {
         complain!("{older} older ones are not shown; a redrive reaches them");

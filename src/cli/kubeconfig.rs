@@ -56,7 +56,7 @@ fn decide(args: &KubeconfigArgs) -> Result<String> {
     let Some(left) = data.map(recorded_by).transpose()?.flatten() else {
         if let Some(data) = data.filter(|_| args.api.is_none()) {
             bail!(
-                "no appliance with an API of its own has run on --data {}; --api says where else one is",
+                "no appliance with an API of its own has run on --data {}; give its address with --api",
                 data.display()
             );
         }
@@ -105,7 +105,7 @@ fn recorded_by(data: &Path) -> Result<Option<RecordedApi>> {
         let token = parsed["users"][0]["user"]["token"].as_str().map(str::to_owned);
         Some(RecordedApi { at: address.parse().ok()?, authority, token })
     };
-    read().map(Some).ok_or_else(|| anyhow!("{} is not what the appliance wrote", path.display()))
+    read().map(Some).ok_or_else(|| anyhow!("{} was not written by the appliance", path.display()))
 }
 
 pub(crate) fn text(api: SocketAddr, authority: &ClusterAuthority, token: Option<&str>) -> String {

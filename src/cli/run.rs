@@ -173,7 +173,7 @@ fn serve(config: RunConfig) -> Result<()> {
     drop(sockets); // otherwise the kernel would continue to accept connections
     let (outcome, successor) = end(event, &shared, hear, cores, (log_thread, exporter));
     control_handle.stop.send_replace(true);
-    let _told = control.join().map_err(|_| panicked())?;
+    let _ended = control.join().map_err(|_| panicked())?;
     drop((folder, successor));
     outcome
 }
@@ -226,7 +226,7 @@ fn await_objects(
             Ok(MainEvent::Signal) => return Ok(false),
             Ok(event) => reloads |= matches!(event, MainEvent::Reload),
             Err(_) => {
-                tracing::info!("still waiting for the objects; nothing is served before they are there")
+                tracing::info!("still waiting for the objects; serving starts when they are loaded")
             }
         }
     }
@@ -240,7 +240,7 @@ fn live(
     (hear, say): (&mpsc::Receiver<MainEvent>, &mpsc::Sender<MainEvent>),
 ) -> Result<MainEvent> {
     loop {
-        match hear.recv().context("nobody is left to tell anything")? {
+        match hear.recv().context("every event sender is gone")? {
             MainEvent::Reload => {
                 certificates::reload(config, publisher, &state.health.expiries);
                 access.reopen();
@@ -275,7 +275,7 @@ fn end(
     cores: RunningCores,
     (access, exporter): (access_log::AccessLogThread, Option<OtlpExporter>),
 ) -> (Result<()>, Option<Successor>) {
-    tracing::info!("draining: requests in flight end, nothing new is taken in");
+    tracing::info!("draining: requests in flight finish, new ones are not accepted");
     let by_itself = matches!(event, MainEvent::CoreEnded);
     let successor = match event {
         MainEvent::Replaced(successor) => {
@@ -321,7 +321,7 @@ fn clear_up(data: PathBuf, stop: Arc<StopSignal>) -> impl FnOnce() + Send + 'sta
         stop.set_handover(false);
         match kill_leftovers(&data) {
             Ok(()) => tracing::info!("the process that was replaced has ended"),
-            Err(why) => tracing::warn!(%why, "instances of the process before cannot be looked for"),
+            Err(why) => tracing::warn!(%why, "cannot search for instances of the previous process"),
         }
     }
 }

@@ -48,9 +48,9 @@ const SECONDS_MAX: u64 = 24 * 60 * 60;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status 0: every promise was kept and every flipped bit was found. 1: something was \
-    lost or passed over, and the report says where the evidence was kept.\n\
-    A killed process loses nothing that the kernel holds, so a disk that lies about its flushes is found \
-    by pulling its plug only; a flush time that is too good to be true is pointed out.")]
+    lost or not detected, and the report says where the evidence was kept.\n\
+    A killed process loses nothing that the kernel has, so a disk that reports flushes it did not make is found \
+    only by a real power cut; implausibly fast flushes are pointed out.")]
 pub(crate) struct SelftestArgs {
     /// Kill, tear and flip: is what was acknowledged still there?
     #[arg(long, required = true)]
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &SelftestArgs) -> ExitCode {
 fn campaign(args: &SelftestArgs, seed: u64) -> Result<bool> {
     fs::create_dir_all(&args.data).with_context(|| format!("{}: the folder cannot be made", args.data.display()))?;
     // A running appliance needs its disk for itself, and none may start meanwhile.
-    let _ours = args.data.join("lock").exists().then(|| data_folder::take(&args.data)).transpose()?;
+    let _data_folder = args.data.join("lock").exists().then(|| data_folder::take(&args.data)).transpose()?;
     let workshop = args.data.join(format!("selftest-{}", std::process::id()));
     fs::create_dir(&workshop).with_context(|| format!("{} cannot be made", workshop.display()))?;
     complain!("testing {} for {} s, seed {seed}", workshop.display(), args.seconds);
@@ -98,7 +98,7 @@ fn campaign(args: &SelftestArgs, seed: u64) -> Result<bool> {
     while Instant::now() < end && rounds.report.is_clean() {
         rounds
             .round(&workshop)
-            .with_context(|| format!("the campaign stopped; what it has written is kept in {}", workshop.display()))?;
+            .with_context(|| format!("the campaign stopped; its files are kept in {}", workshop.display()))?;
         if told.elapsed() >= PROGRESS_EVERY {
             told = Instant::now();
             complain!(part "{}{tidy_line}", rounds.report.progress());

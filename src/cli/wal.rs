@@ -123,7 +123,10 @@ fn verify(log: &Path) -> anyhow::Result<bool> {
     writeln!(out, "{}", log.display())?;
     writeln!(out, "  {records} event records in {segments} segments, {bytes} bytes, positions {first} to {end}")?;
     if *torn_bytes > 0 {
-        writeln!(out, "  {torn_bytes} bytes of an unfinished flush at the end: no damage, nobody was told of them")?;
+        writeln!(
+            out,
+            "  {torn_bytes} bytes of an unfinished flush at the end: no damage, they were never acknowledged"
+        )?;
     }
     let sound = print_damage(&found, &mut out)?;
     if sound {
@@ -139,7 +142,7 @@ fn print_damage(found: &LogInspection, out: &mut impl Write) -> io::Result<bool>
         writeln!(out, "  DAMAGE: {bytes} acknowledged bytes, positions {} to {}: {file}", gap.from, gap.to)?;
     }
     for cut in &found.cut {
-        writeln!(out, "  CUT SHORT: {cut}; what stood behind is gone, if anything did")?;
+        writeln!(out, "  TRUNCATED: {cut}; records behind its end are lost, if there were any")?;
     }
     for file in &found.set_aside {
         writeln!(out, "  set aside by an earlier start: {}", file.display())?;

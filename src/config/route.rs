@@ -141,11 +141,11 @@ impl RouteOptions {
                 _ => Err("ca and name are for https:// and h2://".to_owned()),
             };
         }
-        let authorities = self.authorities.ok_or("TLS to an address needs ?ca=FILE: whose word counts")?;
+        let authorities = self.authorities.ok_or("TLS to an address needs ?ca=FILE, the trusted CA certificates")?;
         let name = match self.name {
             Some(name) => name,
             None if host.starts_with('*') => {
-                return Err(format!("{host:?} is no server's name; give &name=NAME"));
+                return Err(format!("{host:?} is not a server name; give &name=NAME"));
             }
             None => host.to_owned(),
         };

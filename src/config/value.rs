@@ -87,7 +87,7 @@ impl FromStr for Wait {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wait = duration::parse_go(text);
-        wait.map(Self).ok_or_else(|| format!("{text:?} is no duration like 90s, 5m or 0"))
+        wait.map(Self).ok_or_else(|| format!("{text:?} is not a duration like 90s, 5m or 0"))
     }
 }
 
@@ -104,7 +104,7 @@ impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        quantity::bytes(text).map(Self).ok_or_else(|| format!("{text:?} is no amount of bytes, like 10Gi"))
+        quantity::bytes(text).map(Self).ok_or_else(|| format!("{text:?} is not an amount of bytes, like 10Gi"))
     }
 }
 
@@ -210,12 +210,12 @@ impl FromStr for AllowedHostRule {
 
 /// A listening address.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "it has to be an address and a port, like 127.0.0.1:8080 or [::]:8080".to_owned())
+    text.parse().map_err(|_| "it must be an address and a port, like 127.0.0.1:8080 or [::]:8080".to_owned())
 }
 
 /// A number without a sign.
 pub(crate) fn whole<N: std::str::FromStr>(text: &str) -> Result<N, String> {
-    text.parse().map_err(|_| "it has to be a whole number, like 4".to_owned())
+    text.parse().map_err(|_| "it must be a whole number, like 4".to_owned())
 }
 
 /// Whether it begins with `http://` and names a host.

@@ -46,16 +46,22 @@ impl fmt::Display for BrokenSegment {
         let file = self.file.display();
         if self.removed {
             let lost = if self.poisons {
-                "the log takes nothing more; let subscribers get what is left, then restart"
+                "the log rejects appends; let subscribers receive the rest, then restart"
             } else {
-                "what is needed of it is copied to the newest segment"
+                "its live records are copied to the newest segment"
             };
-            return write!(f, "{file} was removed or replaced from outside: {lost}, and keep others from the folder");
+            return write!(
+                f,
+                "{file} was removed or replaced from outside: {lost}, and do not let other programs change the folder"
+            );
         }
         match self.cut_to {
             Some(bytes) => {
                 let all = self.to.get() - self.from.get();
-                write!(f, "{file} was cut from outside to {bytes} of {all} bytes: keep others from the log's folder")
+                write!(
+                    f,
+                    "{file} was truncated from outside to {bytes} of {all} bytes: do not let other programs change the log's folder"
+                )
             }
             None => write!(f, "{file} has pages that cannot be read: see the kernel's log about its disk"),
         }

@@ -52,8 +52,8 @@ impl RecordKind {
             Self::Snapshot => "snapshot",
             Self::Stream => "stream",
             Self::ForgetStream => "forget-stream",
-            Self::Cursor => "bookmark",
-            Self::ForgetCursor => "forget-bookmark",
+            Self::Cursor => "cursor",
+            Self::ForgetCursor => "forget-cursor",
             Self::Drop => "drop",
             Self::Seal => "seal",
             Self::Compacted => "moved",
@@ -208,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded(payload in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn encoded_record_is_decoded(payload in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut out = vec![0; 16];
             encode(&mut out, 5, &head(16), &[&payload]);
             let found = decode(&out, 16, 5, LogPosition::new(16)).unwrap();
@@ -217,7 +217,7 @@ mod tests {
         }
 
         #[test]
-        fn one_flipped_bit_is_noticed(
+        fn flipped_bit_is_detected(
             payload in proptest::collection::vec(any::<u8>(), 0..100), bit in any::<usize>(),
         ) {
             let mut out = Vec::new();

@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bookmark_knows_exactly_what_was_completed(
+        fn cursor_contains_exactly_completed_ranges(
             low in 0_u64..20,
             ranges in proptest::collection::vec((0_u64..100, 0_u64..12), 0..40),
             others in proptest::collection::vec((0_u64..100, 0_u64..12), 0..40),

@@ -40,7 +40,7 @@ pub enum AppendError {
     #[error("{bytes} bytes are too large, limit {max}, see {limit}")]
     TooLarge { bytes: u64, max: u64, limit: &'static str },
     /// A flush failed: the contents of the disk are unknown until the log is reopened.
-    #[error("the log failed and takes nothing until it is opened again: {reason}")]
+    #[error("the log failed and rejects appends until it is reopened: {reason}")]
     Poisoned { reason: Box<str> },
     /// The stream was never declared, or it was deleted.
     #[error("stream {stream} is not declared")]

@@ -113,7 +113,7 @@ impl WriteAheadLog {
     /// nothing from this flush on is ever acknowledged. Reopen the log to recover.
     pub fn flush_done(&mut self, flush: Flush, result: io::Result<()>) {
         let out = self.in_flight.take().expect("the owner reports each flush once");
-        assert!(out.offset == flush.offset && out.length <= flush.bytes.len(), "the flush that is out");
+        assert!(out.offset == flush.offset && out.length <= flush.bytes.len(), "the flush in flight");
         if let Err(error) = result {
             let Flush { offset, bytes, .. } = flush;
             let bytes = bytes.len();

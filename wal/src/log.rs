@@ -316,7 +316,7 @@ impl WriteAheadLog {
         let unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
         let head = RecordHeader { kind, stream, position, at_ms, unsynced, batch_rest };
         let crate::header::SegmentHeader { base, salt, .. } = self.tail().header;
-        let staged = self.staged.back_mut().expect("the tail always has a place to stage in");
+        let staged = self.staged.back_mut().expect("the tail always has a staging entry");
         let before = staged.bytes.len();
         crate::codec::encode(&mut staged.bytes, salt, &head, parts);
         let added = staged.bytes.len() - before;

@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::WriteAheadLog;
 
 /// Why appends to a released log are rejected.
-const RELEASED: &str = "another process has taken the log over";
+const RELEASED: &str = "another process has taken over the log";
 
 impl WriteAheadLog {
     /// Releases the folder, so that another process can open the log, and rejects appends from now on. Call

@@ -23,7 +23,7 @@ const SEAL_BYTES: usize = record_bytes(0);
 const _: () = assert!(SEAL_BYTES == HEADER_BYTES);
 
 /// Limit named in the error when the disk provides no file: full, over quota, or out of order.
-const NO_SEGMENT: &str = "room for one more segment on the disk";
+const NO_SEGMENT: &str = "disk space for one more segment";
 
 /// What the space is for. Events leave the end of a segment, and the last segments, to control records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,7 +230,7 @@ impl WriteAheadLog {
             }
         }
         for (nth, (kind, stream, payload)) in records.iter().enumerate() {
-            let rest = u32::try_from(records.len() - 1 - nth).expect("streams_max and bookmarks_max are small");
+            let rest = u32::try_from(records.len() - 1 - nth).expect("streams_max and cursors_max are small");
             self.stage(*kind, *stream, 0, rest, &[payload]);
         }
         let at = self.visible;

@@ -184,5 +184,5 @@ fn segment_with_damaged_live_record_is_kept() {
     let found = consume(&mut log, dead);
     assert_eq!(found.len(), 150);
     assert!(found.iter().all(|(_, payload)| payload == b"fine"));
-    assert_eq!(log.take_damage().len(), 0, "each damage is told once");
+    assert_eq!(log.take_damage().len(), 0, "each damage is reported once");
 }

@@ -146,7 +146,7 @@ proptest! {
 
     /// Whatever the files contain, opening never panics, and shows only events that were appended.
     #[test]
-    fn no_bytes_on_a_disk_make_a_panic_or_invent_an_event(
+    fn random_disk_bytes_never_panic_or_invent_events(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), 0_usize..16 << 10, any::<u8>(), 1_usize..600), 1..12),
     ) {
         let memory_folder = Path::new("/dev/shm"); // no power cut is simulated here, so a disk is not needed
@@ -197,7 +197,7 @@ fn event_with_flipped_bits_is_never_delivered() {
         let file = segment_files(folder.path()).remove(nth);
         corrupt(&file, offset + at);
         assert_eq!(numbers(&mut log), (0..EVENTS).filter(|number| *number != lost).collect::<Vec<_>>());
-        assert_eq!(numbers(&mut log).len(), EVENTS as usize - 1, "read twice, told once");
+        assert_eq!(numbers(&mut log).len(), EVENTS as usize - 1, "read twice, reported once");
         let damage = log.take_damage();
         assert_eq!((damage.len(), damage[0].position, &damage[0].file), (1, position, &file));
         assert_eq!((u64::from(damage[0].offset), damage[0].stream), (offset, stream));

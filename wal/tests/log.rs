@@ -94,8 +94,8 @@ fn truncated_last_record_is_dropped_alone() {
 
         assert_eq!(inspect(folder.path(), &mut |_, _| {}).unwrap().cut.len(), 1);
         let (mut log, recovery) = open(folder.path());
-        let [cut] = &recovery.cut[..] else { panic!("it is told: {recovery:?}") };
-        assert!(cut.to_string().contains("was cut from outside"), "{cut}");
+        let [cut] = &recovery.cut[..] else { panic!("it is reported: {recovery:?}") };
+        assert!(cut.to_string().contains("was truncated from outside"), "{cut}");
         let stream = log.stream("a").unwrap();
         assert_eq!(read_all(&log, stream), (0..9).map(event).collect::<Vec<_>>());
         log.append(stream, 0, &[b"new"]).unwrap();

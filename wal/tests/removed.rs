@@ -48,12 +48,12 @@ fn flush_to_removed_segment_is_never_acknowledged() {
     assert!(matches!(log.append(stream, 0, &[b"x"]), Err(AppendError::Poisoned { .. })));
     let broken = log.check_files();
     assert!(broken.len() == 1 && broken[0].removed && broken[0].poisons, "{broken:?}");
-    assert_eq!((log.check_files(), log.stat().broken), (Vec::new(), 1), "told once, and counted");
+    assert_eq!((log.check_files(), log.stat().broken), (Vec::new(), 1), "reported once, and counted");
 }
 
 /// APP-05: an idle log notices it too, whatever happened to the name of the file.
 #[test]
-fn removed_renamed_or_replaced_tail_poisons_the_log() {
+fn removed_renamed_or_replaced_tail_poisons_log() {
     let remove = |file: &Path| fs::remove_file(file).unwrap();
     let rename = |file: &Path| fs::rename(file, file.with_extension("old")).unwrap();
     let replace = |file: &Path| {
@@ -78,7 +78,7 @@ fn removed_renamed_or_replaced_tail_poisons_the_log() {
 
 /// EV-DLV-13: the live records of an older segment are copied while this process can still read it.
 #[test]
-fn events_of_removed_older_segment_survive_a_restart() {
+fn events_of_removed_older_segment_survive_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, stream) = filled(folder.path());
     let all = log.read_from(stream, LogPosition::ORIGIN).count();

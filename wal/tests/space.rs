@@ -120,7 +120,7 @@ fn full_log_accepts_derived_events_and_drains() {
         assert!(bytes_on_disk(folder.path()) <= 2 * LOG_BYTES_MAX + 2 * SEGMENT_BYTES);
     }
     assert_eq!(answered, asked);
-    log.append(stream, 0, &[b"there is room again"]).unwrap();
+    log.append(stream, 0, &[b"there is space again"]).unwrap();
 }
 
 #[test]

@@ -26,23 +26,23 @@ fn check(log: &WriteAheadLog, stream: StreamId) {
 fn position_at_time_is_first_event_of_that_time() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = open(folder.path());
-    let (ours, busy) = (log.stream("ours").unwrap(), log.stream("busy").unwrap());
-    log.cursor(ours, "dead", Cursor::at(log.end(ours))).unwrap();
+    let (stream_id, busy) = (log.stream("ours").unwrap(), log.stream("busy").unwrap());
+    log.cursor(stream_id, "dead", Cursor::at(log.end(stream_id))).unwrap();
     log.cursor(busy, "awake", Cursor::at(log.end(busy))).unwrap();
     for nth in 0..900_u64 {
         let at_ms = if (300..350).contains(&nth) { nth - 200 } else { nth / 3 * 4 };
-        log.append(ours, at_ms, &[b"event"]).unwrap();
+        log.append(stream_id, at_ms, &[b"event"]).unwrap();
         log.append(busy, at_ms, &[&[7; 300]]).unwrap();
         if nth % 50 == 0 {
             log.flush_blocking().unwrap();
         }
     }
     log.flush_blocking().unwrap();
-    check(&log, ours);
+    check(&log, stream_id);
     check(&log, busy);
     drop(log);
     let mut log = open(folder.path());
-    check(&log, ours);
+    check(&log, stream_id);
 
     for round in 0.. {
         assert!(round < 1000, "nothing is moved");
@@ -55,10 +55,10 @@ fn position_at_time_is_first_event_of_that_time() {
         log.reclaim();
         log.move_on();
     }
-    assert_eq!(log.read_from(ours, LogPosition::ORIGIN).count(), 900);
-    check(&log, ours);
+    assert_eq!(log.read_from(stream_id, LogPosition::ORIGIN).count(), 900);
+    check(&log, stream_id);
     drop(log);
-    check(&open(folder.path()), ours);
+    check(&open(folder.path()), stream_id);
 }
 
 /// What is not durable yet cannot be read, and must not be skipped either.
@@ -108,7 +108,7 @@ fn stream_size_is_known_by_newest_and_live_bytes() {
         let from = log.position_by_size(stream, kept * record + 8).unwrap();
         assert_eq!(log.count(stream, from, log.visible()), kept);
     }
-    assert_eq!(log.live_bytes_of(stream), 0, "nobody needs it");
+    assert_eq!(log.live_bytes_of(stream), 0, "no subscriber needs it");
     log.cursor(stream, "x", Cursor::at(all[100])).unwrap();
     assert_eq!(log.live_bytes_of(stream), 400 * record);
 }

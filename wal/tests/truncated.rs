@@ -55,8 +55,8 @@ fn truncated_segment_loses_only_its_own_records() {
     let broken = log.check_files();
     assert_eq!(broken.len(), 1);
     assert_eq!((broken[0].cut_to, broken[0].poisons), (Some(8 << 10), false));
-    assert!(broken[0].to_string().contains("was cut from outside to 8192 of 65536 bytes"), "{}", broken[0]);
-    assert_eq!((log.check_files(), log.stat().broken), (Vec::new(), 1), "told once, and counted");
+    assert!(broken[0].to_string().contains("was truncated from outside to 8192 of 65536 bytes"), "{}", broken[0]);
+    assert_eq!((log.check_files(), log.stat().broken), (Vec::new(), 1), "reported once, and counted");
 
     log.append(stream, 0, &[b"goes on"]).unwrap();
     log.flush_blocking().unwrap();

@@ -192,7 +192,7 @@ impl Executor {
     /// Marks this executor as the one that runs on this thread, until the guard is dropped.
     pub(crate) fn enter(&self) -> ExecutorGuard {
         RUNNING.with_borrow_mut(|running| {
-            assert!(running.is_none(), "block_on inside block_on would never come back");
+            assert!(running.is_none(), "block_on inside block_on would never return");
             *running = Some(Rc::clone(&self.ready));
         });
         ExecutorGuard
@@ -374,6 +374,6 @@ mod tests {
         assert_eq!((polls.get(), executor.panicked()), (2, 0));
         let mut place = None;
         Waiter::remember(&mut place, &executor, &main_waker);
-        assert!(matches!(place, Some(Waiter::Other(_))), "nobody is polled");
+        assert!(matches!(place, Some(Waiter::Other(_))), "no task is polled");
     }
 }

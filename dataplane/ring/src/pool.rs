@@ -167,7 +167,7 @@ mod tests {
             let (other, third) = (chunk.clone(), chunk.clone());
             drop(chunk);
             drop(third);
-            assert!(!pool.give_back(|_| panic!("somebody holds it")));
+            assert!(!pool.give_back(|_| panic!("a holder remains")));
             assert_eq!(&*other, b"a");
             drop(other);
             let mut back = Vec::new();

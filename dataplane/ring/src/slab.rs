@@ -329,7 +329,7 @@ mod tests {
         assert!(f.slab.abandon(key), "the driver is to cancel it");
         assert_eq!(f.closing.take(), [SocketHandle(10)]);
         f.answer(key, 11, true);
-        assert_eq!(f.closing.take(), [SocketHandle(11)], "nobody will ask for it");
+        assert_eq!(f.closing.take(), [SocketHandle(11)], "its result is not needed");
         assert_eq!(f.slab.running(), 1);
         f.answer(key, -libc::ECANCELED, false);
         assert_eq!(f.slab.running(), 0);

@@ -248,10 +248,10 @@ impl RingStream {
     fn begin_send(&self) -> io::Result<SendGuard<'_>> {
         match self.sending.replace(SendState::Busy) {
             SendState::Idle => Ok(SendGuard { sending: &self.sending, whole: false }),
-            SendState::Busy => Err(io::Error::other("another send on this stream is under way")),
+            SendState::Busy => Err(io::Error::other("another send on this stream is in flight")),
             SendState::Broken => {
                 self.sending.set(SendState::Broken);
-                Err(io::Error::new(io::ErrorKind::BrokenPipe, "an earlier send was given up midway"))
+                Err(io::Error::new(io::ErrorKind::BrokenPipe, "an earlier send was dropped midway"))
             }
         }
     }

@@ -219,7 +219,7 @@ mod tests {
     fn due(timers: &mut TimerHeap, now: Tick) -> Option<Waker> {
         timers.pop_due(now).map(|waiter| match waiter {
             Waiter::Other(waker) => waker,
-            Waiter::Task(_) => unreachable!("nobody here is a task"),
+            Waiter::Task(_) => unreachable!("no waiter here is a task"),
         })
     }
 

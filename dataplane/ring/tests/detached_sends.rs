@@ -114,7 +114,7 @@ fn failed_detached_send_is_reported_by_next_send() {
             assert_eq!(stream.ready(), IdleReadiness::Closed);
             assert!(stream.send(b"b").await.is_err());
         }
-        assert!(stream.settled().await.is_ok(), "told once");
+        assert!(stream.settled().await.is_ok(), "reported once");
         assert!(stream.send(b"c").await.is_err(), "and nothing goes out any more");
         assert!(stream.send_detached(b"d".into()).is_err());
     });

@@ -41,7 +41,7 @@ fn echo(ring: &Ring, seed: u64) -> Vec<(u64, usize)> {
             ring.sleep(std::time::Duration::from_millis(10)).await;
             assert_eq!(ring.panicked(), 0);
         }
-        assert!(RingStream::connect(ring, address).await.is_err(), "nobody listens any more");
+        assert!(RingStream::connect(ring, address).await.is_err(), "the listener is closed");
     });
     finished.take()
 }

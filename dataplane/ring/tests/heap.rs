@@ -43,7 +43,7 @@ fn freed_pages_between_live_data_are_released() {
         .collect();
     drop(large);
     let before = held();
-    assert!(before > 32 * MIB, "nothing is kept, so there is nothing to let go: {before}");
+    assert!(before > 32 * MIB, "nothing is retained, so there is nothing to release: {before}");
     release_pages([]);
     assert!(held() + 32 * MIB < before, "{before} bytes before, {} after", held());
     assert!(stays.iter().all(|one| one[31] == 1));

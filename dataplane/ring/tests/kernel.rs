@@ -224,7 +224,7 @@ fn burst_of_wakes_counts_once() {
         ring.block_on(async {
             ring.woken().await;
             let second = ring.timeout(Duration::from_millis(1), ring.woken()).await;
-            assert!(second.is_err(), "nobody called since");
+            assert!(second.is_err(), "no wake since");
         });
     }
 }

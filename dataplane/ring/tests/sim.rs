@@ -62,7 +62,7 @@ fn idle_resolves_when_no_task_runs() {
                 other.yield_now().await;
             }
         });
-        assert!(ring.timeout(Duration::from_millis(1), ring.idle()).await.is_err(), "somebody always runs");
+        assert!(ring.timeout(Duration::from_millis(1), ring.idle()).await.is_err(), "a task always runs");
         goes_on.set(false);
         ring.idle().await;
     });
@@ -167,7 +167,7 @@ fn peer_end_is_reported_to_every_waiter() {
                     ring.yield_now().await;
                 }
             };
-            ring.timeout(Duration::from_secs(10), all).await.expect("each is told");
+            ring.timeout(Duration::from_secs(10), all).await.expect("each is notified");
         });
         ring.shutdown();
     }
@@ -182,7 +182,7 @@ fn sender_waits_for_receiver_that_does_not_read() {
         let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
         let server = listener.accept().await.unwrap();
         let sent = ring.timeout(Duration::from_secs(3600), client.send(vec![7; 1001])).await;
-        assert!(sent.is_err(), "more than the window was taken by nobody");
+        assert!(sent.is_err(), "at most the window is accepted");
         assert!(!server.recv().await.unwrap().is_empty());
     });
 }
@@ -260,7 +260,7 @@ fn failing_disk_returns_error() {
 }
 
 #[test]
-#[should_panic(expected = "the world stands still")]
+#[should_panic(expected = "the simulation is stuck")]
 fn wait_without_events_panics_and_does_not_hang() {
     let simulation = Simulation::new(6, FaultProfile::calm());
     let ring = simulation.ring();

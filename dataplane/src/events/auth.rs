@@ -47,12 +47,12 @@ pub struct VerifiedToken {
 /// Why a token is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    #[error("the token is none, or is signed by nobody who is known here")]
+    #[error("the token is malformed, or is signed by an unknown issuer")]
     Unknown,
-    #[error("the token has ended, or has not begun")]
+    #[error("the token has expired, or is not valid yet")]
     OutOfTime,
     /// Our fault, and not the sender's.
-    #[error("the keys that tokens are signed with are not known here yet")]
+    #[error("the keys that sign tokens are not known here yet")]
     NoKeys,
 }
 
@@ -118,7 +118,7 @@ impl<'a> FromIterator<&'a str> for SubjectMatcher {
 /// Why a sender is not authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    #[error("a token is needed here: Authorization: Bearer TOKEN, made out for \"{audience}\"")]
+    #[error("a token is required here: Authorization: Bearer TOKEN, issued for \"{audience}\"")]
     Silent { audience: Box<str> },
     #[error("there is more than one Authorization header")]
     Ambiguous,
@@ -126,7 +126,7 @@ pub enum AuthError {
     TooLong,
     #[error("{0}")]
     Bad(#[from] TokenError),
-    #[error("the token is not made out for \"{audience}\"")]
+    #[error("the token is not issued for \"{audience}\"")]
     Astray { audience: Box<str> },
 }
 
@@ -200,15 +200,20 @@ impl Authenticator {
         }
     }
 
-    fn read(&self, papers: &Arc<dyn TokenVerifier>, token: &str, now_s: u64) -> Result<Rc<VerifiedToken>, TokenError> {
+    fn read(
+        &self,
+        verifier: &Arc<dyn TokenVerifier>,
+        token: &str,
+        now_s: u64,
+    ) -> Result<Rc<VerifiedToken>, TokenError> {
         let mut known = self.cache.borrow_mut();
-        if !known.verifier.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, papers)) {
-            *known = CachedToken { verifier: Some(Arc::clone(papers)), by_token: HashMap::default() };
+        if !known.verifier.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, verifier)) {
+            *known = CachedToken { verifier: Some(Arc::clone(verifier)), by_token: HashMap::default() };
         }
         if let Some(bearer) = known.by_token.get(token) {
             return if now_s < bearer.until_s { Ok(Rc::clone(bearer)) } else { Err(TokenError::OutOfTime) };
         }
-        let bearer = Rc::new(papers.read(token, now_s)?);
+        let bearer = Rc::new(verifier.read(token, now_s)?);
         if known.by_token.len() >= TOKEN_CACHE_MAX {
             known.by_token.retain(|_, bearer| now_s < bearer.until_s);
             if known.by_token.len() >= TOKEN_CACHE_MAX {

@@ -126,9 +126,9 @@ impl CoreSenders {
             .try_send(CoreMessage::DeadLetter(Box::new(ForwardedDeadLetter { target, request, timeout, answer })))
             .is_err()
         {
-            return unsent("the core that would send it has too much to do");
+            return unsent("the core that would send it is overloaded");
         }
-        hear.await.unwrap_or_else(|_| unsent("the core that was to send it ends"))
+        hear.await.unwrap_or_else(|_| unsent("the core that would send it is stopping"))
     }
 
     async fn forward(
@@ -138,9 +138,9 @@ impl CoreSenders {
     ) -> LocalResponse {
         let (answer, hear) = oneshot::channel();
         if self.senders[self.writer_of(stream)].try_send(message(answer)).is_err() {
-            return ingress::unavailable("the core that keeps this stream in order has too much to do");
+            return ingress::unavailable("the core that orders this stream is overloaded");
         }
-        hear.await.unwrap_or_else(|_| ingress::unavailable("the core that keeps this stream in order ends"))
+        hear.await.unwrap_or_else(|_| ingress::unavailable("the core that orders this stream is stopping"))
     }
 }
 

@@ -226,14 +226,14 @@ pub struct DeliveryLog {
 
 impl DeliveryLog {
     #[must_use]
-    pub fn new(keeper: &Rc<LogWriter>) -> Rc<Self> {
+    pub fn new(writer: &Rc<LogWriter>) -> Rc<Self> {
         let delivery_log = Rc::new(Self {
-            writer: Rc::clone(keeper),
+            writer: Rc::clone(writer),
             page: RefCell::default(),
             is_awaited: Cell::new(false),
             begun: Notify::default(),
         });
-        keeper.note_in(&delivery_log);
+        writer.note_in(&delivery_log);
         delivery_log
     }
 
@@ -267,7 +267,7 @@ impl DeliveryLog {
         let written =
             feed.and_then(|feed| self.writer.put(&feed, &[&[&record]], AppendPriority::Onward, UNHURRIED_FLUSH));
         if let Err(why) = written {
-            tracing::debug!(%why, "a page of the journal is lost");
+            tracing::debug!(%why, "a page of the delivery log is lost");
         }
     }
 
@@ -324,7 +324,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(bytes: Vec<u8>) {
+        fn delivery_log_reader_never_panics(bytes: Vec<u8>) {
             read(&bytes, |_| {});
             read(&[&[VERSION, 1, 0][..], &bytes].concat(), |_| {});
         }

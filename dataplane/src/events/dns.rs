@@ -157,10 +157,10 @@ mod tests {
 
     use super::*;
 
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
 
     fn fake(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        ASKED.fetch_add(1, Relaxed);
+        LOOKUPS.fetch_add(1, Relaxed);
         match host {
             "two.example" => Ok(vec![([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], port).into()]),
             "none.example" => Ok(Vec::new()),
@@ -183,9 +183,9 @@ mod tests {
         let mut seen: Vec<_> = (0..4).map(|_| ask("two.example").unwrap().to_string()).collect();
         seen.sort();
         assert_eq!(seen, ["10.0.0.1:80", "10.0.0.1:80", "10.0.0.2:80", "10.0.0.2:80"]);
-        assert_eq!(ASKED.load(Relaxed), 1);
+        assert_eq!(LOOKUPS.load(Relaxed), 1);
         assert!(ask("none.example").is_err() && ask("else.example").is_err());
-        assert_eq!(ASKED.load(Relaxed), 3);
+        assert_eq!(LOOKUPS.load(Relaxed), 3);
 
         for (host, address) in [
             ("localhost", "127.0.0.1:80"),
@@ -195,6 +195,6 @@ mod tests {
         ] {
             assert_eq!(ask(host).unwrap().to_string(), address);
         }
-        assert_eq!(ASKED.load(Relaxed), 3);
+        assert_eq!(LOOKUPS.load(Relaxed), 3);
     }
 }

@@ -69,24 +69,24 @@ pub enum IngressRejection {
     #[error("there is no broker or channel at this path")]
     UnknownPath,
     #[error(
-        "events are not taken {} here: see status.addresses of the object, and transport-encryption in ConfigMap \
+        "events are not accepted {} here: see status.addresses of the object, and transport-encryption in ConfigMap \
          config-features",
         if *by_tls { "by TLS" } else { "in the clear" }
     )]
     WrongListener { by_tls: bool },
-    #[error("only POST and OPTIONS are possible here")]
+    #[error("only POST and OPTIONS are allowed here")]
     Method,
     #[error("{0}")]
     Unauthorized(#[from] AuthError),
-    #[error("{subject} may not send this event here: no EventPolicy or default mode lets it in")]
+    #[error("{subject} may not send this event here: no EventPolicy or default mode allows it")]
     Forbidden { subject: Box<str> },
     #[error("not a CloudEvent: {0}")]
     Malformed(#[from] MalformedEvent),
-    #[error("this CloudEvents format is not read here: use binary mode or application/cloudevents+json")]
+    #[error("this CloudEvents format is not supported here: use binary mode or application/cloudevents+json")]
     Format,
-    #[error("a Content-Encoding is not undone here, and subscribers are not told of it: send the event as it is")]
+    #[error("a Content-Encoding is not decoded here, and subscribers do not learn of it: send the event unencoded")]
     Encoded,
-    #[error("the event has {bytes} bytes, this stream takes {max}")]
+    #[error("the event has {bytes} bytes, this stream accepts {max}")]
     TooLarge { bytes: usize, max: u32 },
     #[error("the event has made too many hops ({HOPS_ATTRIBUTE}): a loop is likely")]
     TooManyHops,
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(
             astray.header("www-authenticate").unwrap(),
             b"Bearer realm=\"events\", error=\"invalid_token\", \
-              error_description=\"the token is not made out for 'a'\""
+              error_description=\"the token is not issued for 'a'\""
         );
         assert_eq!(unavailable("full").status, 503);
         assert!(unavailable("full").header("retry-after").is_some());

@@ -77,7 +77,7 @@ pub enum AppendPriority {
 
 /// A flush failed: nothing that was not durable before will ever be acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the log failed and takes nothing until the process is restarted: {reason}")]
+#[error("the log failed and rejects events until the process is restarted: {reason}")]
 pub struct LogFailed {
     pub reason: Box<str>,
 }
@@ -253,7 +253,7 @@ impl LogWriter {
     pub fn maintain(&self) {
         self.reclaim();
         for broken in self.log.borrow_mut().check_files() {
-            tracing::error!(%broken, "a segment of the log lost records; those that are left are delivered");
+            tracing::error!(%broken, "a segment of the log lost records; the remaining ones are delivered");
         }
         self.log_damage();
         for feed in self.feeds.borrow().values() {
@@ -269,7 +269,7 @@ impl LogWriter {
         match from {
             Some(from) if kept.is_none_or(|kept| kept < from) => {
                 if let Err(why) = log.cursor(feed.id, HISTORY, Cursor::at(from)) {
-                    tracing::warn!(stream = %feed.id, %why, "no history is kept; it is tried again");
+                    tracing::warn!(stream = %feed.id, %why, "the history is not retained; retrying");
                 }
             }
             None if kept.is_some() => log.forget_cursor(feed.id, HISTORY),
@@ -295,14 +295,14 @@ impl LogWriter {
         match appended {
             Ok(_) if self.full_logged.get() => {
                 self.full_logged.set(false);
-                tracing::info!("the log takes events again");
+                tracing::info!("the log accepts events again");
             }
             Err(why @ AppendError::Full { .. }) => {
                 let now = self.ring.now();
                 if self.full_logged_at.get().is_none_or(|logged| now - logged >= FULL_LOG_INTERVAL) {
                     self.full_logged_at.set(Some(now));
                     self.full_logged.set(true);
-                    tracing::warn!(%why, "events are refused with 503, and replies wait, until there is room");
+                    tracing::warn!(%why, "events are rejected with 503, and replies wait, until there is space");
                 }
             }
             _ => {}
@@ -312,7 +312,7 @@ impl LogWriter {
     fn log_damage(&self) {
         for wal::RecordDamage { stream, position, file, offset } in self.log.borrow().take_damage() {
             let file = file.display();
-            tracing::error!(%stream, %position, %file, offset, "an event was damaged on the disk and is passed over");
+            tracing::error!(%stream, %position, %file, offset, "an event was damaged on the disk and is skipped");
         }
     }
 
@@ -485,7 +485,7 @@ impl LogWriter {
             progress.dirty.set(false);
             if let Err(why) = log.cursor(progress.stream, &progress.subscriber, progress.mark()) {
                 // The stream or the subscriber was deleted meanwhile: its cursor is not needed.
-                tracing::debug!(subscriber = %progress.subscriber, %why, "bookmark not kept");
+                tracing::debug!(subscriber = %progress.subscriber, %why, "cursor not stored");
             }
         }
     }

@@ -322,7 +322,7 @@ fn byte(length: usize) -> u8 {
 }
 
 fn short(length: usize) -> u16 {
-    u16::try_from(length).expect("attributes and companions are bound far below 65,536 where they are parsed")
+    u16::try_from(length).expect("attributes and extension headers are bounded far below 65,536 where they are parsed")
 }
 
 #[cfg(test)]
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn an_addressed_copy_is_the_event_with_an_addressee() {
+    fn addressed_copy_is_event_with_addressee() {
         let event = CloudEvent {
             mode: ContentMode::Structured,
             attributes: vec![CloudEventAttribute { name: "id".into(), value: "1".into(), kind: AttributeKind::String }],
@@ -374,7 +374,7 @@ mod tests {
 
     /// Earlier versions wrote copies without their original, and logs still contain such copies.
     #[test]
-    fn a_copy_that_does_not_say_of_what_is_read_too() {
+    fn copy_without_original_is_decoded() {
         let event = CloudEvent { mode: ContentMode::Binary, attributes: Vec::new(), data: EventData::None };
         for second in [None, Some((ORIGINAL, "")), Some((ORIGINAL, "x:1")), Some(("x-request-id", "0:1"))] {
             let extension_header = |(name, value): (&'static str, &'static str)| ExtensionHeader {
@@ -392,7 +392,7 @@ mod tests {
 
     /// X-BRK-05: filters see what subscribers are sent.
     #[test]
-    fn a_record_that_arrived_at_a_broker_says_when() {
+    fn record_at_broker_has_arrival_time() {
         let own =
             CloudEventAttribute { name: ARRIVAL_ATTRIBUTE.into(), value: "mine".into(), kind: AttributeKind::String };
         let event = CloudEvent { mode: ContentMode::Binary, attributes: vec![own], data: EventData::None };
@@ -407,7 +407,7 @@ mod tests {
     proptest! {
         /// EV-RTE-09: the log returns what was stored, data byte for byte.
         #[test]
-        fn a_record_gives_back_the_event(
+        fn record_round_trip_keeps_event(
             structured: bool,
             attributes in proptest::collection::vec(attribute(), 0..12),
             data in data(),
@@ -425,7 +425,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_the_decoder_panic(mut bytes: Vec<u8>, ours: bool) {
+        fn record_decoder_never_panics(mut bytes: Vec<u8>, ours: bool) {
             if let (true, Some(first)) = (ours, bytes.first_mut()) {
                 *first = VERSION; // or most cases end at the first byte
             }
@@ -435,7 +435,7 @@ mod tests {
         }
 
         #[test]
-        fn a_record_cut_or_changed_anywhere_is_refused_or_read_without_panic(cut in 0_usize..120, change: u8) {
+        fn damaged_record_never_panics_decoder(cut in 0_usize..120, change: u8) {
             let attributes = vec![CloudEventAttribute { name: "id".into(), value: "1".into(), kind: AttributeKind::String }];
             let event = CloudEvent { mode: ContentMode::Binary, attributes, data: EventData::Json("[1]") };
             let bytes = whole(&event, &[], 3);
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_record_is_refused_by_its_number() {
+    fn newer_record_version_is_rejected() {
         assert_eq!(EventRecord::decode(Bytes::from_static(&[2; 16])).unwrap_err(), CorruptRecord::Version(2));
         assert_eq!(EventRecord::decode(Bytes::new()).unwrap_err(), CorruptRecord::Shape);
     }

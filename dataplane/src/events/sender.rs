@@ -183,14 +183,14 @@ impl HttpSender {
         let choice = self.proxy.route(&ask).map_err(refused)?;
         let bytes = sent.head.len() + sent.body.len();
         let mut acquire_request = AcquireRequest { route_request: ask, bytes, tried: Vec::new() };
-        let mut place = self.place(choice, &mut acquire_request, target, timeout).await?;
+        let mut permit = self.permit(choice, &mut acquire_request, target, timeout).await?;
         let due = ring.now() + timeout;
         loop {
-            let edited = place.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
+            let edited = permit.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
             let sent = edited.as_ref().unwrap_or(sent);
-            let Endpoint { id, address, .. } = *place.endpoint;
-            let unrestricted = place.endpoint.is_unrestricted();
-            let trust = place.backend().tls.clone();
+            let Endpoint { id, address, .. } = *permit.endpoint;
+            let unrestricted = permit.endpoint.is_unrestricted();
+            let trust = permit.backend().tls.clone();
             let to = UpstreamAddress { address, key: PoolKey::Endpoint(id), tls: trust.as_deref(), unrestricted };
             let began = ring.now();
             let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
@@ -198,39 +198,39 @@ impl HttpSender {
             if !is_lost {
                 let status = outcome.as_ref().map_or(0, |answer| answer.status);
                 let key =
-                    OutcomeKey { tag: place.selected.tag(&acquire_request.route_request), ..OutcomeKey::of(status) };
-                place.backend().load.answers.note(&key, ring.now() - began);
+                    OutcomeKey { tag: permit.selected.tag(&acquire_request.route_request), ..OutcomeKey::of(status) };
+                permit.backend().load.answers.note(&key, ring.now() - began);
                 return Ok(outcome);
             }
-            let lost = Signal::Unreachable { backend: place.backend().key.clone(), endpoint: id };
+            let lost = Signal::Unreachable { backend: permit.backend().key.clone(), endpoint: id };
             if !self.signals.send(lost) {
-                tracing::debug!(backend = %place.backend().key, "not reported as unreachable: too many signals wait");
+                tracing::debug!(backend = %permit.backend().key, "not reported as unreachable: too many signals wait");
             }
             acquire_request.tried.push(id);
-            let choice = place.selected.clone();
-            drop(place);
+            let choice = permit.selected.clone();
+            drop(permit);
             let another = by(ring, Some(due), Box::pin(self.proxy.acquire(choice, &mut acquire_request))).await;
-            place = another.map_err(|_| PostError::Timeout(timeout))?.map_err(refused)?;
+            permit = another.map_err(|_| PostError::Timeout(timeout))?.map_err(refused)?;
         }
     }
 
     /// The wait for a permit among running instances does not count as the subscriber's time: it lasts as
     /// long as the route allows a request. For the first instance to start it lasts as long as the
     /// subscriber's timeout.
-    async fn place(
+    async fn permit(
         &self,
         choice: SelectedEndpoint,
         acquire_request: &mut AcquireRequest<'_>,
         target: &DeliveryTarget,
         timeout: Duration,
     ) -> Result<Permit, PostError> {
-        if let Some(place) = self.proxy.try_acquire(&choice, &[]) {
-            return Ok(place);
+        if let Some(permit) = self.proxy.try_acquire(&choice, &[]) {
+            return Ok(permit);
         }
         let mut waiting = Box::pin(self.proxy.acquire(choice, acquire_request)); // rare, and large
         loop {
             match self.proxy.ring.timeout(timeout, waiting.as_mut()).await {
-                Ok(place) => return place.map_err(refused),
+                Ok(permit) => return permit.map_err(refused),
                 Err(_) if self.capacity(target) > 0 => {} // busy, and not absent
                 Err(_) => return Err(PostError::Timeout(timeout)),
             }
@@ -288,7 +288,7 @@ mod tests {
 
     /// EV-RTE-09: head and data are the same bytes in both layouts.
     #[test]
-    fn a_small_body_stands_behind_its_head_and_a_large_one_apart() {
+    fn small_body_follows_head_and_large_one_is_separate() {
         for (length, behind) in [(0, 0), (JOINED_BODY_BYTES_MAX, JOINED_BODY_BYTES_MAX), (5000, 0)] {
             let body: Vec<u8> = (0..length).map(|n| n as u8).collect();
             let request = EncodedEvent { fields: b"ce-id: 1\r\n".to_vec(), body: body.clone().into() };

@@ -78,10 +78,10 @@ impl OpenLog {
         let Self { folder, log, recovery } = self;
         for LogGap { file, from, to } in &recovery.gaps {
             let file = file.as_ref().map_or_else(|| "a file that is missing".into(), |file| file.display().to_string());
-            tracing::error!(core, %file, %from, %to, "acknowledged events are gone: see the disk's log and wal verify");
+            tracing::error!(core, %file, %from, %to, "acknowledged events are lost: see the disk's log and wal verify");
         }
         for cut in &recovery.cut {
-            tracing::error!(core, %cut, "a segment's file was short: what stood behind is gone, if anything did");
+            tracing::error!(core, %cut, "a segment's file was truncated: records behind its end are lost, if there were any");
         }
         counters.log.gaps.fetch_add(recovery.gaps.len() as u64, Relaxed);
         let Recovery { segments, events, torn_bytes, .. } = recovery;
@@ -142,7 +142,7 @@ impl EventsServer {
     fn follow(&self) {
         if let Err(why) = self.events.sync(&self.table()) {
             // The next request or wake tries again; until then the new subscribers are not served.
-            tracing::warn!(%why, "the log does not take the table's subscribers");
+            tracing::warn!(%why, "the log rejects the table's subscribers");
         }
     }
 

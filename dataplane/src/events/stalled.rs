@@ -107,7 +107,7 @@ pub fn read(folder: &Path) -> Vec<StalledEvent> {
         Err(why) => Err(why),
     };
     outcome.unwrap_or_else(|why| {
-        tracing::error!(path = %path.display(), %why, "cannot read which events stopped a core: they are tried again");
+        tracing::error!(path = %path.display(), %why, "cannot read which events stopped a core: they are retried");
         Vec::new()
     })
 }
@@ -156,6 +156,6 @@ mod tests {
         write(folder.path(), &[]).unwrap();
         assert_eq!(read(folder.path()), []);
         fs::write(folder.path().join(FILE), "[{").unwrap();
-        assert_eq!(read(folder.path()), [], "damaged: told, and no reason not to start");
+        assert_eq!(read(folder.path()), [], "damaged: logged, and no reason not to start");
     }
 }

@@ -154,7 +154,7 @@ fn sleeping_subscriber_is_started() {
         let sink = Sink::new(&fixture.ring, |_| ACCEPTED.into());
         let broker = fixture.publish(vec![app()], |table| route(table, backend(&[sink.address], &load)));
         fixture.until(|| sink.count() == 5).await;
-        assert_eq!(broker.subscribers[0].tally.retries.load(Relaxed), 0, "nobody was refused");
+        assert_eq!(broker.subscribers[0].tally.retries.load(Relaxed), 0, "no request was rejected");
     });
 }
 
@@ -182,7 +182,7 @@ fn service_gets_events_up_to_instance_capacity() {
             assert_eq!(sinks.each_ref().map(Sink::most_open), [1; 4]);
             // 40 events, four at a time, 2 s each.
             assert!(took < Duration::from_secs(25), "{took:?}");
-            assert_eq!(broker.subscribers[0].tally.retries.load(Relaxed), 0, "nobody was late");
+            assert_eq!(broker.subscribers[0].tally.retries.load(Relaxed), 0, "no event was late");
         });
     }
 }

@@ -36,7 +36,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// Why a second redrive is rejected.
 const IN_PROGRESS: &str =
-    "the dead letters of this one are being sent again already: wait for the end of that, or end it and begin anew\n";
+    "a redrive of this subscriber is already in progress: wait until it ends, or stop it and start again\n";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -261,10 +261,10 @@ async fn take_in(admin: &AdminServer, to: &ReplayTarget<'_>, copy: Vec<u8>) -> R
         match answer.status {
             202 => return Ok(()),
             503 => tokio::time::sleep(RETRY_AFTER).await, // full for now
-            status => bail!("a copy was refused: {status} {}", String::from_utf8_lossy(&answer.body).trim()),
+            status => bail!("a copy was rejected: {status} {}", String::from_utf8_lossy(&answer.body).trim()),
         }
     }
-    bail!("the log has no room for copies")
+    bail!("the log has no space for copies")
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::histogram::HistogramSum;
 pub(super) fn encode(out: &mut DescriptorEncoder<'_>, cores: &[Arc<CoreCounters>]) -> fmt::Result {
     let mut family = out.encode_descriptor(
         "cold_start_seconds",
-        "What requests without an instance waited for, by phase; spawn and listen lie within queue",
+        "Wait of requests without an instance, by phase; spawn and listen are part of queue",
         None,
         MetricType::Histogram,
     )?;

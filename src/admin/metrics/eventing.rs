@@ -105,8 +105,8 @@ impl Collector for EventingMetrics {
             }
         }
         for (name, help, sums) in [
-            ("kn_eventing_dispatch_duration_seconds", "Events sent on, each attempt by itself", dispatched),
-            ("kn_eventing_process_duration_seconds", "From a stored event to the request made of it", processed),
+            ("kn_eventing_dispatch_duration_seconds", "Forwarded events, one per attempt", dispatched),
+            ("kn_eventing_process_duration_seconds", "Time from a stored event to its request", processed),
             ("http_client_request_duration_seconds", "Attempts to send the event of a source", sent(&self.pings)),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;

@@ -61,8 +61,8 @@ impl ServingMetrics {
             }
         }
         for (name, help, sums) in [
-            ("kn_serving_invocation_duration_seconds", "Requests to instances, without what they waited", inside),
-            ("http_server_request_duration_seconds", "Requests to revisions, from head to answer's end", whole),
+            ("kn_serving_invocation_duration_seconds", "Requests to instances, without their wait", inside),
+            ("http_server_request_duration_seconds", "Requests to revisions, from head to end of the response", whole),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
             for (labels, sum) in sums.bounded(SERIES_MAX) {
@@ -88,7 +88,7 @@ impl ServingMetrics {
                 put(&mut family, labels, value(&one.figures.signals))?;
             }
         }
-        let help = "Requests inside instances and waiting, of revisions with a limit";
+        let help = "Requests in instances and pending, of revisions with a limit";
         let mut family = out.encode_descriptor("kn_serving_queue_depth", help, None, MetricType::Gauge)?;
         for (labels, one) in named.iter().filter(|(_, one)| one.figures.is_limited) {
             put(&mut family, labels, one.figures.load.demand().into())?;
@@ -100,7 +100,7 @@ impl ServingMetrics {
     }
 
     fn scaling(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "What it takes to read the counters of a revision";
+        let help = "Time to read the counters of a revision";
         let name = "kn_autoscaler_scrape_duration_seconds";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
         let mut looks = HistogramSum::default();
@@ -108,11 +108,11 @@ impl ServingMetrics {
         looks.write(&mut family, &MetricLabels::new(), &KNATIVE_US)?;
 
         let peer: MetricLabels<'_> = vec![(AUTOSCALER.0, AUTOSCALER.1.into())];
-        let help = "1 while the scaler hears what cores report";
+        let help = "1 while the autoscaler receives the cores' reports";
         let name = "kn_activator_stats_conn_reachable";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
         put(&mut family, &peer, f64::from(u8::from(self.scaler.autoscaler.is_running())))?;
-        let help = "Reports that found no room on their way to the scaler";
+        let help = "Reports dropped because the autoscaler's queue was full";
         let name = "kn_activator_stats_conn_errors";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
         counter(&mut family, &[AUTOSCALER], self.scaler.signals.dropped())
@@ -123,18 +123,16 @@ type RevisionKey<T> = fn(&T) -> f64;
 
 const GAUGES: [(&str, &str, RevisionKey<RevisionMetrics>); 11] = [
     ("kn_revision_pods_count", "Ready instances", |one| one.pod_counts.ready.into()),
-    ("kn_revision_pods_not_ready_count", "Instances that take no requests", |one| one.pod_counts.not_ready.into()),
+    ("kn_revision_pods_not_ready_count", "Instances that accept no requests", |one| one.pod_counts.not_ready.into()),
     ("kn_revision_pods_pending_count", "Instances that start", |one| one.pod_counts.pending.into()),
     ("kn_revision_pods_terminating_count", "Instances that end", |one| one.pod_counts.terminating.into()),
-    ("kn_revision_pods_desired", "Instances that the scaler wants", |one| one.figures.signals.desired.into()),
-    ("kn_revision_pods_requested", "Instances that are to run", |one| one.desired.into()),
-    ("kn_revision_capacity_excess", "Room beyond the burst that is wanted", |one| {
+    ("kn_revision_pods_desired", "Instances requested by the autoscaler", |one| one.figures.signals.desired.into()),
+    ("kn_revision_pods_requested", "Target number of instances", |one| one.desired.into()),
+    ("kn_revision_capacity_excess", "Capacity beyond the target burst", |one| {
         one.figures.signals.excess_burst_capacity
     }),
-    ("kn_revision_panic_mode", "1 in a panic", |one| u8::from(one.figures.signals.is_panicking).into()),
-    ("kn_revision_request_concurrency", "Requests inside instances and waiting", |one| {
-        one.figures.load.demand().into()
-    }),
+    ("kn_revision_panic_mode", "1 in panic mode", |one| u8::from(one.figures.signals.is_panicking).into()),
+    ("kn_revision_request_concurrency", "Requests in instances and pending", |one| one.figures.load.demand().into()),
     ("kn_revision_request_queued", "Requests that wait for an instance", |one| {
         one.figures.load.waiting.load(Relaxed).into()
     }),
@@ -152,7 +150,7 @@ const WINDOWS: [(&str, ScalingMetric, &str, RevisionKey<ScalingSignals>); 6] = [
 ];
 const STABLE: &str = "Demand of all instances over the stable window";
 const PANIC: &str = "Demand of all instances over the panic window";
-const TARGET: &str = "Demand that one instance is wanted to have";
+const TARGET: &str = "Target demand per instance";
 
 /// Labels of a backend that belongs to a revision.
 fn revision<'a>(key: &'a str, load: &'a BackendLoad) -> Option<MetricLabels<'a>> {

@@ -58,7 +58,7 @@ impl DemoClient {
             let status = answer.status();
             if !status.is_success() {
                 let why = answer.into_body().read_to_string().unwrap_or_default();
-                return Err(anyhow!("{} is refused: {status} {why}", object["metadata"]["name"]));
+                return Err(anyhow!("{} is rejected: {status} {why}", object["metadata"]["name"]));
             }
         }
         Ok(())

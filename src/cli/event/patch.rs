@@ -32,9 +32,9 @@ impl SubscriberPatch {
     /// given.
     pub(super) fn lay(&self, name: &str, dry_run: bool) -> Result<Option<String>> {
         let Some(patch) = &self.patch else { return Ok(None) };
-        let subscriber: Value = serde_json::from_str(patch).context("--patch is no JSON")?;
+        let subscriber: Value = serde_json::from_str(patch).context("--patch is not JSON")?;
         if !subscriber.is_object() {
-            bail!("--patch has to be an object, as spec.subscriber is");
+            bail!("--patch must be an object, as spec.subscriber is");
         }
         let api = self.reach.open()?;
         let (kind, path) = find(&api, name)?;
@@ -55,7 +55,7 @@ fn find(api: &ApiClient, name: &str) -> Result<(&'static str, String)> {
         Some((kind, label)) if label.contains('/') => (Some(kind), label),
         _ => (None, name),
     };
-    let (namespace, object) = label.split_once('/').context("--trigger has to be NAMESPACE/NAME")?;
+    let (namespace, object) = label.split_once('/').context("--trigger must be NAMESPACE/NAME")?;
     let mut found = Vec::new();
     for (kind, version, plural) in KINDS {
         if asked.is_some_and(|asked| !asked.eq_ignore_ascii_case(kind)) {

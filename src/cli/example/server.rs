@@ -42,7 +42,7 @@ pub(super) fn serve(answer: impl Fn(&ExampleRequest) -> ExampleResponse + Send +
         // A broken connection only affects its peer, and so does one for which no thread can be started.
         let serving = std::thread::Builder::new().spawn(move || drop(converse(&stream, &*answer)));
         if let Err(why) = serving {
-            eprintln!("a connection is closed, because no thread can be had for it: {why}");
+            eprintln!("a connection is closed, because no thread can be started for it: {why}");
         }
     }
     Ok(())

@@ -66,9 +66,9 @@ impl AccessLogThread {
     /// Waits until the last chunk is written, unless the reader has stopped. The cores have ended.
     pub(super) fn finish(self) {
         if self.ended.recv_timeout(LAST_PIECES_MAX) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("nobody takes the access log: its last lines are lost");
+            tracing::warn!("the access log's output is stalled: its last lines are lost");
         } else if self.thread.join().is_err() {
-            tracing::error!("the access log's thread panicked; its message stands above");
+            tracing::error!("the access log's thread panicked; see its message above");
         }
     }
 }

@@ -47,9 +47,7 @@ fn own_token(config: &RunConfig) -> Option<String> {
         return None;
     }
     let path = config.data.join(FOLDER).join(OWN_TOKEN);
-    host_token::load_or_create(&path)
-        .inspect_err(|why| tracing::warn!(%why, "the kubeconfig that is left has no token"))
-        .ok()
+    host_token::load_or_create(&path).inspect_err(|why| tracing::warn!(%why, "the stored kubeconfig has no token")).ok()
 }
 
 /// The contents of the files that flags name.
@@ -99,7 +97,7 @@ pub(super) fn check_made(config: &RunConfig) -> Result<()> {
 }
 
 fn without_tls(why: &str) -> anyhow::Error {
-    anyhow!("the API cannot speak TLS: {why}")
+    anyhow!("the API cannot use TLS: {why}")
 }
 
 /// What the API gets from the appliance around it.
@@ -248,7 +246,7 @@ fn write_kubeconfig(config: &RunConfig, at: SocketAddr, authority: &ClusterAutho
         return;
     }
     if let Err(why) = replace(&path, &text) {
-        tracing::warn!(%why, file = %path.display(), "no kubeconfig was left; `sluicegate kubeconfig` prints one");
+        tracing::warn!(%why, file = %path.display(), "no kubeconfig was stored; `sluicegate kubeconfig` prints one");
     }
 }
 

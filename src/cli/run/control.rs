@@ -195,7 +195,7 @@ async fn live(
 
     match controllers.await {
         Ok(Ok(())) => {}
-        Ok(Err(why)) => tracing::error!(%why, "the controllers ended; traffic goes on by the last table"),
+        Ok(Err(why)) => tracing::error!(%why, "the controllers ended; traffic continues with the last table"),
         Err(_) => tracing::error!("the controllers were cut"),
     }
     leaving().await;
@@ -318,8 +318,8 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
         output: Arc::clone(&parts.health.output),
         masked: instances::masked(&parts.config),
     };
-    let processes = open(data, InitProgram::this_program(), around)
-        .context("instances of an earlier run cannot be cleared away")?;
+    let processes =
+        open(data, InitProgram::this_program(), around).context("instances of an earlier run cannot be removed")?;
     let sink = Arc::clone(&parts.publisher) as _;
     let first_id = processes.first_id();
     let (autoscaler, work) = Autoscaler::new(Arc::new(processes), sink, first_id);
@@ -442,7 +442,7 @@ async fn serve_admin(
         let until = async move { drop(leaves.wait_for(|port| *port != AdminPort::Served).await) };
         match listener.try_clone() {
             Ok(ours) => drop(task::spawn_local(serve(ours, router.clone(), until))),
-            Err(why) => tracing::error!(%why, "the admin port is not answered"),
+            Err(why) => tracing::error!(%why, "the admin port is not served"),
         }
         drop(port.wait_for(|port| *port != AdminPort::Served).await);
     }
@@ -456,7 +456,7 @@ async fn receive_signals(signals: SignalQueue, notify: Arc<Notify>, autoscaler: 
                 Signal::Demand { backend } => autoscaler.record_demand(&backend),
                 Signal::Unreachable { backend, endpoint } => autoscaler.report_unreachable(&backend, endpoint),
                 Signal::LogFailed { core, reason } => {
-                    tracing::error!(core, %reason, "this core's log takes no more events until a restart");
+                    tracing::error!(core, %reason, "this core's log rejects events until a restart");
                     health.log_failed.store(true, Relaxed);
                 }
             }

@@ -159,7 +159,7 @@ impl RunningCores {
         for thread in self.threads {
             let ended = match thread.join() {
                 Ok(ended) => ended.map_err(anyhow::Error::from),
-                Err(_) => Err(anyhow::anyhow!("a core panicked; its message stands above")),
+                Err(_) => Err(anyhow::anyhow!("a core panicked; see its message above")),
             };
             outcome = outcome.and(ended);
         }

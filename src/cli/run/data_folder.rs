@@ -53,7 +53,7 @@ impl Drop for DataFolder {
 pub(in crate::cli) fn take(folder: &Path) -> Result<DataFolder> {
     let name = folder.display();
     let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
-    made.with_context(|| format!("data folder {name} cannot be made"))?;
+    made.with_context(|| format!("data folder {name} cannot be created"))?;
     warn_if_shared(folder);
     let path = folder.join("lock");
     let mut lock = open(&path).with_context(|| format!("{} cannot be opened", path.display()))?;

@@ -76,7 +76,7 @@ impl EventsTls {
             let renewed = self.maker.renew(Timestamp::now()).map_err(|why| anyhow!(why));
             match renewed.and_then(|renewed| if renewed { self.show().map(|()| true) } else { Ok(false) }) {
                 Ok(false) => {}
-                Ok(true) => tracing::info!("the events listener shows a new certificate"),
+                Ok(true) => tracing::info!("the events listener has a new certificate"),
                 Err(why) => {
                     let why = format!("{why:#}");
                     tracing::error!(why, "the events listener's certificate cannot be renewed");

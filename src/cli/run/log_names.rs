@@ -55,7 +55,7 @@ impl LogNames {
             match outcome.await {
                 Ok(Ok(())) => written = names,
                 Ok(Err(why)) => {
-                    tracing::debug!(%why, file = %self.file.display(), "wal stat shows uids for names")
+                    tracing::debug!(%why, file = %self.file.display(), "wal stat shows uids instead of names")
                 }
                 Err(_) => {} // it does not panic
             }

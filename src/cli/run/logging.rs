@@ -97,7 +97,7 @@ fn write(words: &Receiver<LogMessage>, lost: &AtomicU64) {
         }
         let count = lost.swap(0, Relaxed);
         if count > 0 {
-            tracing::warn!(count, "lines of the log found no room and are lost");
+            tracing::warn!(count, "lines of the log were lost because the queue was full");
         }
     }
 }

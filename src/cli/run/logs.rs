@@ -65,7 +65,7 @@ impl OpeningLogs {
     /// Each core's, in their order.
     pub(super) fn finish(self) -> Result<Vec<CoreLogs>> {
         let finish = |thread: JoinHandle<Result<CoreLogs>>| {
-            thread.join().map_err(|_| anyhow!("opening a log panicked; its message stands above"))?
+            thread.join().map_err(|_| anyhow!("opening a log panicked; see its message above"))?
         };
         let logs: Vec<CoreLogs> = self.threads.into_iter().map(finish).collect::<Result<_>>()?;
         if let Some(data) = &self.unowned {
@@ -84,8 +84,8 @@ fn log_unowned(data: &Path, logs: &[CoreLogs]) {
         tracing::error!(
             data = %data.display(),
             streams,
-            "there is no objects.redb, so nothing names the Brokers and channels whose events are in log/: if the file was mislaid, \
-             stop now and put it back; what was still to be delivered is dropped {ABSENT_PATIENCE:?} after this start"
+            "there is no objects.redb, so the Brokers and channels of the events in log/ are unknown: if the file was misplaced, \
+             stop now and put it back; undelivered events are dropped {REMOVAL_DELAY:?} after this start"
         );
     }
 }

@@ -99,13 +99,13 @@ impl OtlpWorker {
                 Ok(_) => {
                     self.tally.sent.fetch_add(count, Relaxed);
                     if std::mem::take(&mut self.told) {
-                        tracing::info!(url = self.url, "the collector takes spans again");
+                        tracing::info!(url = self.url, "the collector accepts spans again");
                     }
                     return true;
                 }
                 Err(why) if attempt == attempts_max || !is_retryable(&why) => {
                     if !std::mem::replace(&mut self.told, true) {
-                        tracing::warn!(url = self.url, %why, "the collector does not take spans; they are dropped. Does it take OTLP over HTTP, in JSON, there?");
+                        tracing::warn!(url = self.url, %why, "the collector rejects spans; they are dropped. Does it accept OTLP over HTTP, in JSON, there?");
                     }
                     break;
                 }

@@ -80,7 +80,7 @@ fn check_stdout() -> Result<()> {
     // An error: interrupted by a signal; writing the line shows the rest.
     if poll(&mut state, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() {
         let closed = state[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL);
-        ensure!(!closed, "stdout is closed, so nobody would read the ready line");
+        ensure!(!closed, "stdout is closed, so the ready line cannot be read");
     }
     Ok(())
 }

@@ -105,7 +105,7 @@ fn follow(mut routes: Vec<StaticRoute>, publisher: &Weak<Publisher>) {
             let is_other = route.resolve();
             let Some(publisher) = publisher.upgrade() else { return };
             if is_other {
-                tracing::info!(host = %route.rule.host, addresses = ?route.addresses, "a route has other addresses");
+                tracing::info!(host = %route.rule.host, addresses = ?route.addresses, "the addresses of a route have changed");
                 route.publish(&publisher);
             }
         }

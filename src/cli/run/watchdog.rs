@@ -98,7 +98,7 @@ impl Change {
         let Self::Stalled(silent) = self else {
             health.stalls.set(core, None);
             let noted = one.noted.take().map_or(Ok(()), |(folder, event)| forget(&folder, &event));
-            tracing::warn!(core, "the core turns again");
+            tracing::warn!(core, "the core runs again");
             return tell_failed(noted);
         };
         let activity = CoreActivity::decode(one.counters.heartbeat.work());

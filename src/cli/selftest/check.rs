@@ -22,9 +22,9 @@ impl Violation {
     }
 
     /// Recovery reports that acknowledged bytes are gone; the comparison tells which records they were.
-    pub(super) fn gap(hole: &LogGap) -> Self {
-        let file = hole.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
-        Self::new(0, format!("recovery found a hole, positions {} to {}: {file}", hole.from, hole.to))
+    pub(super) fn gap(gap: &LogGap) -> Self {
+        let file = gap.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
+        Self::new(0, format!("recovery found a gap, positions {} to {}: {file}", gap.from, gap.to))
     }
 
     pub(super) fn passed_over(flips: &[BitFlip], who: &str) -> Self {
@@ -62,12 +62,12 @@ pub(super) fn against(log: &WriteAheadLog, seed: u64, promise: &AcknowledgedStat
         };
         let Some(mark) = log.how_far(stream, SUBSCRIBER) else {
             if promise.acknowledged > 0 {
-                violations.push(Violation::new(0, format!("the bookmark of {name} is gone")));
+                violations.push(Violation::new(0, format!("the cursor of {name} is missing")));
             }
             continue;
         };
         let Some((_, first)) = promise.marks[nth].iter().find(|(put, _)| *put == mark.low()) else {
-            let what = format!("the bookmark of {name} is at {}, where it was never put", mark.low());
+            let what = format!("the cursor of {name} is at {}, where it was never set", mark.low());
             violations.push(Violation::new(0, what));
             continue;
         };
@@ -120,7 +120,7 @@ fn compare(
         batch = next_of_stream(batch);
     }
     if let Some((early, _)) = found.range(..wanted.start).next() {
-        violations.push(Violation::new(0, format!("batch {early} is shown again after its bookmark")));
+        violations.push(Violation::new(0, format!("batch {early} is shown again after its cursor")));
     }
 }
 
@@ -192,11 +192,11 @@ mod tests {
         promise.acknowledged = BATCHES + 2;
         let lost: u64 = against(&log, SEED, &promise).iter().map(|broken| broken.lost).sum();
         assert_eq!(lost, u64::from(batch_records(SEED, BATCHES) + batch_records(SEED, BATCHES + 1)));
-        assert!(!against(&log, SEED + 1, &promise).is_empty(), "records of somebody else");
+        assert!(!against(&log, SEED + 1, &promise).is_empty(), "records of another writer");
         assert!(!invented(&log, SEED + 1).is_empty() && invented(&log, SEED).is_empty());
 
         promise.marks[1].clear();
         let broken = against(&log, SEED, &promise);
-        assert!(broken.iter().any(|one| one.what.contains("where it was never put")), "{broken:?}");
+        assert!(broken.iter().any(|one| one.what.contains("where it was never set")), "{broken:?}");
     }
 }

@@ -103,7 +103,7 @@ impl SelftestReport {
         row("flushes", format!("{}, {rate:.0}/s, p50 {p50}, p99 {p99}", self.flushes));
         row("appended", format!("{:.1} MiB/s", self.bytes as f64 / f64::from(1 << 20) / seconds));
         if self.flushes > 0 && self.quantile(0.5) < TOO_GOOD {
-            row("note", "flushes are too fast for a disk: this folder is in memory, or a disk lies".to_owned());
+            row("note", "flushes are too fast for a disk: this folder is in memory, or the disk reports flushes it did not make".to_owned());
         }
         for told in &self.reported {
             row("VIOLATION", told.clone());

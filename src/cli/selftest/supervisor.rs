@@ -113,7 +113,7 @@ pub(super) fn kill_a_writer(
     child.kill().context("the child cannot be killed")?;
     child.wait()?;
     if let Some(status) = ended {
-        bail!("the child that appends ended by itself ({status}): its reason stands above");
+        bail!("the child that appends ended by itself ({status}): see its error above");
     }
     heard?;
     // The rest of its output is in the pipe, and was true when it was written.

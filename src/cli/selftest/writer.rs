@@ -34,14 +34,14 @@ pub(super) fn append(folder: &Path, seed: u64, from: u64) -> Result<()> {
     let mut say = io::stdout().lock();
     writeln!(say, "opening")?;
     let (mut log, _) = WriteAheadLog::open(folder, options(seed))?;
-    let mut lanes = streams(&mut log, from, &mut say)?;
+    let mut streams = streams(&mut log, from, &mut say)?;
     writeln!(say, "open")?;
 
     let mut rng = Rng::with_seed(seed ^ from);
     let mut batch = from;
     loop {
         for _ in 0..rng.u32(1..=GROUP_MAX) {
-            if !put(&mut log, &mut lanes, seed, batch)? {
+            if !put(&mut log, &mut streams, seed, batch)? {
                 break;
             }
             batch += 1;
@@ -49,14 +49,14 @@ pub(super) fn append(folder: &Path, seed: u64, from: u64) -> Result<()> {
         let begun = Instant::now();
         let bytes = flush(&mut log, &mut say)?;
         writeln!(say, "ack {batch} {} {} {bytes}", log.durable(), begun.elapsed().as_nanos())?;
-        read_on(&mut log, &mut lanes, &mut say)?;
+        read_on(&mut log, &mut streams, &mut say)?;
         log.reclaim();
         log.move_on();
     }
 }
 
 fn streams(log: &mut WriteAheadLog, from: u64, say: &mut impl Write) -> Result<Vec<WriterStream>> {
-    let mut lanes = Vec::new();
+    let mut streams = Vec::new();
     for (nth, name) in STREAMS.iter().enumerate() {
         let id = log.stream(name)?;
         if log.cursors(id).next().is_none() {
@@ -65,9 +65,9 @@ fn streams(log: &mut WriteAheadLog, from: u64, say: &mut impl Write) -> Result<V
             writeln!(say, "mark {nth} {mark} {first}")?;
             log.cursor(id, SUBSCRIBER, Cursor::at(mark))?;
         }
-        lanes.push(WriterStream { id, unread: VecDeque::new(), bytes: 0 });
+        streams.push(WriterStream { id, unread: VecDeque::new(), bytes: 0 });
     }
-    Ok(lanes)
+    Ok(streams)
 }
 
 /// Appends one batch; false when the log is full for now.

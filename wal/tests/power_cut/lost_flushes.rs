@@ -83,7 +83,7 @@ fn run(seed: u64) {
     }
     assert!(there.iter().all(|(at, payload)| events.get(at) == Some(payload)), "invented");
     for at in events.keys().filter(|at| !there.contains_key(at)) {
-        assert!(gaps.iter().any(|gap| gap.from <= *at && *at < gap.to), "{at} is gone, and no hole: {gaps:?}");
+        assert!(gaps.iter().any(|gap| gap.from <= *at && *at < gap.to), "{at} is gone, and no gap: {gaps:?}");
     }
 }
 

@@ -42,7 +42,7 @@ pub struct ArenaAllocator;
 
 /// While it exists, allocations of this thread are treated as long-lived.
 #[derive(Debug)]
-#[must_use = "what is made after it is dropped is not taken to stay"]
+#[must_use = "allocations after it is dropped are not long-lived"]
 pub struct LongLivedScope {
     /// Not `Send`: it belongs to this thread.
     here: PhantomData<*const ()>,
@@ -136,7 +136,7 @@ pub fn set_bounds() {
 /// Allocations that were in the C library's cache of a thread, which keeps the last seven of each small
 /// size for reuse.
 #[derive(Debug, Default)]
-#[must_use = "they go into the same cache when the thread that took them out drops them"]
+#[must_use = "they return to the same cache when the same thread drops them"]
 pub struct CachedChunks {
     _pieces: Vec<Vec<u8>>,
 }

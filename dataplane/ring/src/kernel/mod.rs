@@ -300,7 +300,7 @@ fn entry(op: &Op) -> squeue::Entry {
             let send = opcode::Send::new(fd(socket.handle), chunk.as_ptr(), length(chunk));
             send.flags(SEND_FLAGS).build()
         }
-        Op::DetachedSend(..) => unreachable!("posts are begun apart"),
+        Op::DetachedSend(..) => unreachable!("detached sends are started separately"),
         Op::Shutdown(socket) => opcode::Shutdown::new(fd(socket.handle), libc::SHUT_WR).build(),
         Op::Hangup(socket) => opcode::PollAdd::new(fd(socket.handle), HANGUP).build(),
         Op::Close(handle) => opcode::Close::new(fd(*handle)).build(),

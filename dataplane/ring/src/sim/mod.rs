@@ -187,7 +187,7 @@ impl SimState {
                     self.agenda.jump(until);
                     return;
                 }
-                (_, None) => panic!("the world stands still: every task waits for what nobody will do"),
+                (_, None) => panic!("the simulation is stuck: every task waits for an event that cannot happen"),
             }
         }
     }

@@ -54,7 +54,7 @@ proptest! {
     /// DP-PROTO-01, EV-RTE-01: an envelope of the oracle is parsed with equal attributes, and the oracle
     /// parses our encoding as the original event.
     #[test]
-    fn an_envelope_survives_us_in_the_oracles_eyes(theirs in theirs()) {
+    fn envelope_round_trip_agrees_with_oracle(theirs in theirs()) {
         let envelope = serde_json::to_vec(&theirs).unwrap();
         let ours = structured::parse(&envelope).unwrap();
         prop_assert_eq!(ours.attribute("id"), Some(theirs.id()));
@@ -71,7 +71,7 @@ proptest! {
 
     /// EV-RTE-01: through binary mode the attributes are equal and the data is the same bytes.
     #[test]
-    fn an_event_of_the_oracle_survives_binary_mode(theirs in theirs()) {
+    fn oracle_event_survives_binary_mode(theirs in theirs()) {
         let envelope = serde_json::to_vec(&theirs).unwrap();
         let first = structured::parse(&envelope).unwrap();
         let out = encode(&stored(&first), ContentMode::Binary, &[]);

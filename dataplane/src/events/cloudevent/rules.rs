@@ -69,7 +69,7 @@ fn check_value(attribute: &CloudEventAttribute<'_>, v03: bool) -> Result<(), &'s
         "datacontentencoding" if v03 && !value.eq_ignore_ascii_case("base64") => Err("is not base64"),
         "time" if !text::is_time(value) => Err("is not a time (RFC 3339)"),
         "datacontenttype" if !text::is_media_type(value) => Err("is not a media type (RFC 2046)"),
-        "data" => Err("has a name that CloudEvents keeps for the payload"),
+        "data" => Err("has a name that CloudEvents reserves for the payload"),
         _ => Ok(()),
     }
 }

@@ -85,7 +85,7 @@ fn data<'a>(json: Option<&'a str>, base64: Option<&'a str>) -> Result<EventData<
     match (json, base64.filter(|raw| *raw != "null")) {
         (None, None) => Ok(EventData::None),
         (Some(text), None) => Ok(EventData::Json(text)),
-        (Some(_), Some(_)) => Err(MalformedEvent::attribute("data_base64", "stands beside \"data\"")),
+        (Some(_), Some(_)) => Err(MalformedEvent::attribute("data_base64", "is present together with \"data\"")),
         (None, Some(text)) => match decoded(text) {
             Some(bytes) => Ok(EventData::Bytes(Cow::Owned(bytes))),
             None => Err(MalformedEvent::attribute("data_base64", "is not a string of base64")),

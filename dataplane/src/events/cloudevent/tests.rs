@@ -145,7 +145,7 @@ fn bad_envelope_is_rejected() {
         (r#""o":[]"#, "\"o\" is an object"),
         (r#""id":"2""#, "\"id\" is given twice"),
         (r#""data":1,"data":2"#, "\"data\" is given twice"),
-        (r#""data":1,"data_base64":"AA==""#, "stands beside"),
+        (r#""data":1,"data_base64":"AA==""#, "is present together"),
         (r#""data_base64":"A""#, "base64"),
         (r#""data_base64":1"#, "base64"),
         (r#""Subject":"x""#, "a-z"),
@@ -231,7 +231,7 @@ fn content_type_alone_determines_mode() {
 
 proptest! {
     #[test]
-    fn no_headers_make_the_binary_parser_panic(
+    fn binary_parser_never_panics(
         names in proptest::collection::vec("(ce-|CE-)?[a-z0-9%é-]{0,6}", 0..6),
         values in proptest::collection::vec(any::<Vec<u8>>(), 6),
     ) {
@@ -241,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn no_body_makes_the_envelope_parser_panic(noise: Vec<u8>, json in "[\\[{}\\]:,\"a-z0-9\\\\ -]{0,60}") {
+    fn envelope_parser_never_panics(noise: Vec<u8>, json in "[\\[{}\\]:,\"a-z0-9\\\\ -]{0,60}") {
         let _ = (structured::parse(&noise), structured::parse(json.as_bytes()));
         let _ = structured::parse_batch(json.as_bytes());
         let close = format!("{{{ENVELOPE},\"{json}\":{json}}}");

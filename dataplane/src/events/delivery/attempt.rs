@@ -186,7 +186,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         };
         match &order.subscriber.reply {
             ReplyTarget::Discard | ReplyTarget::Unasked => {
-                tracing::debug!(subscriber = %order.subscriber.label, "reply dropped: nobody wants it");
+                tracing::debug!(subscriber = %order.subscriber.label, "reply dropped: there is no reply target");
                 ReplyOutcome::Nowhere
             }
             ReplyTarget::Send(_) => {
@@ -220,7 +220,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     async fn reenter(&self, order: &SubscriberConfig, head: &[u8], reply: &CloudEvent<'_>) -> ReplyOutcome {
         let max = order.stream.event_bytes_max;
         if reply.bytes() > max as usize {
-            return ReplyOutcome::NotStored(format!("the reply has {} bytes, the stream takes {max}", reply.bytes()));
+            return ReplyOutcome::NotStored(format!("the reply has {} bytes, the stream accepts {max}", reply.bytes()));
         }
         let end = match self.append_reply(order, &[head, reply.data.bytes()]).await {
             Ok(range) => range.end,
@@ -284,7 +284,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
                     let wait = spread(wait, &mut rng.borrow_mut());
                     self.context.ring.sleep(wait).await;
                     if self.is_stopped() {
-                        return ReplyOutcome::NotStored("the subscriber is gone".into());
+                        return ReplyOutcome::NotStored("the subscriber was deleted".into());
                     }
                 }
             }
@@ -339,7 +339,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         end: EventOutcome,
     ) {
         let why = match end {
-            EventOutcome::SinkRefused => "the dead letter sink did not take it",
+            EventOutcome::SinkRefused => "the dead letter sink rejected it",
             _ => "there is no dead letter sink",
         };
         tracing::warn!(

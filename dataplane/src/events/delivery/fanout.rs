@@ -88,9 +88,9 @@ pub(super) struct MatchedEvent {
 }
 
 impl MatchQueue {
-    pub(super) fn new(bell: &Rc<Notify>) -> Rc<Self> {
+    pub(super) fn new(notify: &Rc<Notify>) -> Rc<Self> {
         Rc::new(Self {
-            notify: Rc::clone(bell),
+            notify: Rc::clone(notify),
             is_in: Cell::new(false),
             waits: Cell::new(false),
             matches: RefCell::default(),

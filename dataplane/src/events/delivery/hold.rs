@@ -23,7 +23,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     /// Holds a dead letter whose sink is missing. It stays unfinished meanwhile, so their number is bounded
     /// by the subscriber's unfinished events; beyond, the backlog waits in the log.
     pub(super) fn hold_dead_letter(&self, attempt: DeliveryAttempt) {
-        tracing::debug!(position = %attempt.position, "given up, and kept until its dead letter sink is there");
+        tracing::debug!(position = %attempt.position, "given up, and held until its dead letter sink exists");
         self.held_dead_letters.borrow_mut().push(attempt);
     }
 

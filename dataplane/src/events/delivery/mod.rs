@@ -70,20 +70,20 @@ impl<P: EventSender> Dispatcher<P> {
     /// Delivers the events of `writer`, and records the outcomes in `delivery_log`; replies go to `home`.
     pub fn new(
         ring: &Ring,
-        keeper: &Rc<LogWriter>,
+        writer: &Rc<LogWriter>,
         home: &Rc<LogWriter>,
         delivery_log: Option<Rc<DeliveryLog>>,
         post: P,
         seed: u64,
     ) -> Rc<Self> {
-        let made = RecoveredAttempts::read(&keeper.log());
-        let ends = RemovalPositions::of(keeper.log().visible());
-        let stalled = stalled::read(keeper.log().folder());
+        let made = RecoveredAttempts::read(&writer.log());
+        let ends = RemovalPositions::of(writer.log().visible());
+        let stalled = stalled::read(writer.log().folder());
         let context = DispatchContext {
             recovered_attempts: made,
             stalled,
             ring: ring.clone(),
-            writer: Rc::clone(keeper),
+            writer: Rc::clone(writer),
             home_writer: Rc::clone(home),
             delivery_log,
             sender: post,

@@ -170,10 +170,10 @@ mod tests {
     fn restored_progress_reads_only_unfinished_events() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = log(&folder);
-        let (ours, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
-        let progress = SubscriberProgress::new(ours, "s", Cursor::at(log.end(ours)));
+        let (own, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
+        let progress = SubscriberProgress::new(own, "s", Cursor::at(log.end(own)));
         for n in 0_u8..30 {
-            log.append(if n % 3 == 0 { other } else { ours }, 0, &[&[n]]).unwrap();
+            log.append(if n % 3 == 0 { other } else { own }, 0, &[&[n]]).unwrap();
         }
         assert!(progress.read(&log, log.visible()).is_none(), "nothing is read before it is durable");
         log.flush_blocking().unwrap();
@@ -184,13 +184,13 @@ mod tests {
         for (at, position) in all.iter().enumerate().rev().filter(|(at, _)| !kept.contains(at)) {
             assert!(progress.finish(*position) && !progress.finish(*position), "{at}");
         }
-        let restored = SubscriberProgress::new(ours, "s", progress.mark());
+        let restored = SubscriberProgress::new(own, "s", progress.mark());
         assert_eq!(read_all(&restored, &log), kept.map(|at| all[at]));
         for position in kept.map(|at| all[at]) {
             restored.finish(position);
         }
         assert_eq!(restored.mark().done(), []);
-        assert!(read_all(&SubscriberProgress::new(ours, "s", restored.mark()), &log).is_empty());
+        assert!(read_all(&SubscriberProgress::new(own, "s", restored.mark()), &log).is_empty());
     }
 
     /// EV-DLV-13: it has the same effect as reading it here.
@@ -198,15 +198,15 @@ mod tests {
     fn event_read_elsewhere_is_taken_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = log(&folder);
-        let (ours, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
-        let start = Cursor::at(log.end(ours));
+        let (own, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
+        let start = Cursor::at(log.end(own));
         for n in 0_u8..12 {
-            log.append(if n % 3 == 0 { other } else { ours }, 0, &[&[n]]).unwrap();
+            log.append(if n % 3 == 0 { other } else { own }, 0, &[&[n]]).unwrap();
         }
         log.flush_blocking().unwrap();
-        let reader = SubscriberProgress::new(ours, "reader", start.clone());
+        let reader = SubscriberProgress::new(own, "reader", start.clone());
         let all: Vec<_> = std::iter::from_fn(|| reader.read(&log, log.durable())).collect();
-        let progress = SubscriberProgress::new(ours, "s", start.clone());
+        let progress = SubscriberProgress::new(own, "s", start.clone());
         for record in &all {
             assert!(progress.take_on(record.position, record.next) && !progress.take_on(record.position, record.next));
         }
@@ -223,14 +223,14 @@ mod tests {
     fn give_up_skips_read_and_done_events() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = log(&folder);
-        let ours = log.stream("ours").unwrap();
-        let start = log.end(ours);
-        let all: Vec<_> = (0_u8..20).map(|n| log.append(ours, 0, &[&[n]]).unwrap()).collect();
+        let own = log.stream("ours").unwrap();
+        let start = log.end(own);
+        let all: Vec<_> = (0_u8..20).map(|n| log.append(own, 0, &[&[n]]).unwrap()).collect();
         log.flush_blocking().unwrap();
         let mut mark = Cursor::at(start);
         mark.complete(all[5]..all[8]);
         mark.complete(all[12]..all[13]);
-        let progress = SubscriberProgress::new(ours, "s", mark);
+        let progress = SubscriberProgress::new(own, "s", mark);
         let read: Vec<_> = (0..2).map(|_| progress.read(&log, log.durable()).unwrap().position).collect();
         assert_eq!(read, all[..2]);
 
@@ -247,9 +247,9 @@ mod tests {
     fn skip_keeps_read_events_unfinished() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = log(&folder);
-        let ours = log.stream("ours").unwrap();
-        let progress = SubscriberProgress::new(ours, "s", Cursor::at(log.end(ours)));
-        let all: Vec<_> = (0_u8..6).map(|n| log.append(ours, 0, &[&[n]]).unwrap()).collect();
+        let own = log.stream("ours").unwrap();
+        let progress = SubscriberProgress::new(own, "s", Cursor::at(log.end(own)));
+        let all: Vec<_> = (0_u8..6).map(|n| log.append(own, 0, &[&[n]]).unwrap()).collect();
         log.flush_blocking().unwrap();
 
         assert_eq!(progress.read(&log, all[1]).map(|record| record.position), Some(all[0]));
@@ -257,6 +257,6 @@ mod tests {
         progress.skip_to(all[4]);
         progress.skip_to(all[2]); // backwards has no effect
         assert_eq!(progress.read(&log, log.durable()).map(|record| record.position), Some(all[4]));
-        assert_eq!(read_all(&SubscriberProgress::new(ours, "s", progress.mark()), &log), [all[0], all[4], all[5]]);
+        assert_eq!(read_all(&SubscriberProgress::new(own, "s", progress.mark()), &log), [all[0], all[4], all[5]]);
     }
 }

@@ -80,7 +80,7 @@ impl<P: EventSender> Dispatcher<P> {
             tracing::info!(
                 ?absent,
                 events,
-                "forgotten with its backlog: the table has not named it for {REMOVAL_DELAY:?}"
+                "deleted with its backlog: the table has not contained it for {REMOVAL_DELAY:?}"
             );
             self.ends.forget(&absent);
             match absent {

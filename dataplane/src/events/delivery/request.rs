@@ -181,7 +181,7 @@ pub fn carried(answer: &LocalResponse) -> Result<ReplyBody<'_>, MalformedEvent> 
         return Ok(if answer.body.is_empty() { ReplyBody::Nothing } else { ReplyBody::NoEvent });
     }
     if is_compressed(fields(answer)) {
-        return Err(MalformedEvent::Request { why: "its Content-Encoding is not undone here" });
+        return Err(MalformedEvent::Request { why: "its Content-Encoding is not decoded here" });
     }
     match carriage(content_type(fields(answer))?) {
         ContentKind::Structured => structured::parse(&answer.body).map(ReplyBody::Event),

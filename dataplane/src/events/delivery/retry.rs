@@ -264,7 +264,7 @@ mod tests {
     proptest! {
         /// DP-RETRY-20
         #[test]
-        fn no_backoff_overflows_or_shrinks(attempt in 0..u32::MAX - 1, millis: u64) {
+        fn backoff_never_overflows_or_shrinks(attempt in 0..u32::MAX - 1, millis: u64) {
             let delivery = delivery(u32::MAX, BackoffPolicy::Exponential(Duration::from_millis(millis)));
             let wait = |attempt| match failed(attempt, &delivery) {
                 RetryVerdict::RetryAt(wait) => wait,

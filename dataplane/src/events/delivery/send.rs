@@ -27,11 +27,11 @@ pub trait EventSender: 'static {
 pub enum PostError {
     #[error("{host} has no address: {why}")]
     Unresolved { host: Box<str>, why: Box<str> },
-    #[error("{host} could not prove by TLS who it is: {why}")]
+    #[error("TLS verification of {host} failed: {why}")]
     Untrusted { host: Box<str>, why: Box<str> },
     #[error("{0}")]
     Refused(Box<str>),
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Timeout(Duration),
     #[error("{0}")]
     Unreachable(Box<str>),
@@ -58,13 +58,13 @@ impl PostError {
     #[must_use]
     pub const fn reason(code: u16) -> Option<&'static str> {
         match code {
-            0 => Some("no answer"),
-            1 => Some("no answer, the host has no address"),
-            2 => Some("no answer, the host could not prove who it is"),
-            3 => Some("no answer within the time given"),
-            4 => Some("no answer, nobody takes connections there"),
-            6 => Some("not sent, the target policy refuses the address"),
-            5..100 => Some("no answer, the connection ended or spoke no HTTP"),
+            0 => Some("no response"),
+            1 => Some("no response, the host has no address"),
+            2 => Some("no response, TLS verification of the host failed"),
+            3 => Some("no response within the timeout"),
+            4 => Some("no response, the connection was refused"),
+            6 => Some("not sent, the target policy rejects the address"),
+            5..100 => Some("no response, the connection ended or did not use HTTP"),
             _ => None,
         }
     }
@@ -80,15 +80,15 @@ mod tests {
         let host = || Box::<str>::from("h");
         for (why, code, words) in [
             (PostError::Unresolved { host: host(), why: host() }, 1, "no address"),
-            (PostError::Untrusted { host: host(), why: host() }, 2, "prove"),
+            (PostError::Untrusted { host: host(), why: host() }, 2, "verification"),
             (PostError::Timeout(Duration::ZERO), 3, "time"),
-            (PostError::Unreachable(host()), 4, "nobody"),
+            (PostError::Unreachable(host()), 4, "refused"),
             (PostError::Transport(host()), 5, "ended"),
-            (PostError::Refused(host()), 6, "refuses"),
+            (PostError::Refused(host()), 6, "rejects"),
         ] {
             assert_eq!(why.code(), code, "{why:?}");
             assert!(PostError::reason(code).unwrap().contains(words), "{why:?}");
         }
-        assert_eq!((PostError::reason(0), PostError::reason(100)), (Some("no answer"), None));
+        assert_eq!((PostError::reason(0), PostError::reason(100)), (Some("no response"), None));
     }
 }

@@ -144,13 +144,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
     /// Continues from the subscriber's cursor; a new subscriber begins at its configured position, and its
     /// cursor is in the log before any later event.
     pub(super) fn start(
-        shop: &Rc<DispatchContext<P>>,
+        context: &Rc<DispatchContext<P>>,
         feed: &Rc<StreamFeed>,
         matcher: &Rc<FanoutMatcher>,
         order: SubscriberConfig,
     ) -> Result<Rc<Self>, AppendError> {
         let name = &*order.subscriber.name;
-        let log = shop.writer.log();
+        let log = context.writer.log();
         let kept = log.how_far(feed.id, name).cloned();
         let (is_new, end) = (kept.is_none(), log.end(feed.id));
         let mark = kept.unwrap_or_else(|| {
@@ -162,15 +162,15 @@ impl<P: EventSender> SubscriptionWorker<P> {
         });
         let open = log.open_events(feed.id, &mark);
         drop(log);
-        let made = shop.recovered_attempts.take(name);
-        let aside = SetAside::of(&shop.stalled, &order.stream.name, name);
+        let made = context.recovered_attempts.take(name);
+        let aside = SetAside::of(&context.stalled, &order.stream.name, name);
         let progress = SubscriberProgress::new(feed.id, name, mark);
         if is_new {
-            shop.writer.register(&progress)?;
+            context.writer.register(&progress)?;
         }
         let notify = Rc::new(Notify::default());
         let worker = Rc::new(Self {
-            context: Rc::clone(shop),
+            context: Rc::clone(context),
             progress: Rc::new(progress),
             feed: Rc::clone(feed),
             order: RefCell::new(order),
@@ -196,7 +196,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
             paging: Cell::new(false),
         });
         worker.offer(open);
-        shop.ring.spawn(Rc::clone(&worker).run());
+        context.ring.spawn(Rc::clone(&worker).run());
         Ok(worker)
     }
 

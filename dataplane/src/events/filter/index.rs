@@ -152,7 +152,7 @@ mod tests {
     proptest! {
         /// X-FLT-02, EV-RTE-04: the index finds exactly the subscribers whose filter matches, once.
         #[test]
-        fn the_index_finds_who_asking_everybody_finds(
+        fn index_finds_same_subscribers_as_full_scan(
             filters in proptest::collection::vec(filter(), 0..12),
             ty in "[abc]",
             source in "[abc]",

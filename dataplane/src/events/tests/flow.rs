@@ -316,7 +316,7 @@ fn deleted_stream_reports_abandoned_events() {
     });
     let left = AbandonedEvents { stream: "broker/ns/b/1".into(), is_whole: true, events: 6 };
     assert_eq!(rig.left_behind(), (vec![left], 6));
-    assert_eq!(rig.left_behind(), (Vec::new(), 6), "it is told once");
+    assert_eq!(rig.left_behind(), (Vec::new(), 6), "it is reported once");
 
     let mut named = Vec::new();
     each_note(folder.path(), |note| {

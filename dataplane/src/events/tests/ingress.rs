@@ -160,7 +160,7 @@ fn stream_with_admission_checks_sender_and_event() {
     assert_eq!((tally.accepted.load(Relaxed), counts), (3, [6, 5]));
     rig.run(rig.rest(seconds(1)));
     assert_eq!(ends(&stream, 0), [3, 0, 0, 0, 0]);
-    assert_eq!(rig.run(rig.request("OPTIONS", PATH, &[], b"")).status, 200, "anybody may ask what is possible");
+    assert_eq!(rig.run(rig.request("OPTIONS", PATH, &[], b"")).status, 200, "OPTIONS needs no token");
 }
 
 /// DP-PROTO-06, AMB-49: a batch is stored as a whole or not at all; each event is delivered on its own.

@@ -47,7 +47,7 @@ pub(super) const PATH: &str = "/brokers/ns/b";
 pub(super) const QUIET_PATH: &str = "/brokers/ns/quiet";
 
 /// The key that our own streams send to each other.
-pub(super) const INSIDE_KEY: &str = "nobody can guess it";
+pub(super) const INSIDE_KEY: &str = "an unguessable key";
 
 /// Answer of the scripted sender.
 pub(super) enum ScriptedAnswer {

@@ -293,7 +293,7 @@ fn reply_without_space_waits_without_retry() {
         let [delivered, .., dropped, pending] = ends(&stream, 0);
         assert_eq!((delivered + pending, dropped), (accepted, 0));
         assert!(pending > 0, "the limit counts for replies too");
-        assert!(rig.calls("http://t/").len() <= asked + accepted as usize, "nobody is asked twice");
+        assert!(rig.calls("http://t/").len() <= asked + accepted as usize, "no subscriber gets a second request");
 
         let again =
             |at: usize, subscriber| Subscriber { tally: Arc::clone(&stream.subscribers[at].tally), ..subscriber };

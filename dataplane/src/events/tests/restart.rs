@@ -49,8 +49,8 @@ fn restart_resends_only_unfinished_events() {
 fn given_up_event_is_recorded_before_cursor() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
-    let buried = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://s/") };
-    rig.publish(vec![trigger("dropped", "http://s/"), buried, trigger("taken", "http://ok/")]);
+    let dead_lettered = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://s/") };
+    rig.publish(vec![trigger("dropped", "http://s/"), dead_lettered, trigger("taken", "http://ok/")]);
     rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://s/" { 400 } else { 202 }));
     rig.run(async {
         rig.post("1", "t").await;
@@ -103,8 +103,8 @@ fn event_that_stopped_core_is_set_aside_after_restart() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let all = || {
-        let buried = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://a/") };
-        vec![buried, trigger("dropped", "http://b/"), trigger("taken", "http://c/")]
+        let dead_lettered = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://a/") };
+        vec![dead_lettered, trigger("dropped", "http://b/"), trigger("taken", "http://c/")]
     };
     rig.publish(all());
     rig.rule(|_| ScriptedAnswer::After(seconds(3600), 202));

@@ -327,7 +327,7 @@ fn appends_before_idle_share_one_flush() {
             writer.append(&feed, &[&[&[0; 1024]]]).unwrap();
         }
         writer.durable(append()).await.unwrap();
-        assert!(ring.now() - begun < GATHER_MAX, "so much waits for nobody: {:?}", ring.now() - begun);
+        assert!(ring.now() - begun < GATHER_MAX, "an append of this size does not wait: {:?}", ring.now() - begun);
         busy.set(false);
     });
     ring.shutdown();

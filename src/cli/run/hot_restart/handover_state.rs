@@ -70,7 +70,7 @@ impl HandoverState {
     pub(in crate::cli::run) fn keep(&self, why: &anyhow::Error, listen: impl FnOnce()) {
         let why = format!("{why:#}");
         if self.successors > 0 || *self.control_handle.admin_port.borrow() == AdminPort::Served {
-            tracing::warn!(why, "the takeover was not carried out");
+            tracing::warn!(why, "the hot restart failed");
             return;
         }
         listen();
@@ -78,7 +78,7 @@ impl HandoverState {
         self.control_handle.admin_port.send_replace(AdminPort::Served);
         tracing::error!(
             why,
-            "the process that took over does not serve: requests go on by the last table, \
+            "the successor does not serve: requests continue with the last table, \
              API and events wait for another `sluicegate run --hot-restart`, or for a restart; /healthz says so"
         );
     }

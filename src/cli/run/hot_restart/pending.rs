@@ -100,7 +100,7 @@ impl Pending {
         let now = Instant::now();
         if self.told.is_none_or(|told| now - told >= REPORT_INTERVAL) {
             self.told = Some(now);
-            tracing::warn!(why = format!("{why:#}"), "a connection to the takeover socket was closed");
+            tracing::warn!(why = format!("{why:#}"), "a connection to the hot restart socket was closed");
         }
     }
 }

@@ -75,7 +75,7 @@ fn ask(stream: UnixStream, config: &RunConfig) -> Result<(Predecessor, Inherited
     let names = match read(&stream, "an answer")? {
         HandoverOffer::Sockets(names) => names,
         HandoverOffer::Refused(why) => {
-            bail!("--hot-restart: the running process refuses, and goes on: {why}")
+            bail!("--hot-restart: the running process rejects it, and continues: {why}")
         }
     };
     let take = |name| Ok((name, wire::take(&stream)?));
@@ -96,12 +96,12 @@ fn read<T: DeserializeOwned>(stream: &UnixStream, what: &str) -> Result<T> {
     let limit = Timespec::try_from(MESSAGE_TIMEOUT)?;
     // An error: interrupted by a signal.
     if poll(&mut socket, Some(&limit)).is_ok_and(|ready| ready == 0) {
-        let stopped = is_stopped(process).then(|| format!(", which is stopped: `kill -CONT {process}` lets it go on"));
+        let stopped = is_stopped(process).then(|| format!(", which is stopped: `kill -CONT {process}` continues it"));
         let (stopped, seconds_max) = (stopped.unwrap_or_default(), HANDOVER_MAX.as_secs());
         tracing::warn!(process, seconds_max, "waiting for {what} of the running process{stopped}");
     }
     wire::receive(stream)
-        .with_context(|| format!("--hot-restart: {what} of the running process ({process}) was waited for in vain"))
+        .with_context(|| format!("--hot-restart: {what} of the running process ({process}) did not arrive in time"))
 }
 
 /// Whether the peer process has ended.
@@ -145,7 +145,7 @@ impl Predecessor {
     pub(in crate::cli::run) fn wait_for_folder(&self) -> Result<()> {
         match read::<StateReleased>(&self.stream, "the data folder") {
             Err(why) if is_end(&why) => {
-                tracing::warn!("the process that was to be replaced ended in the middle of it; what it left is taken");
+                tracing::warn!("the process to be replaced ended during the handover; starting with its files");
                 self.wait_for_death();
                 Ok(())
             }

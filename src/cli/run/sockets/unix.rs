@@ -34,12 +34,12 @@ impl PreparedSocket {
     }
 
     fn try_new(path: &Path) -> Result<Self> {
-        let name = path.file_name().context("this is no name of a file")?;
+        let name = path.file_name().context("this is not a file name")?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = File::open(parent).with_context(|| parent.display().to_string())?;
         match std::fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
-                bail!("a file is there that is no socket; move it away")
+                bail!("a file that is not a socket is there; move it away")
             }
             Ok(_) => {} // a running process listens there, or a dead one left it: see `publish`
             Err(why) if why.kind() == ErrorKind::NotFound => {}

@@ -106,7 +106,7 @@ impl<'t> CesqlLexer<'t> {
             return self.quoted(start, first).map(|text| (start, CesqlToken::Text(text)));
         }
         let Some((spelling, symbol)) = SYMBOLS.iter().find(|(spelling, _)| rest.starts_with(spelling)) else {
-            return Err(self.error(start, format!("{first:?} means nothing here")));
+            return Err(self.error(start, format!("{first:?} is not valid here")));
         };
         self.at = start + spelling.len();
         Ok((start, CesqlToken::Symbol(*symbol)))
@@ -128,7 +128,7 @@ impl<'t> CesqlLexer<'t> {
                 _ => {}
             }
         }
-        Err(self.error(start, format!("the text that begins here has no closing {quote}")))
+        Err(self.error(start, format!("the string that begins here has no closing {quote}")))
     }
 
     /// The byte after the last token.

@@ -309,7 +309,7 @@ impl<'t> CesqlParser<'t> {
             _ => self.lexer.at(),
         };
         let found: String = self.lexer.slice(self.at..end).chars().take(SHOWN_CHARS_MAX).collect();
-        self.lexer.error(self.at, format!("{found:?} stands where {wanted} is expected"))
+        self.lexer.error(self.at, format!("found {found:?} where {wanted} is expected"))
     }
 }
 

@@ -327,7 +327,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pattern_takes_what_trying_everything_takes(
+        fn pattern_matches_like_exhaustive_search(
             pattern in "[ab%_\\\\é]{0,8}",
             text in "[ab%_\\\\é]{0,8}",
         ) {
@@ -337,7 +337,7 @@ mod tests {
 
         /// Segments of more characters than a word has are searched in another way, with the same result.
         #[test]
-        fn long_piece_matches_what_a_table_says(
+        fn long_segment_matches_like_table(
             pieces in proptest::collection::vec("[ab_é]{0,9}_{0,70}[ab]", 1..4),
             text in "[abé]{0,200}",
         ) {
@@ -365,7 +365,7 @@ mod tests {
 
     /// X-SQL-07: the cost of matching single characters depends on the text, not on text × pattern.
     #[test]
-    fn long_patterns_take_steps_linear_in_the_text() {
+    fn long_patterns_take_steps_linear_in_text() {
         let text = "a".repeat(900 << 10);
         let mixed = "é".repeat(200 << 10);
         let any = |count: usize| "_".repeat(count);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_that_needs_more_steps_is_an_error() {
+    fn pattern_over_step_budget_is_error() {
         let (text, pattern) = ("a".repeat(900 << 10), format!("%{}b%", "a_".repeat(4000)));
         let steps = Steps::default();
         assert_eq!(LikePattern::new(&pattern).matches(&text, &steps), Err(OverBudget));

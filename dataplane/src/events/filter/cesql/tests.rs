@@ -143,7 +143,7 @@ fn arithmetic_has_32_bits() {
 
 /// X-SQL-05: the left side is converted to the right side's type; order is for Integers.
 #[test]
-fn comparisons_cast_to_the_right() {
+fn comparisons_cast_to_right_type() {
     check([
         ("n = 5", YES),
         ("n = '5'", YES),
@@ -206,7 +206,7 @@ fn logic_short_circuits() {
 /// X-SQL-02: the reference grammar's order, in which `AND OR XOR` have equal precedence and group from the
 /// right.
 #[test]
-fn operators_bind_as_the_reference_grammar_says() {
+fn operator_precedence_follows_reference_grammar() {
     check([
         ("FALSE AND FALSE OR TRUE", NO),
         ("(FALSE AND FALSE) OR TRUE", YES),
@@ -265,7 +265,7 @@ fn like_matches_runs_and_single_characters() {
 
 /// X-SQL-02, X-SQL-05: members are converted to the type of the left side.
 #[test]
-fn in_casts_members_to_the_left() {
+fn in_casts_members_to_left_type() {
     check([
         ("type IN ('a', 'order.paid')", YES),
         ("type IN ('a')", NO),
@@ -390,7 +390,7 @@ fn invalid_expression_is_rejected_with_position() {
         (r"type = 'x\'", 8, "no closing '"),
         ("(type = 'x'", 12, "is missing at the end"),
         ("type = 'x')", 11, "an operator or the end"),
-        ("type == 'x'", 7, "\"=\" stands where"),
+        ("type == 'x'", 7, "\"=\" where"),
         ("type 'x'", 6, "an operator or the end"),
         ("'ü' = type 'x'", 12, "an operator or the end"),
         ("type = $x", 8, "'$' means nothing"),
@@ -407,7 +407,7 @@ fn invalid_expression_is_rejected_with_position() {
         ("LENGTH('a',)", 12, "an attribute"),
         ("ext_ension = 1", 1, "name of an attribute"),
         ("SHA1('a')", 1, "name of a function"),
-        ("AND", 1, "stands where"),
+        ("AND", 1, " where "),
     ] {
         let Err(found) = parse(text) else { panic!("{text} parses") };
         assert_eq!(found.position, position, "{text}: {found}");
