@@ -136,7 +136,7 @@ const GAUGES: [(&str, &str, RevisionKey<RevisionMetrics>); 11] = [
     ("kn_revision_request_queued", "Requests that wait for an instance", |one| {
         one.figures.load.waiting.load(Relaxed).into()
     }),
-    ("kn_revision_request_active", "Requests inside instances", |one| one.figures.load.in_flight.load(Relaxed).into()),
+    ("kn_revision_request_active", "Requests in instances", |one| one.figures.load.in_flight.load(Relaxed).into()),
 ];
 
 /// Only of revisions that are scaled by this metric.
