@@ -1,9 +1,9 @@
-//! The log writer: owns a log on the ring, takes appends from many tasks, makes them durable, and wakes the
-//! waiting tasks.
+//! The log writer: owns a log on the ring, takes appends from many tasks, makes them durable, and wakes the waiting
+//! tasks.
 //!
-//! One write is in flight at a time, and whatever is appended meanwhile is the next one; it starts when the
-//! core has nothing else to do, or [`GATHER_MAX`] later. Cursors are written along with events; alone they
-//! wait [`CURSOR_INTERVAL`], because they only prevent duplicates after a crash.
+//! One write is in flight at a time, and whatever is appended meanwhile is the next one; it starts when the core has
+//! nothing else to do, or [`GATHER_MAX`] later. Cursors are written along with events; alone they wait
+//! [`CURSOR_INTERVAL`], because they only prevent duplicates after a crash.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fs;
@@ -38,9 +38,8 @@ pub struct LogWriter {
     ring: Ring,
     log: RefCell<WriteAheadLog>,
     feeds: RefCell<HashMap<Box<str>, Rc<StreamFeed>, RandomState>>,
-    /// The same feeds by the stream that each follows: an append has its stream, and need not compare
-    /// names, each of which is a cache miss. A feed keeps its stream alive, so that no other can have its
-    /// address.
+    /// The same feeds by the stream that each follows: an append has its stream, and need not compare names, each of
+    /// which is a cache miss. A feed keeps its stream alive, so that no other can have its address.
     by_stream: RefCell<StreamMap>,
     /// Feeds with events that are not durable yet.
     touched: RefCell<Vec<Rc<StreamFeed>>>,
@@ -70,8 +69,8 @@ pub struct LogWriter {
 pub enum AppendPriority {
     /// No reason: the sender still has it.
     New,
-    /// Derived from an event in the log, which is not done before this is stored, or would otherwise not be
-    /// recorded as given up.
+    /// Derived from an event in the log, which is not done before this is stored, or would otherwise not be recorded
+    /// as given up.
     Onward,
 }
 
@@ -144,8 +143,8 @@ impl LogWriter {
         self.feed(&stream.name)
     }
 
-    /// Prefetches the memory that an append to `stream` touches. With a thousand streams it is not in the
-    /// processor's cache, and parsing the event takes as long as loading it.
+    /// Prefetches the memory that an append to `stream` touches. With a thousand streams it is not in the processor's
+    /// cache, and parsing the event takes as long as loading it.
     pub(super) fn read_ahead(&self, stream: &EventStream) {
         prefetch(stream);
         if let Some((id, feed)) = self.by_stream.borrow().get(&std::ptr::from_ref(stream)) {
@@ -186,8 +185,7 @@ impl LogWriter {
         self.append_within(feed, records, AppendPriority::New, Duration::ZERO)
     }
 
-    /// The same for records without a waiting sender: they are flushed within `delay`, or sooner with
-    /// others.
+    /// The same for records without a waiting sender: they are flushed within `delay`, or sooner with others.
     pub fn append_within(
         &self,
         feed: &Rc<StreamFeed>,
@@ -289,8 +287,8 @@ impl LogWriter {
         freed
     }
 
-    /// Logs one line when the log begins to reject events, and one when it accepts them again; at most once
-    /// per [`FULL_LOG_INTERVAL`], because a log at its limit accepts a small one between two large ones.
+    /// Logs one line when the log begins to reject events, and one when it accepts them again; at most once per
+    /// [`FULL_LOG_INTERVAL`], because a log at its limit accepts a small one between two large ones.
     fn log_full<T>(&self, appended: &Result<T, AppendError>) {
         match appended {
             Ok(_) if self.full_logged.get() => {

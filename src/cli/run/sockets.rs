@@ -158,6 +158,7 @@ fn for_cores(name: &str, address: SocketAddr, cores: usize) -> Result<Vec<TcpLis
 /// Retries while the address is taken: after a crash the kernel tears down the dead process's rings, and
 /// with them its listeners, with some delay (5 to 17 ms measured; a supervisor restarts faster).
 fn patiently(bind: impl Fn() -> Result<TcpListener>) -> Result<TcpListener> {
+    /// A dead process releases its address within milliseconds.
     const BIND_WAIT_MAX: Duration = Duration::from_secs(1);
     const STEP: Duration = Duration::from_millis(5);
     let begin = Instant::now();

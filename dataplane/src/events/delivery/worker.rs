@@ -1,7 +1,7 @@
 //! One subscriber's own loop: starts deliveries while its window has free slots, and waits otherwise.
 //!
-//! A retry is a position and a time, never a payload, so a dead subscriber costs its window,
-//! [`UNFINISHED_MAX`] positions and disk space, and does not affect the others.
+//! A retry is a position and a time, never a payload, so a dead subscriber costs its window, [`UNFINISHED_MAX`]
+//! positions and disk space, and does not affect the others.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -141,8 +141,8 @@ enum WorkerStep {
 }
 
 impl<P: EventSender> SubscriptionWorker<P> {
-    /// Continues from the subscriber's cursor; a new subscriber begins at its configured position, and its
-    /// cursor is in the log before any later event.
+    /// Continues from the subscriber's cursor; a new subscriber begins at its configured position, and its cursor is
+    /// in the log before any later event.
     pub(super) fn start(
         context: &Rc<DispatchContext<P>>,
         feed: &Rc<StreamFeed>,
@@ -200,8 +200,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         Ok(worker)
     }
 
-    /// Stops the worker. Results of attempts in flight are discarded, and their events stay unfinished in
-    /// the cursor.
+    /// Stops the worker. Results of attempts in flight are discarded, and their events stay unfinished in the cursor.
     pub(super) fn stop(&self) {
         self.stopped.set(true);
         self.order.borrow().subscriber.tally.offered.fetch_sub(self.pending.take(), Relaxed);
@@ -261,8 +260,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         if looks == 0 { WorkerStep::Yield } else { self.wait() }
     }
 
-    /// The next attempt in addition to those `in_flight`: a scheduled one, or else one among the next few
-    /// events.
+    /// The next attempt in addition to those `in_flight`: a scheduled one, or else one among the next few events.
     pub(super) fn next_task(
         self: &Rc<Self>,
         order: &SubscriberConfig,
@@ -291,9 +289,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.progress.unfinished() < unfinished_max(&order.subscriber.delivery)
     }
 
-    /// Whether one more request may be in flight in addition to `in_flight`. Our own Services get as many
-    /// as their instances take, plus a window: those wait for a permit, and show the backlog to the
-    /// autoscaler.
+    /// Whether one more request may be in flight in addition to `in_flight`. Our own Services get as many as their
+    /// instances take, plus a window: those wait for a permit, and show the backlog to the autoscaler.
     fn has_window(&self, order: &SubscriberConfig, in_flight: u32) -> bool {
         if order.subscriber.hold == HoldReason::Everything {
             return false;
@@ -403,8 +400,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         None
     }
 
-    /// The first attempt of this process. At least one is made: the result of the last one is not known any
-    /// more.
+    /// The first attempt of this process. At least one is made: the result of the last one is not known any more.
     fn job(&self, position: LogPosition) -> DeliveryAttempt {
         let made = self.recovered_attempts.borrow_mut().remove(&position).unwrap_or(0);
         DeliveryAttempt {
@@ -466,8 +462,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.pending.set(self.pending.get().saturating_sub(events));
     }
 
-    /// The limit of unfinished events is reached, and the subscriber accepts events again: scheduled
-    /// retries skip the rest of a back-off that grew while it was away (DP-RETRY-21).
+    /// The limit of unfinished events is reached, and the subscriber accepts events again: scheduled retries skip the
+    /// rest of a back-off that grew while it was away (DP-RETRY-21).
     fn hasten(&self) {
         let now = self.context.ring.now();
         let waiting = self.retries.take().into_iter();
