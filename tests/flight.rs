@@ -127,7 +127,7 @@ fn dead_letters_are_listed_and_sent_again() {
     let listed = text(&event(&appliance, &["list", "--dead-letters", "--trigger", "default/broken"]));
     assert!(listed.contains("id a") && listed.contains("id b") && listed.contains("dead-lettered"), "{listed}");
     let none = text(&event(&appliance, &["list", "--dead-letters", "--trigger", "default/witness"]));
-    assert!(none.contains("no event was given up"), "{none}");
+    assert!(none.contains("no open dead letters"), "{none}");
 
     works.store(true, SeqCst);
     let redrive = |words: &[&str]| {
@@ -203,8 +203,8 @@ fn dead_letters_are_sent_to_a_patched_subscriber() {
     };
     let to = format!(r#"{{"uri":"{}"}}"#, mended.url());
     for (trigger, patch, why) in [
-        ("default/t", "{", "no JSON"),
-        ("default/t", "[]", "has to be an object"),
+        ("default/t", "{", "not JSON"),
+        ("default/t", "[]", "must be an object"),
         ("default/t", r#"{"uri":"nowhere"}"#, "spec.subscriber.uri"),
         ("default/nobody", to.as_str(), "no Trigger and no Subscription"),
     ] {
@@ -318,8 +318,8 @@ fn why_there_was_no_answer_is_told() {
     let appliance = appliance();
     let nobody = format!("http://{}/", kit::server::closed_address());
     let rows = [
-        ("gone", nobody.as_str(), "PT30S", "nobody takes connections there", "no connection to"),
-        ("slow", &slow.url(), "PT0.2S", "within the time given", "no answer within"),
+        ("gone", nobody.as_str(), "PT30S", "the connection was refused", "no connection to"),
+        ("slow", &slow.url(), "PT0.2S", "within the timeout", "no answer within"),
         ("rude", &rude.url(), "PT30S", "the connection ended", "the connection closed before"),
     ];
     for (name, url, timeout, ..) in rows {

@@ -143,12 +143,12 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
         None
     });
     let refusal = refusal.expect("the disk has a limit");
-    assert!(is_refusal(&refusal) && refusal.text().contains("room for one more segment"), "{refusal}");
+    assert!(is_refusal(&refusal) && refusal.text().contains("space for one more segment"), "{refusal}");
     assert!(!accepted.is_empty());
     for nth in 0..10 {
         assert!(is_refusal(&post(&mut connection, &format!("refused-{nth}"))));
     }
-    appliance.wait_says("events are refused with 503");
+    appliance.wait_says("events are rejected with 503");
     let metrics = HttpCall::get("/metrics").send(appliance.admin()).text();
     let refused = metrics.lines().find(|line| line.starts_with("sluicegate_stream_refused_total{")).unwrap();
     assert!(refused.ends_with(" 11"), "{refused}");
@@ -161,7 +161,7 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
         assert!(response.status == 202 || is_refusal(&response), "{response}");
         (response.status == 202).then(|| accepted.insert(format!("later-{nth}")))
     });
-    appliance.wait_says("takes events again");
+    appliance.wait_says("accepts events again");
 
     appliance.restart();
     let verified = Command::new(BIN).args(["wal", "verify"]).arg(appliance.setup().data()).output().unwrap();

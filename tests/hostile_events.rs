@@ -83,7 +83,7 @@ fn check_delivered(sink: &EventSink, appliance: &Appliance, wanted: &[&str]) {
 
 /// DP-PROTO-06, DP-ACK-04, DP-ACK-11: a batch is stored whole or not at all; ids in it may be the same.
 #[test]
-fn a_batch_is_taken_whole_or_not_at_all() {
+fn batch_is_appended_atomically() {
     let many = |count: usize| Value::Array((0..count).map(|n| whole(&n.to_string())).collect());
     let large = |bytes: usize| {
         let mut event = whole("large");

@@ -134,13 +134,13 @@ fn a_log_file_cut_short_does_not_kill_the_appliance() {
     });
     let refused = TestEvent::new("no").binary(BROKER).send(appliance.events());
     assert_eq!(refused.status, 503, "{refused}");
-    assert!(refused.text().contains("was cut from outside"), "{refused}");
+    assert!(refused.text().contains("was truncated from outside"), "{refused}");
     assert!(appliance.is_running() && appliance.api().get("Broker", NAMESPACE, "main").is_some());
     wait::until(PATIENCE, "the metrics", || {
         let failed = metric(&appliance, "sluicegate_log_failed", "core");
         (failed == 1 && metric(&appliance, "sluicegate_log_corrupt_segments", "core") == 1).then_some(())
     });
-    appliance.wait_says("was cut from outside");
+    appliance.wait_says("was truncated from outside");
 
     appliance.restart();
     appliance.api().wait_ready("Trigger", NAMESPACE, "all", PATIENCE);

@@ -128,8 +128,8 @@ fn senders_have_to_say_who_they_are() {
     let forged = format!("{}.{}", good.rsplit_once('.').unwrap().0, astray.rsplit_once('.').unwrap().1);
     for (shown, status, told) in [
         ("", 401, "Authorization: Bearer"),
-        ("nonsense", 401, "the token is none"),
-        (forged.as_str(), 401, "signed by nobody"),
+        ("nonsense", 401, "the token is malformed"),
+        (forged.as_str(), 401, "unknown issuer"),
         (astray.as_str(), 401, MAIN),
         (stranger.as_str(), 403, "system:serviceaccount:kube-system:stranger"),
         (good.as_str(), 202, ""),

@@ -140,7 +140,7 @@ fn a_collector_that_is_away_costs_no_request() {
     wait::until(PATIENCE, "a count of what was lost", || {
         (appliance.metric("sluicegate_spans_failed_total", "") > 0).then_some(())
     });
-    wait::until(PATIENCE, "a line in the log", || appliance.stderr().contains("does not take spans").then_some(()));
+    wait::until(PATIENCE, "a line in the log", || appliance.stderr().contains("rejects spans").then_some(()));
 }
 
 /// By the protocol what is refused like this is never taken: it is lost at once, and what comes after it is sent.

@@ -106,7 +106,7 @@ fn a_successor_that_does_not_fit_is_refused() {
         (like_it.clone().flag("api-client-ca", &bad), "bad.pem"),
         (like_it.clone().flag("api-tokens", &bad), "tokens"),
         (like_it.clone().flag("api-socket", nowhere), "--api-socket"),
-        (like_it.clone().flag("api-socket", &bad), "no socket"),
+        (like_it.clone().flag("api-socket", &bad), "not a socket"),
         (like_it.clone().flag("access-log", "json").flag("access-log-file", nowhere), "access-log-file"),
         (like_it.clone().flag("api-audit-log", nowhere), "api-audit-log"),
         (like_it.clone().flag("route", &format!("a.example.com=https://127.0.0.1:1?ca={bad}")), "bad.pem"),

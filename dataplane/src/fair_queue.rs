@@ -101,7 +101,7 @@ mod tests {
         let ring = Simulation::new(1, FaultProfile::calm()).ring();
         let queue = FairQueue::default();
         assert!(queue.first().is_none());
-        let [one, two] = [0, 1].map(|core| queue.front(core, &ring.remote()));
+        let [one, two] = [0, 1].map(|core| queue.front(core, &ring.wake_handle()));
         assert!(queue.first().is_none());
         let tickets: Vec<_> = (0..3).map(|_| queue.next_ticket()).collect();
         two.show(Some(tickets[0]));
@@ -111,7 +111,7 @@ mod tests {
         assert!(Arc::ptr_eq(&queue.first().unwrap(), &one));
         one.show(None);
         assert!(Arc::ptr_eq(&queue.first().unwrap(), &two));
-        assert!(Arc::ptr_eq(&queue.front(1, &ring.remote()), &two));
+        assert!(Arc::ptr_eq(&queue.front(1, &ring.wake_handle()), &two));
         assert!(queue.may_proceed(&two) && !queue.may_proceed(&one));
         one.show(Some(tickets[2] + AHEAD_MAX));
         assert!(queue.may_proceed(&two) && queue.may_proceed(&one));

@@ -1,4 +1,4 @@
-//! Timeouts and sizes of HTTP messages, checked against what the cores can hold.
+//! Timeouts and sizes of HTTP messages, checked against the limits of the cores.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use dataplane::http::limits::{FIELDS_CEILING, HEAD_BYTES_CEILING, HttpLimits};
 
 use super::{ByteSize, Settings, Wait, upgrade_protocols};
 
-/// Fewest fields of a head: a browser's request has some 20.
+/// Minimum fields of a head: a browser's request has some 20.
 const FIELDS_MIN: u16 = 32;
 /// Smallest head, in bytes: RFC 9112 3 asks for request lines of 8,000.
 const HEAD_BYTES_MIN: u32 = 8 * 1024;
 /// Shortest timeout of bodies: packets that are lost are sent again after a second or so.
 const BODY_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// The limits that the cores hold clients and instances to.
+/// The limits that the cores apply to clients and instances.
 pub(super) fn limits(given: &Settings, file: &Settings) -> Result<HttpLimits, String> {
     let mut limits = HttpLimits::default();
     if let Some(Wait(wait)) = given.request_body_timeout.or(file.request_body_timeout) {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_and_sizes_are_checked_and_flags_win_over_the_file() {
+    fn http_limits_are_checked_and_flags_override_file() {
         let wait = |text: &str| Some(text.parse().unwrap());
         let file = Settings {
             request_body_timeout: wait("2m"),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_out_of_its_range_is_refused_by_name() {
+    fn limit_out_of_range_is_rejected_by_name() {
         for (settings, name) in [
             (
                 Settings { request_body_timeout: Some(Wait(Duration::ZERO)), ..Settings::default() },

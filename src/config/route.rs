@@ -15,12 +15,12 @@ use super::value::{Wait, is_domain};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct RouteRule {
-    /// Lower case; `*.` and a parent for every name right below it, `*` for any host.
+    /// Lower case; `*.` and a parent for every name one label below it, `*` for any host.
     pub(crate) host: String,
-    /// What all of the addresses speak.
+    /// The protocol of all addresses.
     pub(crate) protocol: Protocol,
     pub(crate) targets: Vec<RouteTarget>,
-    /// They speak it by TLS.
+    /// They use it over TLS.
     pub(crate) tls: Option<TlsRule>,
     pub(crate) timeouts: RequestTimeouts,
 }
@@ -29,16 +29,16 @@ pub(crate) struct RouteRule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RouteTarget {
     Address(SocketAddr),
-    /// A host name, which is resolved at the start and again and again.
+    /// A host name, which is resolved at the start and periodically.
     Name(String, u16),
     /// A Unix socket of this host: `unix:/path` or `unix:///path`.
     Unix(UnixPath),
 }
 
-/// Whom the addresses of a route have to prove to be.
+/// TLS verification of a route's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TlsRule {
-    /// PEM, with the authorities that are believed.
+    /// PEM, with the trusted CAs.
     pub(crate) authorities: PathBuf,
     pub(crate) name: String,
 }
@@ -115,7 +115,7 @@ impl FromStr for RouteRule {
     }
 }
 
-/// What stands behind `?`.
+/// The options after `?`.
 #[derive(Default)]
 struct RouteOptions {
     authorities: Option<PathBuf>,
@@ -145,7 +145,7 @@ impl RouteOptions {
         Ok(options)
     }
 
-    /// The name is the host's, unless that is none.
+    /// The name is the host's, unless that is a wildcard.
     fn tls_rule(self, host: &str, by_tls: bool) -> Result<Option<TlsRule>, String> {
         if !by_tls {
             return match (self.authorities, self.name) {
@@ -153,11 +153,11 @@ impl RouteOptions {
                 _ => Err("ca and name are for https:// and h2://".to_owned()),
             };
         }
-        let authorities = self.authorities.ok_or("TLS to an address needs ?ca=FILE: whose word counts")?;
+        let authorities = self.authorities.ok_or("TLS to an address needs ?ca=FILE, the trusted CA certificates")?;
         let name = match self.name {
             Some(name) => name,
             None if host.starts_with('*') => {
-                return Err(format!("{host:?} is no server's name; give &name=NAME"));
+                return Err(format!("{host:?} is not a server name; give &name=NAME"));
             }
             None => host.to_owned(),
         };
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_route_names_a_host_and_its_addresses() {
+    fn route_names_host_and_addresses() {
         let rule: RouteRule = "App.Example.com=127.0.0.1:1,[::1]:2".parse().unwrap();
         assert_eq!((rule.host.as_str(), rule.targets.len()), ("app.example.com", 2));
         assert_eq!(rule.protocol, Protocol::Http1);

@@ -94,13 +94,13 @@ fn who_cannot_prove_who_it_is_gets_nothing() {
     for letter in dead.wait_for(3, PATIENCE) {
         assert_eq!(letter.attribute("knativeerrorcode").as_deref(), Some("500"));
         let why = told(&letter);
-        assert!(why.starts_with("dispatch error: ") && why.contains("could not prove by TLS who it is"), "{why}");
+        assert!(why.starts_with("dispatch error: ") && why.contains("TLS verification of "), "{why}");
     }
     assert!(sink.received().is_empty());
     for name in ["default/stranger", "default/nobody", "default/misnamed"] {
         assert_eq!(appliance.metric("sluicegate_subscriber_tls_verification_failures_total", name), 2, "{name}");
     }
-    appliance.wait_says("could not prove by TLS who it is");
+    appliance.wait_says("TLS verification of ");
 
     for name in ["nobody", "misnamed"] {
         api.delete("Trigger", NAMESPACE, name);

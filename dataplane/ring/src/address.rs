@@ -1,4 +1,4 @@
-//! Socket addresses, as std writes them and as the kernel reads them.
+//! Socket addresses, in the form of std and in the form of the kernel.
 
 use std::io;
 use std::mem;
@@ -6,8 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::endpoint_address::{EndpointAddress, UNIX_PATH_BYTES_MAX, UnixPath};
 
-/// Both forms of one address. The raw form is boxed by its holder, because the kernel reads it from
-/// where it lies.
+/// Both forms of one address. Callers box it, because the kernel reads the raw form in place.
 pub(crate) struct SocketAddress {
     pub(crate) address: EndpointAddress,
     raw: RawSocketAddress,
@@ -41,7 +40,7 @@ impl SocketAddress {
         Self { address, raw }
     }
 
-    /// Points into `self`, which must outlive the use of it.
+    /// Points into `self`, which must outlive every use of the pointer.
     pub(crate) fn pointer(&self) -> (*const libc::sockaddr, libc::socklen_t) {
         match &self.raw {
             RawSocketAddress::V4(v4) => ((&raw const *v4).cast(), size_of::<libc::sockaddr_in>() as libc::socklen_t),
@@ -72,11 +71,11 @@ fn sockaddr_un(path: UnixPath) -> libc::sockaddr_un {
     raw
 }
 
-/// Reads an address that `ask` (`getsockname`, `getpeername`) has the kernel write.
+/// Reads an address that the kernel writes in `ask` (`getsockname`, `getpeername`).
 pub(crate) fn ask(
     ask: impl FnOnce(*mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int,
 ) -> io::Result<SocketAddr> {
-    // SAFETY: sockaddr_storage is plain integers, for which all zero bits are a value.
+    // SAFETY: sockaddr_storage contains only integers, for which all zero bits are valid.
     let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
     let mut bytes = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
     if ask((&raw mut storage).cast(), &raw mut bytes) < 0 {
@@ -84,13 +83,13 @@ pub(crate) fn ask(
     }
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says so, and storage is large and aligned enough for every family.
+            // SAFETY: the family was checked, and storage is large and aligned enough for every family.
             let v4 = unsafe { *(&raw const storage).cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
             Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above, for the other family.
+            // SAFETY: same as above, for the other family.
             let v6 = unsafe { *(&raw const storage).cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);

@@ -1,4 +1,4 @@
-//! A moment on a ring's own clock.
+//! A point in time on a ring's own clock.
 
 use std::num::NonZeroU64;
 use std::ops::{Add, Sub};

@@ -112,7 +112,7 @@ pub struct ProxyConfig {
 impl Proxy {
     #[must_use]
     pub fn new(parts: ProxyConfig) -> Rc<Self> {
-        let number = parts.tables.add_waker(parts.ring.remote());
+        let number = parts.tables.add_waker(parts.ring.wake_handle());
         Rc::new(Self {
             client: UpstreamClient::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),
             h2_client: crate::h2::client::Http2Client::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),

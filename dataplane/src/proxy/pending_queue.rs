@@ -241,7 +241,7 @@ mod tests {
 
     fn guard(queue: &mut PendingQueue, backend: &str, bytes: usize) -> Result<PendingTicket, QueueRejection> {
         let ring = Simulation::new(1, FaultProfile::calm()).ring();
-        let front = FairQueue::default().front(0, &ring.remote());
+        let front = FairQueue::default().front(0, &ring.wake_handle());
         ring.shutdown();
         queue.enqueue(backend, bytes, 0, &front)
     }

@@ -232,7 +232,7 @@ impl Proxy {
 
     fn enqueue_request(self: &Rc<Self>, backend: &Arc<Backend>, bytes: usize) -> Result<PendingGuard, LocalReply> {
         let fair_queue = backend.load.queue();
-        let front = fair_queue.front(self.number, &self.ring.remote());
+        let front = fair_queue.front(self.number, &self.ring.wake_handle());
         let guard = self.pending_queue.borrow_mut().enqueue(&backend.key, bytes, fair_queue.next_ticket(), &front);
         let ticket = guard.map_err(|_| LocalReply::QueueFull)?;
         backend.load.waiting.fetch_add(1, Relaxed);

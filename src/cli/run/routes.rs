@@ -13,18 +13,18 @@ use dataplane::tls::TlsClientConfig;
 
 use crate::config::{RouteRule, RouteTarget};
 
-/// Between two looks at the names: a host that has moved is found within half a minute, as by Envoy's and Traefik's defaults
-/// (5 s and 30 s), and a name server is asked twice a minute for each name.
+/// Interval of name resolution: a host that has moved is found within half a minute, similar to Envoy's and
+/// Traefik's defaults (5 s and 30 s), and a name server is queried twice a minute for each name.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 
-/// Addresses of one name at most: more is a mistake, and each has connections of its own.
+/// Maximum addresses of one name: more is a mistake, and each has connections of its own.
 const ADDRESSES_MAX: usize = 256;
 
 /// A route of the command line.
 struct StaticRoute {
     rule: RouteRule,
     trust: Option<Arc<TlsClientConfig>>,
-    /// Where its requests go now.
+    /// Current addresses of its targets.
     addresses: Vec<EndpointAddress>,
 }
 
@@ -37,8 +37,8 @@ impl StaticRoute {
         self.rule.targets.iter().any(|target| matches!(target, RouteTarget::Name(..)))
     }
 
-    /// Resolves the names; whether the addresses are others than before. A name that cannot be resolved keeps all of the
-    /// addresses: a name server that is away is no reason to stop.
+    /// Resolves the names; returns whether the addresses have changed. If a name cannot be resolved all
+    /// addresses are kept: an unavailable name server is no reason to stop.
     fn resolve(&mut self) -> bool {
         let mut found = BTreeSet::new();
         for target in &self.rule.targets {
@@ -77,7 +77,7 @@ impl StaticRoute {
     }
 }
 
-/// Where a target is now; a name is resolved by the system.
+/// The addresses of a target; the system resolves a name.
 ///
 /// # Errors
 /// The name cannot be resolved.
@@ -92,7 +92,8 @@ pub(super) fn addresses(target: &RouteTarget) -> std::io::Result<Vec<EndpointAdd
     }
 }
 
-/// Publishes the routes with the trust of each, and follows the names among their targets on a thread of its own, because resolving blocks.
+/// Publishes the routes with the TLS configuration of each, and follows the names among their targets on a
+/// thread of its own, because resolving blocks.
 pub(super) fn publish(
     rules: &[RouteRule],
     trust: Vec<Option<Arc<TlsClientConfig>>>,
@@ -125,7 +126,7 @@ fn follow(mut routes: Vec<StaticRoute>, publisher: &Weak<Publisher>) {
             let is_other = route.resolve();
             let Some(publisher) = publisher.upgrade() else { return };
             if is_other {
-                tracing::info!(host = %route.rule.host, addresses = ?route.addresses, "a route has other addresses");
+                tracing::info!(host = %route.rule.host, addresses = ?route.addresses, "the addresses of a route have changed");
                 route.publish(&publisher);
             }
         }
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn route_to_a_name_has_its_addresses_once() {
+    fn route_to_name_has_each_address_once() {
         let rule: RouteRule = "a=localhost:9100,127.0.0.1:9100".parse().unwrap();
         let mut route = StaticRoute::new(&rule, None);
         assert!(route.has_names() && route.resolve());
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn name_that_cannot_be_resolved_keeps_its_addresses() {
+    fn unresolvable_name_keeps_its_addresses() {
         let rule: RouteRule = "a=nowhere.invalid:9100".parse().unwrap();
         let before = vec![EndpointAddress::Ip(([127, 0, 0, 1], 9100).into())];
         let mut route = StaticRoute { rule, trust: None, addresses: before.clone() };

@@ -14,10 +14,10 @@ use super::routes;
 use super::sockets::BoundSockets;
 use crate::config::{AllowedTargetRule, RunConfig};
 
-/// Made once all listeners are bound, and before anything connects.
+/// Created once all listeners are bound, and before anything connects.
 ///
-/// # Errors
-/// A `--route` leads to a listener of this process that no `--allow-target` names: requests would go round.
+/// # Errors A `--route` leads to a listener of this process that no `--allow-target` names: requests would
+/// loop.
 pub(super) fn policy(
     config: &RunConfig,
     sockets: &BoundSockets,
@@ -48,7 +48,7 @@ pub(super) fn policy(
     let allowed = config.allowed_targets.iter().map(|AllowedTargetRule(allowed)| *allowed).collect();
     let policy = TargetPolicy::new(listeners, allowed);
     for rule in &config.routes {
-        // Other addresses are the operator's to choose.
+        // Other addresses are the operator's choice.
         let resolved = rule.targets.iter().filter_map(|target| routes::addresses(target).ok()).flatten();
         for address in resolved {
             match address {
