@@ -15,8 +15,8 @@ use kit::faulty_block_device::{BlockFault, FaultyBlockDevice};
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, ReceivedRequest,
-    SinkResponse, TestEvent, wait,
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, ReceivedRequest, SinkResponse,
+    TIMEOUT, TestEvent, wait,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -155,7 +155,7 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
 
     fs::remove_file(ballast).unwrap();
     let mut nth = 0;
-    wait::until(PATIENCE, "room", || {
+    wait::until(TIMEOUT, "room", || {
         nth += 1;
         let response = post(&mut connection, &format!("later-{nth}"));
         assert!(response.status == 202 || is_refusal(&response), "{response}");
@@ -167,7 +167,7 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
     let verified = Command::new(BIN).args(["wal", "verify"]).arg(appliance.setup().data()).output().unwrap();
     assert!(verified.status.success(), "{verified:?}");
     let sink = EventSink::start_at(away, |_| SinkResponse::status(202));
-    let received = sink.wait_until(PATIENCE, |received| ids(received).is_superset(&accepted)).unwrap();
+    let received = sink.wait_until(TIMEOUT, |received| ids(received).is_superset(&accepted)).unwrap();
     assert_eq!(ids(&received), accepted);
 }
 
@@ -220,7 +220,7 @@ fn nothing_is_taken(appliance: &mut Appliance, connection: &mut HttpConnection) 
         assert!(response.text().contains("the log failed"), "{response}");
     }
     let ready = || HttpCall::get("/readyz").send(appliance.admin());
-    let unready = wait::until(PATIENCE, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
+    let unready = wait::until(TIMEOUT, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
     assert!(unready.text().contains("an event log failed"), "{unready}");
     let of_api = HttpCall::get("/readyz").send(appliance.api().address());
     assert!(of_api.status == 503 && of_api.text().contains("[-]event-log failed"), "{of_api}");
@@ -269,7 +269,7 @@ fn the_api_refuses_writes_while_the_disk_is_full_and_recovers_by_itself() {
     }
 
     fs::remove_file(ballast).unwrap();
-    let after = wait::until(PATIENCE, "room", || {
+    let after = wait::until(TIMEOUT, "room", || {
         let response = appliance.api().try_create(&map("after", 500_000));
         assert!(response.status == 201 || is_refusal(&response), "{response}");
         (response.status == 201).then(|| response.json())
@@ -297,7 +297,7 @@ fn an_appliance_starts_on_a_full_disk_and_delivers_what_it_holds() {
     leave_nothing(&disk);
     appliance.restart();
     let sink = EventSink::start_at(away, |_| SinkResponse::status(202));
-    let received = sink.wait_until(PATIENCE, |received| ids(received).is_superset(&accepted)).unwrap();
+    let received = sink.wait_until(TIMEOUT, |received| ids(received).is_superset(&accepted)).unwrap();
     assert_eq!(ids(&received), accepted);
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::{HandlerReply, ReceivedMessage, TestServer};
-use kit::{ApplianceSetup, HttpConnection, PATIENCE, TestEvent, wait};
+use kit::{ApplianceSetup, HttpConnection, TIMEOUT, TestEvent, wait};
 use tempfile::TempDir;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -70,7 +70,7 @@ fn small_disk_takes_events_as_long_as_they_are_delivered() {
         let senders: Vec<_> = (0..SENDERS).map(|sender| scope.spawn(move || send(events, sender))).collect();
         senders.into_iter().map(|sender| sender.join().unwrap()).sum()
     });
-    wait::until(PATIENCE, "all are delivered", || (delivered.load(SeqCst) >= EVENTS).then_some(()));
+    wait::until(TIMEOUT, "all are delivered", || (delivered.load(SeqCst) >= EVENTS).then_some(()));
     println!("{EVENTS} events of {EVENT_BYTES} bytes passed, {refused} were refused for a moment");
 }
 
@@ -82,7 +82,7 @@ fn send(events: std::net::SocketAddr, sender: u64) -> u64 {
         let event =
             TestEvent::new(&format!("{sender}-{nth}")).data("application/octet-stream", vec![b'd'; EVENT_BYTES]);
         let call = event.binary(BROKER);
-        wait::until(PATIENCE, "the event is taken", || {
+        wait::until(TIMEOUT, "the event is taken", || {
             let response = connection.call(&call);
             assert!(response.status == 202 || response.status == 503, "{response}");
             refused += u64::from(response.status == 503);

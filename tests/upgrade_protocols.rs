@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use kit::{Appliance, ApplianceSetup, PATIENCE, http2};
+use kit::{Appliance, ApplianceSetup, TIMEOUT, http2};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
@@ -26,7 +26,7 @@ fn server(body: usize, response: &'static str) -> (SocketAddr, JoinHandle<String
     let address = listener.local_addr().unwrap();
     let thread = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let head = read_head(&mut stream);
         stream.read_exact(&mut vec![0; body]).unwrap();
         stream.write_all(response.as_bytes()).unwrap();
@@ -45,7 +45,7 @@ fn gateway(address: SocketAddr, protocols: &str) -> Appliance {
 
 fn ask(appliance: &Appliance, request: &str) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(appliance.http()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let head = read_head(&mut stream);
     (stream, head)

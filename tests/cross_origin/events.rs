@@ -1,7 +1,7 @@
 //! The events listener takes every `Host` and every origin, because it trusts no caller by its address. A page still cannot send
 //! an event: each mode of CloudEvents needs a header that a page may send only after a preflight, which grants nothing.
 
-use kit::{HttpCall, PATIENCE, TestEvent};
+use kit::{HttpCall, TIMEOUT, TestEvent};
 use serde_json::json;
 
 use super::with_one_event;
@@ -37,7 +37,7 @@ fn request_of_a_page_without_preflight_is_no_event() {
     }
     let last = TestEvent::new("last").binary(BROKER).send(appliance.events());
     assert_eq!(last.status, 202, "{last}");
-    sink.wait_for(2, PATIENCE);
+    sink.wait_for(2, TIMEOUT);
     assert_eq!(sink.received().len(), 2, "an event of a page was delivered");
 }
 

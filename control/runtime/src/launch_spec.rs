@@ -84,8 +84,8 @@ pub(super) fn encode(place: &SandboxSpec, variables: &[(String, String)], comman
 }
 
 fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
-    for seat in &place.cgroups {
-        words.extend(["--cgroup".into(), seat.folder.clone().into(), seat.mount_point.clone().into()]);
+    for prefork in &place.cgroups {
+        words.extend(["--cgroup".into(), prefork.folder.clone().into(), prefork.mount_point.clone().into()]);
     }
     if let Some(file) = &place.resolver {
         words.extend(["--resolver".into(), file.clone().into()]);
@@ -197,9 +197,9 @@ mod tests {
     fn what_the_parent_writes_is_what_init_reads() {
         let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
         let bind = |target: &str, read_only| BindMount { source: "/a b".into(), target: target.into(), read_only };
-        let seat = |folder: &str| CgroupMount { folder: folder.into(), mount_point: "/sys/fs".into() };
+        let prefork = |folder: &str| CgroupMount { folder: folder.into(), mount_point: "/sys/fs".into() };
         let place = SandboxSpec {
-            cgroups: vec![seat("/sys/fs/c g"), seat("/x")],
+            cgroups: vec![prefork("/sys/fs/c g"), prefork("/x")],
             resolver: Some("/etc/res olv".into()),
             binds: vec![bind("/--", true), bind("/c", false)],
             masks: vec!["/da ta".into(), "/s".into()],
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn one_that_waits_is_told_where_and_no_command() {
-        let seat = CgroupMount { folder: "/a".into(), mount_point: "/".into() };
-        let place = SandboxSpec { cgroups: vec![seat], host_devices: true, ..SandboxSpec::default() };
+        let prefork = CgroupMount { folder: "/a".into(), mount_point: "/".into() };
+        let place = SandboxSpec { cgroups: vec![prefork], host_devices: true, ..SandboxSpec::default() };
         let written = prefork_arguments(Pid::from_raw(7).unwrap(), &place);
         let (_, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
         assert!(told.is_prefork);

@@ -39,30 +39,30 @@ pub fn key(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let key = key(&item.namespace, &item.name);
-    let Some(revision) = world.revisions.get(&item.namespace, &item.name) else {
-        world.autoscaler.retire(&key);
-        world.publisher.remove_backend(&key);
-        world.resolver.forget(item);
-        world.projected_tokens.forget(item);
-        world.publisher.flush().await;
+    let Some(revision) = context.revisions.get(&item.namespace, &item.name) else {
+        context.autoscaler.retire(&key);
+        context.publisher.remove_backend(&key);
+        context.resolver.forget(item);
+        context.projected_tokens.forget(item);
+        context.publisher.flush().await;
         return Ok(());
     };
-    let unrunnable = declare(world, item, &revision).await?;
+    let unrunnable = declare(context, item, &revision).await?;
     let mut after = (*revision).clone();
-    let mut told = status(&revision, unrunnable.as_ref(), &world.autoscaler.status(&key), now());
-    told.log_url = world.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
+    let mut told = status(&revision, unrunnable.as_ref(), &context.autoscaler.status(&key), now());
+    told.log_url = context.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
     after.status = Some(told);
-    world.publisher.flush().await;
+    context.publisher.flush().await;
     if after.is_ready() && !revision.is_ready() {
-        pods::publish_ready(world, &revision).await;
+        pods::publish_ready(context, &revision).await;
     }
-    world.set_transient_status(item, &*revision, &after).await?;
+    context.set_transient_status(item, &*revision, &after).await?;
     // Apart, because four writes would stand between a new Revision's instance and its readiness.
-    world.enqueue(WorkItem::new(ControllerKind::Scaling, &item.namespace, &item.name));
-    if let Some(patch) = routing::patch(world, &revision).filter(|_| world.leadership.is_leader()) {
-        let api: Api<Revision> = world.api(&item.namespace);
+    context.enqueue(WorkItem::new(ControllerKind::Scaling, &item.namespace, &item.name));
+    if let Some(patch) = routing::patch(context, &revision).filter(|_| context.leadership.is_leader()) {
+        let api: Api<Revision> = context.api(&item.namespace);
         api.patch(&item.name, &field_managers::patch_params(), &Patch::Merge(patch)).await?;
     }
     Ok(())
@@ -70,61 +70,61 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
 
 /// Keeps the Revision's PodAutoscaler and Metric. Looked at after each look at the Revision, so a status that is
 /// on its way here is shown when it arrives.
-pub async fn reconcile_scaling(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(revision) = world.revisions.get(&item.namespace, &item.name) else { return Ok(()) };
+pub async fn reconcile_scaling(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(revision) = context.revisions.get(&item.namespace, &item.name) else { return Ok(()) };
     if revision.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let scale = scale::scale(&revision, &world.settings().autoscaler);
-    pod_autoscaler::reconcile(world, &revision, &scale).await
+    let scale = scale::scale(&revision, &context.settings().autoscaler);
+    pod_autoscaler::reconcile(context, &revision, &scale).await
 }
 
 /// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
 pub async fn declare(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     revision: &Revision,
 ) -> Result<Option<RevisionError>, Error> {
     let key = key(namespace(&revision.metadata), name(&revision.metadata));
-    let sources = data_sources::load(world, item, &revision.spec).await?;
-    let (rules, is_root) = (world.config.instances, may_mount());
-    let allowed = policy::check(world, revision, is_root).await?;
+    let sources = data_sources::load(context, item, &revision.spec).await?;
+    let (rules, is_root) = (context.config.instances, may_mount());
+    let allowed = policy::check(context, revision, is_root).await?;
     let planned = allowed.and_then(|()| {
         plan(
             revision,
             &PlanInputs {
-                images: &world.config.images,
+                images: &context.config.images,
                 sources: &sources,
-                reachable: routing::is_reachable(world, revision),
+                reachable: routing::is_reachable(context, revision),
                 can_mount: is_root,
-                host_devices: world.config.host_devices,
-                detect_http2: world.settings().features.is_enabled("autodetect-http2"),
-                progress_deadline: world.settings().deployment.progress_deadline,
+                host_devices: context.config.host_devices,
+                detect_http2: context.settings().features.is_enabled("autodetect-http2"),
+                progress_deadline: context.settings().deployment.progress_deadline,
                 default_user: rules.usual(namespace(&revision.metadata), is_root),
                 guarded: rules.guarded,
-                autoscaler: &world.settings().autoscaler,
+                autoscaler: &context.settings().autoscaler,
             },
         )
     });
     match planned {
         Ok(mut plan) => {
-            world.publisher.set_backend(&key, backend(revision, true));
+            context.publisher.set_backend(&key, backend(revision, true));
             // What was ready once needs no proof after a restart; it wakes when it is asked for.
             if revision.is_ready() {
                 plan.initial_scale = 0;
             } else {
-                plan.inherited_scale = inherited_scale(world, revision);
+                plan.inherited_scale = inherited_scale(context, revision);
             }
-            world.autoscaler.declare(&key, plan);
+            context.autoscaler.declare(&key, plan);
             Ok(None)
         }
         // A ConfigMap that went away takes nobody's program with it: what runs goes on as it was started.
-        Err(why) if data_sources::is_retryable(&why) && world.autoscaler.status(&key).actual > 0 => Ok(None),
+        Err(why) if data_sources::is_retryable(&why) && context.autoscaler.status(&key).actual > 0 => Ok(None),
         Err(why) => {
-            world.publisher.set_backend(&key, backend(revision, false));
-            world.autoscaler.retire(&key);
+            context.publisher.set_backend(&key, backend(revision, false));
+            context.autoscaler.retire(&key);
             if policy::may_be_granted(&why) {
-                world.queue.add_after_unless_sooner(item, GRANT_LOOKED_FOR_AFTER);
+                context.queue.add_after_unless_sooner(item, GRANT_LOOKED_FOR_AFTER);
             }
             Ok(Some(why))
         }
@@ -133,12 +133,12 @@ pub async fn declare(
 
 /// The instances of the Revision that takes the requests now and that `revision` is to follow: traffic
 /// moves at once, and whoever takes it over must be able to carry it.
-fn inherited_scale(world: &ControllerContext, revision: &Revision) -> u32 {
+fn inherited_scale(context: &ControllerContext, revision: &Revision) -> u32 {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
-    let parent = label(&revision.metadata, CONFIGURATION).and_then(|parent| world.configurations.get(ns, parent));
+    let parent = label(&revision.metadata, CONFIGURATION).and_then(|parent| context.configurations.get(ns, parent));
     let serving = parent.as_ref().and_then(|parent| parent.status.as_ref()?.latest_ready_revision_name.as_deref());
     match serving {
-        Some(serving) if serving != own => world.autoscaler.status(&key(ns, serving)).actual,
+        Some(serving) if serving != own => context.autoscaler.status(&key(ns, serving)).actual,
         _ => 0,
     }
 }
