@@ -108,7 +108,7 @@ impl SegmentPreparation {
             return match wipe(&spare.file) {
                 Ok(()) => Ok(spare),
                 Err(error) => {
-                    // Nobody else knows of the file, and the next attempt makes another; if this fails too, recovery finds it.
+                    // The file is not referenced any more, and the next attempt creates another; if this fails too, recovery finds it.
                     let _: io::Result<()> = fs::remove_file(&spare.path);
                     Err(error)
                 }

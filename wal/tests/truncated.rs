@@ -83,7 +83,7 @@ fn truncated_tail_poisons_log_and_reports_loss() {
     let broken = log.check_files();
     assert!(broken.len() == 1 && broken[0].poisons && broken[0].file == file);
     let refused = log.append(stream, 0, &[b"no"]).unwrap_err();
-    assert!(matches!(&refused, AppendError::Poisoned { reason } if reason.contains("was cut")), "{refused}");
+    assert!(matches!(&refused, AppendError::Poisoned { reason } if reason.contains("was truncated")), "{refused}");
     assert!(log.next_flush().is_none() && log.poison().is_some());
     drop(log);
 

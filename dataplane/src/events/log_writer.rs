@@ -38,8 +38,7 @@ pub struct LogWriter {
     ring: Ring,
     log: RefCell<WriteAheadLog>,
     feeds: RefCell<HashMap<Box<str>, Rc<StreamFeed>, RandomState>>,
-    /// The same feeds by the stream that each follows: an append has its stream, and need not compare names, each of
-    /// which is a cache miss. A feed keeps its stream alive, so that no other can have its address.
+    /// The same feeds by stream: an append need not compare names, each a cache miss. A feed keeps its stream alive.
     by_stream: RefCell<StreamMap>,
     /// Feeds with events that are not durable yet.
     touched: RefCell<Vec<Rc<StreamFeed>>>,
@@ -69,8 +68,7 @@ pub struct LogWriter {
 pub enum AppendPriority {
     /// No reason: the sender still has it.
     New,
-    /// Derived from an event in the log, which is not done before this is stored, or would otherwise not be recorded
-    /// as given up.
+    /// Derived from an event in the log, which is done, or recorded as given up, only when this is stored.
     Onward,
 }
 

@@ -158,7 +158,7 @@ impl SimNetwork {
         address: EndpointAddress,
         means: &mut SimContext<'_>,
     ) {
-        // A world has no file system for sockets.
+        // A simulation has no file system for sockets.
         let EndpointAddress::Ip(address) = address else { return means.finish(key, -libc::ENOENT) };
         let Some(port) = self.free_port() else { return means.finish(key, -libc::EADDRNOTAVAIL) };
         let slow = means.happens(means.faults.slow_peers);
