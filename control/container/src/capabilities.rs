@@ -6,7 +6,8 @@ use rustix::thread::{
     set_capabilities,
 };
 
-/// Those of Docker and containerd but for `MKNOD`, beside which they have rules about which nodes may be opened.
+/// Those of Docker and containerd but for two. Beside `MKNOD` they have rules about which nodes may be opened. And with
+/// `NET_RAW` a container could read what others send, because its network is the host's; a manifest may add it.
 pub const DEFAULTS: CapabilitySet = CapabilitySet::AUDIT_WRITE
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -14,7 +15,6 @@ pub const DEFAULTS: CapabilitySet = CapabilitySet::AUDIT_WRITE
     .union(CapabilitySet::FSETID)
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::NET_BIND_SERVICE)
-    .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::SETFCAP)
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETPCAP)

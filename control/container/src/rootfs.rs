@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
@@ -53,6 +53,10 @@ pub(crate) fn assemble(spec: &ContainerSpec, kernel: KernelFilesystems) -> Resul
     create_tmp(&root, spec).map_err(failed(TMP))?;
 
     for (tree, bind) in binds {
+        if bind.is_own {
+            chown(descriptor_path(&tree), Some(credentials.uid), Some(credentials.gid))
+                .map_err(|why| format!("mountPath {} cannot be given away: {why}", bind.target.display()))?;
+        }
         mount_bind(&root, &tree, &bind)
             .map_err(|why| format!("mountPath {} cannot be mounted: {why}", bind.target.display()))?;
     }
@@ -99,11 +103,16 @@ fn write_files(spec: &ContainerSpec) -> io::Result<Vec<BindMount>> {
         let source = folder.join(name);
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&source)?;
         io::Write::write_all(&mut file, text.as_bytes())?;
-        binds.push(BindMount { source, target: Path::new("/etc").join(name), read_only: spec.read_only_root });
+        binds.push(BindMount {
+            source,
+            target: Path::new("/etc").join(name),
+            read_only: spec.read_only_root,
+            is_own: false,
+        });
     }
     let resolver = spec.resolver.clone().unwrap_or_else(|| PathBuf::from(RESOLVER));
     if resolver.exists() {
-        binds.push(BindMount { source: resolver, target: RESOLVER.into(), read_only: true });
+        binds.push(BindMount { source: resolver, target: RESOLVER.into(), read_only: true, is_own: false });
     }
     Ok(binds)
 }

@@ -38,6 +38,9 @@ pub struct BindMount {
     pub source: PathBuf,
     pub target: PathBuf,
     pub read_only: bool,
+    /// It belongs to the container's user from the start on.
+    #[serde(default)]
+    pub is_own: bool,
 }
 
 /// A control group, and where programs look for its hierarchy.

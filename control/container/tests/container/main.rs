@@ -95,7 +95,12 @@ impl Container {
     }
 
     fn mount(&mut self, source: &Path, target: &str, read_only: bool) {
-        self.spec.mounts.push(container::BindMount { source: source.into(), target: target.into(), read_only });
+        self.spec.mounts.push(container::BindMount {
+            source: source.into(),
+            target: target.into(),
+            read_only,
+            is_own: false,
+        });
     }
 
     fn start(&self, command: &[&str]) -> Child {
