@@ -152,7 +152,7 @@ async fn sidecars_and_init_containers_have_images_of_their_own() {
     };
     let other =
         |name: &str, script: &str| Sidecar { name: name.into(), has_readiness_probe: false, spec: with(&side, script) };
-    let mut spec = with(&main, "cat /srv/shared/first /etc/image; test -e /srv/mine && echo theirs; sleep 1000");
+    let mut spec = with(&main, "cat /srv/shared/first /etc/image; echo; test -e /srv/mine && echo theirs; sleep 1000");
     spec.init_containers = vec![other("first", "cat /etc/image >/srv/shared/first; touch /srv/mine")];
     spec.sidecars = vec![other("beside", "test -e /srv/mine || cat /etc/image >/srv/shared/beside; sleep 1000")];
     spec.termination_grace_period = Duration::from_millis(100);
