@@ -275,6 +275,9 @@ mod tests {
         assert!(std::str::from_utf8(&answer.body).unwrap().contains("--route a.b="));
         assert_eq!(LocalReply::QueueFull.answer().header("retry-after"), Some(b"1".as_slice()));
         assert_eq!(LocalReply::ResponseTimeout.answer().body, "request timeout\n");
+        let unavailable = LocalReply::InstancesUnavailable("ns/hello-1".into(), "ErrImagePull").answer();
+        assert_eq!(unavailable.status, 503);
+        assert!(std::str::from_utf8(&unavailable.body).unwrap().contains("ns/hello-1 can be started: ErrImagePull;"));
     }
 
     #[test]
