@@ -169,8 +169,7 @@ impl HostContext {
         &self,
         spec: &InstanceSpec,
     ) -> io::Result<Option<(Rc<ProtectedProgram>, ScratchReaper)>> {
-        let mut others = spec.init_containers.iter().chain(&spec.sidecars).map(|other| &other.spec);
-        let has_one = spec.image.is_some() || others.any(|other| other.image.is_some());
+        let has_one = spec.all_containers().any(|one| one.image.is_some());
         has_one.then(|| self.containers()).transpose()
     }
 

@@ -351,9 +351,11 @@ impl InstanceProcess {
         } = ground;
         // No instance is ever without a record; that of one that waited goes with it, at the end of this.
         let note = || room.records.write(spec, id, &record);
-        let freezer = match launcher.container {
-            Some(_) => Freezer::by_cgroup(group.freeze_switch()),
-            None => Freezer::default(),
+        let is_container = |spec: &InstanceSpec| spec.image.is_some();
+        let freezer = if spec.all_containers().any(is_container) {
+            Freezer::by_cgroup(group.freeze_switch())
+        } else {
+            Freezer::default()
         };
         let mut child = launcher.start(waiting.as_mut(), &command(spec, &environment), &environment, note)?;
         let log =
@@ -401,7 +403,7 @@ impl InstanceProcess {
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();
         // What a container started ended with its first process.
-        if self.launcher.container.is_none() {
+        if !life.spec.all_containers().all(|spec| spec.image.is_some()) {
             room.process_reaper.reap(self.record).await;
         }
         drain(self.output_tasks, &self.log).await;
