@@ -1,12 +1,10 @@
 //! What a registry or a user says about images: references, manifests, indexes, configurations.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use sluicegate_images as images;
-
 use images::limits::{INDEX_ENTRIES_MAX, LAYERS_MAX};
 use images::manifest::{Document, OCI_MANIFEST};
 use images::{Digest, Platform, Reference, config, manifest};
+use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(text) = std::str::from_utf8(bytes) {
