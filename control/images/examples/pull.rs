@@ -31,6 +31,13 @@ fn pull(folder: &std::path::Path, reference: &str) -> Result<(), Box<dyn std::er
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let started = Instant::now();
     let image = runtime.block_on(store.ensure(&reference, &Credentials::anonymous()))?;
-    println!("{} {} {} layers {} bytes {:?}", image.reference, image.digest, image.layers.len(), image.bytes, started.elapsed());
+    println!(
+        "{} {} {} layers {} bytes {:?}",
+        image.reference,
+        image.digest,
+        image.layers.len(),
+        image.bytes,
+        started.elapsed()
+    );
     Ok(())
 }
