@@ -8,7 +8,8 @@
 //! need `unsafe`. Environment and descriptors are set by the parent already.
 //!
 //! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait` is the same for an instance that nobody asked
-//! for yet: it does what is the same for all of them, and waits for the other words on its stdin.
+//! for yet: it does what is the same for all of them, and waits for the other words on its stdin. With `--first-process` it will be
+//! a container. `--enter JSON` is a process more in a container that runs.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -16,6 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
+use container::launch::{LaunchError, Prepared, Variables};
 use rustix::fs::fchown;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, Uid, getppid, set_parent_process_death_signal, setsid};
@@ -39,6 +41,8 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// it said why on stderr, which is the instance's log.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (message, code) = match parse_arguments(arguments) {
+        Ok((_, told)) if told.enter.is_some() => return enter_container(&told),
+        Ok((parent, told)) if told.is_first_process => return become_container(parent, &told),
         Ok((parent, told)) => match prepare(parent, told) {
             Ok(Some((told, prepared))) => exec_instance(parent, &told, prepared),
             Ok(None) => return ExitCode::SUCCESS, // it waited in vain
@@ -99,12 +103,67 @@ fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkS
     Ok(Some((LaunchSpec { is_prefork: true, ..ordered }, prepared)))
 }
 
+/// The first process of a container: the same, in namespaces of its own from the start.
+fn become_container(parent: Pid, told: &LaunchSpec) -> ExitCode {
+    let prepared = || {
+        setsid().map_err(|why| why.to_string())?;
+        join(&told.sandbox.cgroups)?;
+        set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
+        let prepared = Prepared::create(parent.as_raw_nonzero().get()).map_err(|why| why.message)?;
+        let Some(ordered) = read_orders()? else { return Ok(None) };
+        let others: Vec<_> =
+            ordered.sandbox.cgroups.iter().filter(|group| !told.sandbox.cgroups.contains(group)).cloned().collect();
+        join(&others)?;
+        Ok::<_, String>(Some((prepared, ordered)))
+    };
+    let failed = match prepared() {
+        Ok(None) => return ExitCode::SUCCESS, // it waited in vain
+        Ok(Some((
+            prepared,
+            LaunchSpec { sandbox: SandboxSpec { container: Some(spec), .. }, command, variables, .. },
+        ))) => {
+            let variables = variables.iter().map(|word| split_variable(word)).collect();
+            prepared.become_container(&spec, &command, Variables(variables))
+        }
+        Ok(Some(_)) => LaunchError { message: "the container is not described".to_owned(), code: EXIT_NOT_RUNNABLE },
+        Err(message) => LaunchError { message, code: EXIT_NOT_RUNNABLE },
+    };
+    report(&failed)
+}
+
+/// Its variables are its own already.
+fn enter_container(told: &LaunchSpec) -> ExitCode {
+    let LaunchSpec { enter, command, sandbox, .. } = told;
+    let joined = setsid().map_err(|why| why.to_string()).and_then(|_| join(&sandbox.cgroups));
+    report(&match (joined, enter) {
+        (Ok(()), Some(spec)) => {
+            spec.become_process(rustix::stdio::stdin(), command, Variables(std::env::vars_os().collect()))
+        }
+        (joined, _) => LaunchError { message: joined.err().unwrap_or_default(), code: EXIT_NOT_RUNNABLE },
+    })
+}
+
+fn report(LaunchError { message, code }: &LaunchError) -> ExitCode {
+    eprintln!("sluicegate: {message}");
+    ExitCode::from(*code)
+}
+
+fn split_variable(word: &OsStr) -> (OsString, OsString) {
+    let at = word.as_bytes().iter().position(|byte| *byte == b'=').unwrap_or(word.len());
+    let (name, value) = word.as_bytes().split_at(at);
+    (OsStr::from_bytes(name).into(), OsStr::from_bytes(value.get(1..).unwrap_or_default()).into())
+}
+
 /// The orders that come on stdin. It ends without any when the appliance, or its hand, ends.
 fn wait(parent: Pid) -> Result<Option<LaunchSpec>, String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
     if getppid() != Some(parent) {
         return Ok(None);
     }
+    read_orders()
+}
+
+fn read_orders() -> Result<Option<LaunchSpec>, String> {
     let mut orders = Vec::new();
     io::stdin().lock().read_to_end(&mut orders).map_err(|why| why.to_string())?;
     if orders.is_empty() {
@@ -133,11 +192,7 @@ fn exec_instance(parent: Pid, told: &LaunchSpec, prepared: PreforkState) -> (Str
     let mut program = Command::new(&command[0]);
     program.args(&command[1..]);
     if told.is_prefork {
-        let variables = told.variables.iter().map(|word| {
-            let at = word.as_bytes().iter().position(|byte| *byte == b'=').unwrap_or(word.len());
-            let (name, value) = word.as_bytes().split_at(at);
-            (OsStr::from_bytes(name), OsStr::from_bytes(value.get(1..).unwrap_or_default()))
-        });
+        let variables = told.variables.iter().map(|word| split_variable(word));
         program.env_clear().envs(variables).stdin(Stdio::null()); // as the parent sets them for others
     }
     let why = program.exec();

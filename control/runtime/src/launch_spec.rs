@@ -6,6 +6,10 @@ use std::path::PathBuf;
 
 use rustix::process::Pid;
 
+use container::{ContainerSpec, ExecSpec};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::capabilities::Capabilities;
 use super::mounts::BindMount;
 use super::{InstanceCredentials, init};
@@ -16,6 +20,10 @@ pub(super) struct LaunchSpec {
     pub(super) sandbox: SandboxSpec,
     /// The rest comes later.
     pub(super) is_prefork: bool,
+    /// It is the first process of a pid namespace, and will be a container.
+    pub(super) is_first_process: bool,
+    /// It goes into the container whose first process it has as its stdin.
+    pub(super) enter: Option<ExecSpec>,
     /// `NAME=VALUE`, if it waited: then the parent has set none.
     pub(super) variables: Vec<OsString>,
     pub(super) command: Vec<OsString>,
@@ -41,6 +49,8 @@ pub(super) struct SandboxSpec {
     pub(super) read_only_root: bool,
     /// It has no `/dev` of its own.
     pub(super) host_devices: bool,
+    /// It is a container: then this says all but its control groups.
+    pub(super) container: Option<Box<ContainerSpec>>,
 }
 
 /// A control group.
@@ -67,6 +77,30 @@ pub(super) fn prefork_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsStrin
     words.pop();
     words.push("--wait".into());
     words
+}
+
+/// The same of one that will be a container.
+pub(super) fn first_process_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
+    let mut words = prefork_arguments(parent, place);
+    words.push("--first-process".into());
+    words
+}
+
+/// The words of one that enters a container.
+pub(super) fn enter_arguments(parent: Pid, place: &SandboxSpec, spec: &ExecSpec, command: &[String]) -> Vec<OsString> {
+    let mut words = arguments(parent, place, &[]);
+    words.pop();
+    words.extend(["--enter".into(), json(spec), "--".into()]);
+    words.extend(command.iter().map(OsString::from));
+    words
+}
+
+fn json(spec: &impl Serialize) -> OsString {
+    serde_json::to_string(spec).expect("paths of ours are text, and the rest is text and numbers").into()
+}
+
+fn from_json<T: DeserializeOwned>(word: Option<OsString>) -> Result<T, &'static str> {
+    word.and_then(|word| serde_json::from_str(word.to_str()?).ok()).ok_or(USAGE)
 }
 
 /// What somebody who waits is told: words with NULs between them. `None` if one has a NUL in it, which no process can be
@@ -117,11 +151,15 @@ fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
     ] {
         words.extend(set.then(|| OsString::from(word)));
     }
+    if let Some(spec) = &place.container {
+        words.extend(["--container".into(), json(spec)]);
+    }
 }
 
 const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... \
                      [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]... \
-                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait";
+                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait [--first-process] \
+                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... --enter JSON -- COMMAND [ARGUMENT]...";
 
 /// What stands behind the verb.
 pub(super) fn parse_arguments(
@@ -155,7 +193,7 @@ pub(super) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<Launch
             Some("--bind") => {
                 let mut next = || words.next().ok_or(USAGE);
                 let (source, target, access) = (next()?.into(), next()?.into(), next()?);
-                place.binds.push(BindMount { source, target, read_only: access != "rw" });
+                place.binds.push(BindMount { source, target, read_only: access != "rw", is_own: false });
             }
             Some("--mask") => place.masks.push(words.next().ok_or(USAGE)?.into()),
             Some("--unmask") => place.unmasked.push(words.next().ok_or(USAGE)?.into()),
@@ -174,6 +212,9 @@ pub(super) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<Launch
             Some("--dir") => place.working_dir = Some(words.next().ok_or(USAGE)?.into()),
             Some("--variable") => told.variables.push(words.next().ok_or(USAGE)?),
             Some("--wait") => told.is_prefork = true,
+            Some("--first-process") => told.is_first_process = true,
+            Some("--container") => place.container = Some(Box::new(from_json(words.next())?)),
+            Some("--enter") => told.enter = Some(from_json(words.next())?),
             Some("--") => break,
             None if told.is_prefork => return Ok(told),
             _ => return Err(USAGE),
@@ -196,7 +237,12 @@ mod tests {
     #[test]
     fn what_the_parent_writes_is_what_init_reads() {
         let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
-        let bind = |target: &str, read_only| BindMount { source: "/a b".into(), target: target.into(), read_only };
+        let bind = |target: &str, read_only| BindMount {
+            source: "/a b".into(),
+            target: target.into(),
+            read_only,
+            is_own: false,
+        };
         let seat = |folder: &str| CgroupMount { folder: folder.into(), mount_point: "/sys/fs".into() };
         let place = SandboxSpec {
             cgroups: vec![seat("/sys/fs/c g"), seat("/x")],
@@ -214,6 +260,7 @@ mod tests {
             hostname: Some("a-b".into()),
             read_only_root: true,
             host_devices: true,
+            container: Some(Box::new(ContainerSpec { hostname: "--".into(), ..ContainerSpec::default() })),
         };
         let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
         assert_eq!(written[0], init::VERB);
@@ -236,8 +283,19 @@ mod tests {
         let place = SandboxSpec { cgroups: vec![seat], host_devices: true, ..SandboxSpec::default() };
         let written = prefork_arguments(Pid::from_raw(7).unwrap(), &place);
         let (_, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
-        assert!(told.is_prefork);
+        assert!(told.is_prefork && !told.is_first_process);
         assert_eq!(told.sandbox, place);
+        let written = first_process_arguments(Pid::from_raw(7).unwrap(), &place);
+        assert!(parse_arguments(written[1..].iter().cloned()).unwrap().1.is_first_process);
+    }
+
+    #[test]
+    fn entering_process_is_told_its_command() {
+        let spec = ExecSpec { working_dir: Some("/w".into()), parent: 7, ..ExecSpec::default() };
+        let command = vec!["cat".to_owned(), "--enter".to_owned()];
+        let written = enter_arguments(Pid::from_raw(7).unwrap(), &SandboxSpec::default(), &spec, &command);
+        let (_, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
+        assert_eq!((told.enter, told.command), (Some(spec), words(&["cat", "--enter"])));
     }
 
     /// A manifest's text cannot become words of ours.
@@ -268,6 +326,8 @@ mod tests {
             &["--parent", "7", "--group", "-1", "--", "sh"],
             &["--parent", "7", "--wait", "--", "sh"],
             &["--parent", "7", "--cgroup", "/a", "/b"],
+            &["--parent", "7", "--container", "{", "--", "sh"],
+            &["--parent", "7", "--enter", "--", "sh"],
         ] {
             assert!(parse_arguments(words(bad)).is_err(), "{bad:?}");
         }

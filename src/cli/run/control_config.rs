@@ -37,6 +37,7 @@ pub(super) fn control_config(
         publishes_pods: config.kubeconfig.is_none(),
         leader_identity: config.kubeconfig.is_some().then(leader_election::new_identity),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
+        containers: None, // the store is opened later
         instances: instances::rules(config),
         host_devices: config.host_devices,
         quotas: config.quotas.clone(),

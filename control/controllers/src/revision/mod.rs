@@ -3,6 +3,7 @@
 pub mod data_sources;
 mod devices;
 mod downward_api;
+pub mod images;
 pub mod plan;
 mod pod_autoscaler;
 pub mod policy;
@@ -25,6 +26,7 @@ use super::{field_managers, pods};
 use crate::kinds::serving::annotations::CONFIGURATION;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{HasConditions, label, name, namespace};
+use images::ImageStates;
 use plan::{PlanInputs, RevisionError, backend, plan};
 use reconcile::status;
 pub(super) use routing::is_routed;
@@ -49,9 +51,13 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
         world.publisher.flush().await;
         return Ok(());
     };
-    let unrunnable = declare(world, item, &revision).await?;
+    let images = images::states(world, &revision, may_mount());
+    let unrunnable = declare(world, item, &revision, images.as_ref()).await?;
     let mut after = (*revision).clone();
     let mut told = status(&revision, unrunnable.as_ref(), &world.autoscaler.status(&key), now());
+    if let Some(images) = &images {
+        images::tell_digests(&mut told, &revision, images);
+    }
     told.log_url = world.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
     after.status = Some(told);
     world.publisher.flush().await;
@@ -79,11 +85,21 @@ pub async fn reconcile_scaling(world: &ControllerContext, item: &WorkItem) -> Re
     pod_autoscaler::reconcile(world, &revision, &scale).await
 }
 
-/// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
-pub async fn declare(
+/// At a start, before anything is asked of it.
+pub async fn restore(
     world: &ControllerContext,
     item: &WorkItem,
     revision: &Revision,
+) -> Result<Option<RevisionError>, Error> {
+    declare(world, item, revision, images::states(world, revision, may_mount()).as_ref()).await
+}
+
+/// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
+async fn declare(
+    world: &ControllerContext,
+    item: &WorkItem,
+    revision: &Revision,
+    images: Option<&ImageStates>,
 ) -> Result<Option<RevisionError>, Error> {
     let key = key(namespace(&revision.metadata), name(&revision.metadata));
     let sources = data_sources::load(world, item, &revision.spec).await?;
@@ -94,6 +110,7 @@ pub async fn declare(
             revision,
             &PlanInputs {
                 images: &world.config.images,
+                containers: images,
                 sources: &sources,
                 reachable: routing::is_reachable(world, revision),
                 can_mount: is_root,
@@ -120,7 +137,16 @@ pub async fn declare(
         }
         // A ConfigMap that went away takes nobody's program with it: what runs goes on as it was started.
         Err(why) if data_sources::is_retryable(&why) && world.autoscaler.status(&key).actual > 0 => Ok(None),
+        // Its requests wait for it as they would for its instance.
+        Err(why) if why.reason == images::RESOLVING => {
+            world.publisher.set_backend(&key, backend(revision, true));
+            world.queue.add_after_unless_sooner(item, images::PULL_LOOKED_FOR_AFTER);
+            Ok(Some(why))
+        }
         Err(why) => {
+            if images::is_image_error(&why) {
+                world.queue.add_after_unless_sooner(item, images::FAILED_PULL_LOOKED_FOR_AFTER);
+            }
             world.publisher.set_backend(&key, backend(revision, false));
             world.autoscaler.retire(&key);
             if policy::may_be_granted(&why) {
