@@ -3,14 +3,14 @@
 //! They work on the folder itself, whether an appliance runs on it or not: layers that it uses are locked.
 
 mod progress;
+pub(super) mod registries;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use images::credentials::docker_config::DockerConfig;
 use images::registry::RegistrySettings;
 use images::store::{ImageRecord, PrunePolicy};
 use images::{Credentials, ImageStore, PullPolicy, Reference, StoreOptions};
@@ -127,12 +127,8 @@ fn open(folder: &ImageFolderArgs, registries: RegistrySettings, may_make: bool) 
 }
 
 async fn pull(args: &PullArgs) -> Result<String> {
-    let mut registries = match &args.registry_config {
-        Some(path) => read_registries(path)?,
-        None => RegistrySettings::default(),
-    };
-    registries.insecure_registries.extend(args.insecure_registry.iter().cloned());
-    let store = open(&args.folder, registries, true)?;
+    let settings = registries::settings(args.registry_config.as_deref(), &args.insecure_registry)?;
+    let store = open(&args.folder, settings, true)?;
     let progress = Arc::new(ConsoleProgress::new(args.reference.to_string()));
     let shown = Arc::clone(&progress);
     let pulled = store.pull(&args.reference, &host_credentials()?, PullPolicy::Always, progress).await;
@@ -141,19 +137,9 @@ async fn pull(args: &PullArgs) -> Result<String> {
     Ok(format!("{} {} {}\n", image.reference, image.digest, size(image.bytes)))
 }
 
-fn read_registries(path: &Path) -> Result<RegistrySettings> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("registry config {}", path.display()))?;
-    toml::from_str(&text).with_context(|| format!("registry config {}", path.display()))
-}
-
-/// docker's own: `$DOCKER_CONFIG`, else `~/.docker`.
 fn host_credentials() -> Result<Credentials> {
-    let given = std::env::var_os("DOCKER_CONFIG").filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".docker"));
     let mut credentials = Credentials::anonymous();
-    if let Some(folder) = given.or_else(home) {
-        credentials.set_host_config(Arc::new(DockerConfig::load(&folder).map_err(anyhow::Error::msg)?));
-    }
+    credentials.set_host_config(Arc::new(registries::docker_config()?));
     Ok(credentials)
 }
 

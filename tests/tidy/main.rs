@@ -21,7 +21,10 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("control/apiserver", &["support", "cel", "types", "dataplane"]),
     ("control/runtime", &["support", "container", "dataplane"]),
     ("control/autoscaler", &["runtime", "dataplane"]),
-    ("control/controllers", &["support", "container", "types", "apiserver", "runtime", "autoscaler", "dataplane"]),
+    (
+        "control/controllers",
+        &["support", "images", "container", "types", "apiserver", "runtime", "autoscaler", "dataplane"],
+    ),
     ("control", &["support", "types", "apiserver", "runtime", "autoscaler", "controllers"]),
     ("tests/kit", &[]),
     (".", &["control", "dataplane", "images", "wal"]),

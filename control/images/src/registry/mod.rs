@@ -90,6 +90,8 @@ impl RegistryClient {
                         return Ok(digest);
                     }
                 }
+                // The answer to a HEAD has no text; that to a GET says what is missing.
+                Err(Error::NotFound { .. }) => {}
                 Err(error) => last = Some(error),
             }
         }

@@ -146,6 +146,10 @@ fn token(request: &SeenRequest, body: &[u8], state: &mut State) -> TestResponse 
 /// False when the connection is of no more use.
 fn write_response(mut stream: &TcpStream, request: &SeenRequest, response: &TestResponse) -> bool {
     let TestResponse { status, headers, body, fault } = response;
+    if matches!(fault, Some(RegistryFault::Hang)) {
+        let _ = stream.read(&mut [0]); // until it goes
+        return false;
+    }
     let mut head = format!("HTTP/1.1 {status} x\r\nContent-Length: {}\r\n", body.len());
     headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
     head.push_str("\r\n");
