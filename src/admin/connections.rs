@@ -168,7 +168,7 @@ fn backend(backend: &Backend) -> Value {
         // `null`: a request that finds no instance is refused at once.
         "queue_timeout_ms": match backend.when_empty {
             NoEndpointPolicy::Wait { patience } => Some(ms(patience)),
-            NoEndpointPolicy::Refuse => None,
+            NoEndpointPolicy::Refuse | NoEndpointPolicy::Unavailable { .. } => None,
         },
         "timeouts_ms": {
             "total": ms(backend.timeouts.total),

@@ -121,3 +121,72 @@ fn open_dir(path: &Path) -> Result<OwnedFd, String> {
     open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
         .map_err(|why| format!("the image's layer {} cannot be opened: {why}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use nix::sched::{CloneFlags, unshare};
+    use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
+
+    use super::*;
+
+    /// Runs `test` on a thread with mounts of its own.
+    fn with_own_mounts(test: fn(&Path, &[PathBuf])) {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: mounts need root");
+        }
+        let run = move || {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let layers = ["low", "top"].map(|name| dir.path().join(name));
+            for layer in &layers {
+                fs::create_dir(layer).unwrap();
+                fs::write(layer.join("who"), layer.file_name().unwrap().as_encoded_bytes()).unwrap();
+            }
+            let scratch = dir.path().join("scratch");
+            fs::create_dir(&scratch).unwrap();
+            test(&scratch, &layers);
+        };
+        std::thread::spawn(run).join().unwrap();
+    }
+
+    fn reads_top_and_writes(root: &Path) {
+        assert_eq!(fs::read_to_string(root.join("who")).unwrap(), "top");
+        fs::write(root.join("new"), "x").unwrap();
+        unmount(root, UnmountFlags::DETACH).unwrap();
+    }
+
+    /// As before Linux 6.5.
+    #[test]
+    fn layers_are_mounted_by_options_too() {
+        with_own_mounts(|scratch, layers| {
+            let opened: Vec<_> = layers.iter().rev().map(|layer| open_dir(layer).unwrap()).collect();
+            let writable = Writable::create(scratch, &layers[1]).unwrap();
+            writable.mount_by_options(&opened).unwrap();
+            reads_top_and_writes(&scratch.join("merged"));
+            assert!(scratch.join("upper/new").exists());
+        });
+    }
+
+    /// The data folder may itself lie on an overlay, as it does in a container.
+    #[test]
+    fn scratch_on_overlay_is_kept_in_memory() {
+        with_own_mounts(|scratch, layers| {
+            drop(mount_layers(layers, scratch).unwrap());
+            let nested = scratch.join("merged/nested");
+            fs::create_dir(&nested).unwrap();
+            drop(mount_layers(layers, &nested).unwrap());
+            reads_top_and_writes(&nested.join("merged"));
+            assert!(nested.join("upper/new").exists());
+            for mounted in [&nested, &scratch.join("merged")] {
+                unmount(mounted, UnmountFlags::DETACH).unwrap();
+            }
+            assert!(!scratch.join("upper/nested/upper/new").exists());
+        });
+    }
+
+    #[test]
+    fn image_without_layers_is_refused() {
+        assert!(mount_layers(&[], Path::new("/nowhere")).unwrap_err().contains("0 layers"));
+    }
+}

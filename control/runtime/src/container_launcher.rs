@@ -7,11 +7,12 @@ use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use container::program::ProtectedProgram;
 use container::user::UserSpec;
@@ -21,12 +22,16 @@ use rustix::process::{PidfdFlags, Signal, getpid, kill_process, pidfd_open};
 use super::cgroups::instance_id;
 use super::launch_spec::SandboxSpec;
 use super::launcher::pid;
+use super::precise_sleep::precise_sleep;
 use super::{ContainerImage, InstanceSpec};
 
 /// Of the folder that holds what an instance's containers write; before it stands the instance's id.
 const SUFFIX: &str = ".rootfs";
 /// What a container writes may be secret.
 const FOLDER_MODE: u32 = 0o700;
+
+/// Between two looks at a container that starts, which takes some milliseconds.
+const START_STEP: Duration = Duration::from_micros(200);
 
 /// One container of an instance.
 #[derive(Debug)]
@@ -113,6 +118,16 @@ impl ContainerLauncher {
         let first = first.ok_or_else(|| io::Error::other("the container is not running"))??;
         let ContainerSpec { working_dir, user, capabilities, parent, .. } = self.spec.clone();
         Ok((ExecSpec { working_dir, user, capabilities, parent }, first))
+    }
+
+    /// Returns when its first process has its root: from then on there is a container to probe. Never, if that fails; then
+    /// the process ends.
+    pub(super) async fn until_started(&self, first: u32) {
+        let identity = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+        let (Ok(host), root) = (identity("/"), format!("/proc/{first}/root")) else { return };
+        while identity(&root).is_ok_and(|found| found == host) {
+            precise_sleep(START_STEP).await;
+        }
     }
 
     /// Asks its first process to end, as its image wants to be asked; the others are that process's business.

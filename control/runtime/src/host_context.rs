@@ -182,7 +182,7 @@ impl HostContext {
         };
         self.containers.get_or_init(open).clone().map_err(|why| {
             io::Error::other(format!(
-                "containers cannot be started: {why}; run the appliance as root on Linux 5.12 or later"
+                "containers cannot be started: {why}; run the appliance as root on Linux 5.10 or later"
             ))
         })
     }

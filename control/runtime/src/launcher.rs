@@ -114,6 +114,13 @@ impl Launcher {
         namespaces::spawn_beside(&first, &mut command)
     }
 
+    /// Returns when there is something to probe.
+    pub(super) async fn until_started(&self, child: &Child) {
+        if let Some(container) = &self.container {
+            container.until_started(child.id()).await;
+        }
+    }
+
     /// RT-LIFE-05: asks the instance to end.
     pub(super) fn terminate(&self, child: &Child) {
         match &self.container {

@@ -232,6 +232,7 @@ impl SidecarSupervisor {
     /// Asks, while the process runs; nobody is asked who stands still.
     async fn watch_process(&self, post: &SidecarContainer) -> TerminationCause {
         post.state.started.set(false);
+        post.until_started().await;
         loop {
             tokio::select! {
                 end = self.probe(post), if !post.state.freezer.is_frozen() => return end,
@@ -317,6 +318,14 @@ impl SidecarContainer {
                 child.wait()?;
                 Err(why)
             }
+        }
+    }
+
+    async fn until_started(&self) {
+        let Some(container) = &self.launcher.container else { return };
+        let first = self.state.child.borrow().as_ref().map(Child::id);
+        if let Some(first) = first {
+            container.until_started(first).await;
         }
     }
 

@@ -105,9 +105,8 @@ impl Proxy {
     pub fn try_acquire(self: &Rc<Self>, choice: &SelectedEndpoint, tried: &[u64]) -> Option<Permit> {
         let backend = &choice.backend;
         // Whoever is served by an unlimited instance takes nothing from those who wait for another.
-        let is_overtaking = backend.concurrency_max != 0
-            && backend.load.waiting.load(Relaxed) != 0
-            && backend.when_empty != NoEndpointPolicy::Refuse;
+        let is_overtaking =
+            backend.concurrency_max != 0 && backend.load.waiting.load(Relaxed) != 0 && backend.when_empty.waits();
         if is_overtaking || self.pending_queue.borrow().anyone(&backend.key) {
             return None;
         }
@@ -138,7 +137,12 @@ impl Proxy {
                 NoEndpointPolicy::Refuse if wish.tried.is_empty() => {
                     return Err(LocalReply::NoHealthyUpstream(backend.key.clone()));
                 }
-                NoEndpointPolicy::Refuse => return Err(LocalReply::UpstreamConnectFailure(backend.key.clone())),
+                NoEndpointPolicy::Unavailable { reason } if wish.tried.is_empty() => {
+                    return Err(LocalReply::InstancesUnavailable(backend.key.clone(), reason));
+                }
+                NoEndpointPolicy::Refuse | NoEndpointPolicy::Unavailable { .. } => {
+                    return Err(LocalReply::UpstreamConnectFailure(backend.key.clone()));
+                }
             };
             // The route's limits count from the request's head, so they go on in the waiting room.
             let ends = ResponseDeadlines::new(started, &backend.timeouts).first_byte.filter(|ends| *ends < due);
@@ -208,7 +212,7 @@ impl Proxy {
                 {
                     return Ok(WaitOutcome::Acquired(place)); // the guest gets up and the next one is called
                 }
-                if choice.backend.when_empty == NoEndpointPolicy::Refuse {
+                if !choice.backend.when_empty.waits() {
                     return Ok(WaitOutcome::Elsewhere(choice));
                 }
             }

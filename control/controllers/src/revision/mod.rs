@@ -137,7 +137,7 @@ async fn declare(
     });
     let unrunnable = match planned {
         Ok(mut plan) => {
-            world.publisher.set_backend(&key, backend(revision, true));
+            world.publisher.set_backend(&key, backend(revision, None));
             // What was ready once needs no proof after a restart; it wakes when it is asked for.
             if revision.is_ready() {
                 plan.initial_scale = 0;
@@ -151,7 +151,7 @@ async fn declare(
         Err(why) if data_sources::is_retryable(&why) && world.autoscaler.status(&key).actual > 0 => None,
         // Its requests wait for it as they would for its instance.
         Err(why) if why.reason == images::RESOLVING => {
-            world.publisher.set_backend(&key, backend(revision, true));
+            world.publisher.set_backend(&key, backend(revision, None));
             world.queue.add_after_unless_sooner(item, images::PULL_LOOKED_FOR_AFTER);
             Some(why)
         }
@@ -159,7 +159,7 @@ async fn declare(
             if images::is_image_error(&why) {
                 world.queue.add_after_unless_sooner(item, images::FAILED_PULL_LOOKED_FOR_AFTER);
             }
-            world.publisher.set_backend(&key, backend(revision, false));
+            world.publisher.set_backend(&key, backend(revision, Some(&why)));
             world.autoscaler.retire(&key);
             if policy::may_be_granted(&why) {
                 world.queue.add_after_unless_sooner(item, GRANT_LOOKED_FOR_AFTER);

@@ -181,14 +181,17 @@ fn timeout(revision: &Revision) -> Duration {
 
 /// How the cores treat the Revision's requests.
 #[must_use]
-pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
+pub fn backend(revision: &Revision, unrunnable: Option<&RevisionError>) -> BackendSpec {
     let seconds = |value: Option<i64>| Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(0));
     let (spec, total) = (&revision.spec, timeout(revision));
     BackendSpec {
         protocol: if spec.uses_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
         // Who waits for an instance uses up the time that the answer may take.
-        when_empty: if runnable { NoEndpointPolicy::Wait { patience: total } } else { NoEndpointPolicy::Refuse },
+        when_empty: match unrunnable {
+            None => NoEndpointPolicy::Wait { patience: total },
+            Some(why) => NoEndpointPolicy::Unavailable { reason: why.reason },
+        },
         timeouts: RequestTimeouts {
             total,
             response_start: seconds(spec.response_start_timeout_seconds),
@@ -535,10 +538,11 @@ pub(super) mod tests {
             plan(&revision, &given(&images())).unwrap().instance.termination_grace_period,
             Duration::from_secs(10)
         );
-        let spec = backend(&revision, true);
+        let spec = backend(&revision, None);
         assert_eq!((spec.concurrency_max, spec.timeouts.total), (1, Duration::from_secs(10)));
         assert_eq!(spec.when_empty, NoEndpointPolicy::Wait { patience: Duration::from_secs(10) });
-        assert_eq!(backend(&revision, false).when_empty, NoEndpointPolicy::Refuse);
+        let why = RevisionError { reason: "ErrImagePull", message: String::new() };
+        assert_eq!(backend(&revision, Some(&why)).when_empty, NoEndpointPolicy::Unavailable { reason: "ErrImagePull" });
     }
 
     /// The name of the container's port says what it speaks.
@@ -551,7 +555,7 @@ pub(super) mod tests {
             (json!([{"name": "h2c", "containerPort": 8080}]), Protocol::H2c),
         ] {
             let revision = revision(json!({"image": "hello", "ports": ports}), json!({}));
-            assert_eq!(backend(&revision, true).protocol, protocol, "{ports}");
+            assert_eq!(backend(&revision, None).protocol, protocol, "{ports}");
         }
     }
 

@@ -30,6 +30,7 @@ impl InstanceProcess {
     /// Asks and listens, while the process runs.
     async fn supervise(&self, life: &mut InstanceRun) -> TerminationCause {
         let spec = Arc::clone(&life.spec);
+        self.launcher.until_started(&self.child).await;
         if let Some(startup) = &spec.startup {
             tokio::select! {
                 biased;
