@@ -3,6 +3,7 @@
 pub mod data_sources;
 mod devices;
 mod downward_api;
+pub mod image_puller;
 pub mod images;
 pub mod plan;
 mod pod_autoscaler;
@@ -45,14 +46,16 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     let key = key(&item.namespace, &item.name);
     let Some(revision) = world.revisions.get(&item.namespace, &item.name) else {
         world.autoscaler.retire(&key);
+        if let Some(images) = &world.config.containers {
+            images.forget(&key);
+        }
         world.publisher.remove_backend(&key);
         world.resolver.forget(item);
         world.projected_tokens.forget(item);
         world.publisher.flush().await;
         return Ok(());
     };
-    let images = images::states(world, &revision, may_mount());
-    let unrunnable = declare(world, item, &revision, images.as_ref()).await?;
+    let (unrunnable, images) = declare(world, item, &revision).await?;
     let mut after = (*revision).clone();
     let mut told = status(&revision, unrunnable.as_ref(), &world.autoscaler.status(&key), now());
     if let Some(images) = &images {
@@ -61,6 +64,7 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     told.log_url = world.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
     after.status = Some(told);
     world.publisher.flush().await;
+    tell_events(world, &revision, &key).await;
     if after.is_ready() && !revision.is_ready() {
         pods::publish_ready(world, &revision).await;
     }
@@ -91,7 +95,15 @@ pub async fn restore(
     item: &WorkItem,
     revision: &Revision,
 ) -> Result<Option<RevisionError>, Error> {
-    declare(world, item, revision, images::states(world, revision, may_mount()).as_ref()).await
+    Ok(declare(world, item, revision).await?.0)
+}
+
+/// What happened to its images, for `kubectl describe`.
+async fn tell_events(world: &ControllerContext, revision: &Revision, key: &str) {
+    let Some(images) = world.config.containers.as_ref().filter(|_| world.leadership.is_leader()) else { return };
+    for event in images.take_events(key) {
+        world.recorder.record(revision, &event, now()).await;
+    }
 }
 
 /// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
@@ -99,18 +111,18 @@ async fn declare(
     world: &ControllerContext,
     item: &WorkItem,
     revision: &Revision,
-    images: Option<&ImageStates>,
-) -> Result<Option<RevisionError>, Error> {
+) -> Result<(Option<RevisionError>, Option<ImageStates>), Error> {
     let key = key(namespace(&revision.metadata), name(&revision.metadata));
     let sources = data_sources::load(world, item, &revision.spec).await?;
     let (rules, is_root) = (world.config.instances, may_mount());
+    let images = images::states(world, item, revision, is_root).await?;
     let allowed = policy::check(world, revision, is_root).await?;
     let planned = allowed.and_then(|()| {
         plan(
             revision,
             &PlanInputs {
                 images: &world.config.images,
-                containers: images,
+                containers: images.as_ref(),
                 sources: &sources,
                 reachable: routing::is_reachable(world, revision),
                 can_mount: is_root,
@@ -123,7 +135,7 @@ async fn declare(
             },
         )
     });
-    match planned {
+    let unrunnable = match planned {
         Ok(mut plan) => {
             world.publisher.set_backend(&key, backend(revision, None));
             // What was ready once needs no proof after a restart; it wakes when it is asked for.
@@ -133,15 +145,15 @@ async fn declare(
                 plan.inherited_scale = inherited_scale(world, revision);
             }
             world.autoscaler.declare(&key, plan);
-            Ok(None)
+            None
         }
         // A ConfigMap that went away takes nobody's program with it: what runs goes on as it was started.
-        Err(why) if data_sources::is_retryable(&why) && world.autoscaler.status(&key).actual > 0 => Ok(None),
+        Err(why) if data_sources::is_retryable(&why) && world.autoscaler.status(&key).actual > 0 => None,
         // Its requests wait for it as they would for its instance.
         Err(why) if why.reason == images::RESOLVING => {
             world.publisher.set_backend(&key, backend(revision, None));
             world.queue.add_after_unless_sooner(item, images::PULL_LOOKED_FOR_AFTER);
-            Ok(Some(why))
+            Some(why)
         }
         Err(why) => {
             if images::is_image_error(&why) {
@@ -152,9 +164,10 @@ async fn declare(
             if policy::may_be_granted(&why) {
                 world.queue.add_after_unless_sooner(item, GRANT_LOOKED_FOR_AFTER);
             }
-            Ok(Some(why))
+            Some(why)
         }
-    }
+    };
+    Ok((unrunnable, images))
 }
 
 /// The instances of the Revision that takes the requests now and that `revision` is to follow: traffic
