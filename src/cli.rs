@@ -18,6 +18,7 @@ mod api_access;
 mod demo;
 mod event;
 mod example;
+mod image;
 mod kubeconfig;
 mod run;
 mod selftest;
@@ -58,6 +59,9 @@ enum Command {
     /// Show what became of events in a running appliance, and send them again
     #[command(subcommand)]
     Event(event::EventCommand),
+    /// Pull, list, import and remove container images
+    #[command(subcommand)]
+    Image(image::ImageCommand),
     /// Inspect a log without disturbing it, even while it is in use
     #[command(subcommand)]
     Wal(wal::WalCommand),
@@ -82,8 +86,11 @@ const USAGE: u8 = 2;
 pub(crate) fn main() -> std::process::ExitCode {
     // Before anything else: this process is about to become an instance.
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|verb| verb == control::runtime::init::VERB) {
-        return control::runtime::init::run(words);
+    match words.next() {
+        Some(verb) if verb == control::runtime::init::VERB => return control::runtime::init::run(words),
+        // This one reads a layer from a registry, and is about to give up its rights.
+        Some(verb) if verb == images::unpack::VERB => return images::unpack::unpack_child_main(words),
+        _ => {}
     }
 
     let asked = command().try_get_matches().and_then(|asked| Cli::from_arg_matches(&asked));
@@ -98,6 +105,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Example(program) => example::run(&program),
         Command::Api(verb) => api::run(&verb),
         Command::Event(verb) => event::run(&verb),
+        Command::Image(verb) => image::run(&verb),
         Command::Wal(verb) => wal::run(&verb),
         Command::Selftest(args) => selftest::run(&args),
         Command::Version => exit_code(tell(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true)),

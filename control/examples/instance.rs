@@ -2,7 +2,8 @@
 //!
 //! `instance listen [SECONDS]` serves `200 ok` on PORT, at first after SECONDS.
 //! `instance appliance DATA COMMAND [ARGUMENT]...` runs a command as an instance, says `ready` when that wrote
-//! something, and waits to be killed. Everything behind the verb `instance-init` goes to init.
+//! something, and waits to be killed. With a folder as `LAYER` in its environment it is a container of that, and says so when it has
+//! made `/tmp/up`. Everything behind the verb `instance-init` goes to init.
 
 use std::env;
 use std::error::Error;
@@ -15,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_control::runtime::{
-    HostConfig, InitProgram, InstanceCredentials, InstanceReport, InstanceReporter, InstanceSpec, ProbeCheck,
-    ProbeSpec, ProcessRuntime, Runtime, init,
+    ContainerImage, HostConfig, InitProgram, InstanceCredentials, InstanceReport, InstanceReporter, InstanceSpec,
+    ProbeCheck, ProbeSpec, ProcessRuntime, Runtime, init,
 };
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -60,12 +61,20 @@ fn listen(delay: Option<OsString>) -> Result<ExitCode, Box<dyn Error>> {
 fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Error>> {
     let runtime = ProcessRuntime::open(data, InitProgram::this_program(), HostConfig::minimal())?;
     let log = data.join("instances/default/hello-00001/1.log").display().to_string();
-    let wrote = ["/bin/sh", "-c", "test -s $LOG"].map(String::from).to_vec();
+    let image = env::var_os("LAYER").map(|layer| ContainerImage {
+        layers: [PathBuf::from(layer)].into(),
+        user: String::new(),
+        stop_signal: rustix::process::Signal::TERM,
+        pin: Arc::new(()),
+    });
+    let shown = if image.is_some() { "test -e /tmp/up" } else { "test -s $LOG" };
+    let wrote = ["/bin/sh", "-c", shown].map(String::from).to_vec();
     let spec = InstanceSpec {
         namespace: "default".into(),
         revision: "hello-00001".into(),
         service: String::new(),
         configuration: String::new(),
+        image,
         command,
         env: vec![("LOG".into(), log), ("DATA".into(), data.display().to_string())],
         port: 8080,

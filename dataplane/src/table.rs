@@ -140,6 +140,16 @@ pub enum NoEndpointPolicy {
     Wait { timeout: Duration },
     /// 503 at once: no autoscaler starts instances of this backend.
     Refuse,
+    /// 503 at once that names the reason: its instances cannot be started now.
+    Unavailable { reason: &'static str },
+}
+
+impl NoEndpointPolicy {
+    /// An instance is started for the request.
+    #[must_use]
+    pub fn waits(self) -> bool {
+        matches!(self, Self::Wait { .. })
+    }
 }
 
 /// Limits on one proxied request. `Duration::ZERO` = none.

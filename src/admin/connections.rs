@@ -170,7 +170,7 @@ fn backend(backend: &Backend) -> Value {
         // `null`: a request that finds no instance is rejected at once.
         "queue_timeout_ms": match backend.when_empty {
             NoEndpointPolicy::Wait { timeout } => Some(ms(timeout)),
-            NoEndpointPolicy::Refuse => None,
+            NoEndpointPolicy::Refuse | NoEndpointPolicy::Unavailable { .. } => None,
         },
         "timeouts_ms": {
             "total": ms(backend.timeouts.total),

@@ -15,6 +15,7 @@ mod descriptors;
 mod events_tls;
 mod hosts;
 mod hot_restart;
+mod image_pulls;
 mod instances;
 mod listeners;
 pub(super) mod log_names;

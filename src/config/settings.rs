@@ -165,6 +165,19 @@ pub(crate) struct Settings {
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) image: Vec<ManyValues<ImageRule>>,
 
+    /// A registry of images whose certificate is not verified and that may speak plain HTTP; may be given more than once
+    #[arg(long, value_name = "HOST[:PORT]", env = "SLUICEGATE_INSECURE_REGISTRY")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) insecure_registry: Vec<ManyValues<String>>,
+
+    /// Mirrors, CA files and insecure registries of images (TOML)
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_REGISTRY_CONFIG")]
+    pub(crate) registry_config: Option<PathBuf>,
+
+    /// Past this size of all layers, remove the least recently used images that no Revision has [default: no limit]
+    #[arg(long, value_name = "SIZE", env = "SLUICEGATE_IMAGE_QUOTA")]
+    pub(crate) image_quota: Option<ByteSize>,
+
     /// Run instances whose manifest names no user as this one; takes root [default: the appliance's own; the group is the
     /// user's number]
     #[arg(long, value_name = "UID[:GID]", env = "SLUICEGATE_INSTANCE_USER")]

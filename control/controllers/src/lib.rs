@@ -111,6 +111,8 @@ pub struct ControllerConfig {
     pub listeners: ingress::ListenerAddresses,
     /// Image references and the commands that stand for them here.
     pub images: Vec<(String, Vec<String>)>,
+    /// Where the images of containers come from; `None`: only mapped images and processes run.
+    pub containers: Option<Arc<dyn revision::images::ImageProvider>>,
     pub instances: revision::policy::InstanceRules,
     /// Instances see the host's `/dev`, and have none of their own.
     pub host_devices: bool,
@@ -238,7 +240,7 @@ async fn restore(context: &ControllerContext) -> Result<(), Error> {
             let meta = &revision.metadata;
             let item = WorkItem::new(ControllerKind::Revision, namespace(meta), name(meta));
             // One that cannot be read must not keep the others down; it is looked at again.
-            if let Err(why) = revision::declare(context, &item, &revision).await {
+            if let Err(why) = revision::restore(context, &item, &revision).await {
                 tracing::warn!(%item, %why, "a Revision cannot be brought back yet");
             }
         }

@@ -123,7 +123,7 @@ impl Publisher {
     pub fn has_endpoints(&self, key: &str) -> bool {
         let model = self.lock();
         model.backends.get(key).is_some_and(|entry| {
-            let wakes = entry.spec.is_some_and(|spec| spec.when_empty != NoEndpointPolicy::Refuse);
+            let wakes = entry.spec.is_some_and(|spec| spec.when_empty.waits());
             wakes || !entry.endpoints.is_empty()
         })
     }

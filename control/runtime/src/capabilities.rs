@@ -41,11 +41,21 @@ impl Capabilities {
     /// Those of a manifest, whose names are without `CAP_`. `ALL` goes first, so that what is named beside it counts.
     #[must_use]
     pub fn from_manifest(added: &[String], dropped: &[String]) -> Self {
+        Self::from_defaults(CONTAINER_DEFAULTS, added, dropped)
+    }
+
+    /// The same of a container.
+    #[must_use]
+    pub fn of_container(added: &[String], dropped: &[String]) -> Self {
+        Self::from_defaults(container::capabilities::DEFAULTS, added, dropped)
+    }
+
+    fn from_defaults(defaults: CapabilitySet, added: &[String], dropped: &[String]) -> Self {
         let has_all = |names: &[String]| names.iter().any(|name| name == ALL);
         let mut kept = match (has_all(added), has_all(dropped)) {
             (_, true) => CapabilitySet::empty(),
             (true, false) => CapabilitySet::all(),
-            (false, false) => CONTAINER_DEFAULTS,
+            (false, false) => defaults,
         };
         kept.extend(added.iter().filter_map(|name| by_name(name)));
         for capability in dropped.iter().filter_map(|name| by_name(name)) {

@@ -191,6 +191,11 @@ impl InstanceCgroup {
         &self.folders
     }
 
+    /// Where its processes are stopped and continued; cgroup v2 only.
+    pub(super) fn freeze_switch(&self) -> Option<PathBuf> {
+        self.folders.iter().map(|folder| folder.join("cgroup.freeze")).find(|file| file.exists())
+    }
+
     /// The kernel ended something in it for want of memory.
     pub(super) fn was_out_of_memory(&self) -> bool {
         let files = self.folders.iter().flat_map(|f| [f.join("memory.events"), f.join("memory.oom_control")]);

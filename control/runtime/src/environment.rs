@@ -42,12 +42,14 @@ pub(super) struct InstanceVariables<'a> {
 /// Every variable of one instance, each name once.
 pub(super) fn environment(spec: &InstanceSpec, own: InstanceVariables<'_>) -> Vec<(String, String)> {
     let home = spec.working_dir.as_ref().map_or_else(|| "/".into(), |dir| dir.display().to_string());
+    // A container's home is its user's, whom only its image knows.
+    let home = spec.image.is_none().then(|| ("HOME".into(), home));
     let mut all: Vec<(String, String)> = vec![
         ("PATH".into(), SEARCH_PATH.into()),
-        ("HOME".into(), home),
         // As containers have it: programs tell each other apart by it, or look up what is meant for them alone.
         ("HOSTNAME".into(), host_name(own.name).into()),
     ];
+    all.extend(home);
     for (name, value) in &spec.env {
         // A name that no process can have is nobody's variable.
         if !name.is_empty() && !name.contains(['=', '\0']) {
@@ -68,10 +70,11 @@ pub(super) fn environment(spec: &InstanceSpec, own: InstanceVariables<'_>) -> Ve
     set(&mut all, "K_SERVICE", &spec.service);
     set(&mut all, "K_CONFIGURATION", &spec.configuration);
     set(&mut all, "K_REVISION", &spec.revision);
-    if !spec.volumes.is_empty() {
+    // The paths of the host are none in a container, where all of it is mounted.
+    if !spec.volumes.is_empty() && spec.image.is_none() {
         set(&mut all, VOLUMES, &own.volumes.display().to_string());
     }
-    if let Some(path) = own.termination_message {
+    if let Some(path) = own.termination_message.filter(|_| spec.image.is_none()) {
         set(&mut all, termination_message::VARIABLE, &path.display().to_string());
     }
     set(&mut all, INSTANCE_MARK, own.mark);

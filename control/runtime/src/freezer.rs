@@ -1,8 +1,11 @@
 //! Instances that stand still: no processor time, no probes, and still there in a moment.
 //!
-//! SIGSTOP to the whole group, which needs no privilege and no control groups. A process that left the group goes on.
+//! SIGSTOP to the whole group, which needs no privilege and no control groups. A process that left the group goes on. A
+//! container's programs make groups as they like, so it stands still by its control group, where there is one.
 
 use std::cell::Cell;
+use std::fs;
+use std::path::PathBuf;
 use std::process::Child;
 
 use rustix::process::Signal;
@@ -14,6 +17,8 @@ use super::launcher::signal_group;
 #[derive(Debug, Default)]
 pub(super) struct Freezer {
     frozen: Cell<bool>,
+    /// `cgroup.freeze` of its control group.
+    switch: Option<PathBuf>,
     changed: Notify,
 }
 
@@ -22,9 +27,17 @@ impl Freezer {
         self.frozen.get()
     }
 
+    pub(super) fn by_cgroup(switch: Option<PathBuf>) -> Self {
+        Self { switch, ..Self::default() }
+    }
+
     pub(super) fn set(&self, child: &Child, frozen: bool) {
         if self.frozen.replace(frozen) != frozen {
-            signal_group(child, if frozen { Signal::STOP } else { Signal::CONT });
+            let switched =
+                self.switch.as_ref().is_some_and(|file| fs::write(file, if frozen { "1" } else { "0" }).is_ok());
+            if !switched {
+                signal_group(child, if frozen { Signal::STOP } else { Signal::CONT });
+            }
             self.changed.notify_one();
         }
     }

@@ -1,6 +1,6 @@
 //! What the tasks of the hand thread share, and where each instance is seated: its control group and its port.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -9,11 +9,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use container::program::ProtectedProgram;
 use dataplane::cgroup_ports::CgroupPortPrograms;
 use dataplane::target_policy::TargetPolicy;
 
 use super::InstanceSpec;
 use super::cgroups::{CgroupManager, InstanceCgroup};
+use super::container_launcher::ScratchReaper;
 use super::generations::Generation;
 use super::instance_records::InstanceRecords;
 use super::launch_spec::{self, SandboxSpec};
@@ -72,6 +74,8 @@ pub(super) struct HostContext {
     pub(super) cgroups: Result<CgroupManager, String>,
     pub(super) output: Rc<Output>,
     config: HostConfig,
+    /// What containers are started with, once there is one; or why there is none.
+    containers: OnceCell<Result<(Rc<ProtectedProgram>, ScratchReaper), String>>,
     /// What instances find as `/etc/resolv.conf`, by namespace.
     resolvers: RefCell<HashMap<String, PathBuf>>,
     /// It was told that instances do not get their container port.
@@ -110,6 +114,7 @@ impl HostContext {
             cgroups,
             output,
             config: around,
+            containers: OnceCell::new(),
             resolvers,
             warned_about_ports: told,
             warned_about_names: told_of_names,
@@ -152,6 +157,40 @@ impl HostContext {
         let rule = CgroupPortPrograms { named, real, closed, gateway: gateway.map(|gateway| gateway.host_ports) };
         let cgroups = self.cgroups.as_ref().map_err(Clone::clone)?;
         cgroups.add_port(group, &rule).map_err(|why| why.to_string())
+    }
+
+    /// This program, for the first process of a container.
+    pub(super) fn container_program(&self) -> io::Result<Rc<ProtectedProgram>> {
+        Ok(self.containers()?.0)
+    }
+
+    /// What the containers of an instance are started with; `None` if it has none.
+    pub(super) fn containers_of(
+        &self,
+        spec: &InstanceSpec,
+    ) -> io::Result<Option<(Rc<ProtectedProgram>, ScratchReaper)>> {
+        let has_one = spec.all_containers().any(|one| one.image.is_some());
+        has_one.then(|| self.containers()).transpose()
+    }
+
+    /// The same, and what removes the files that a container wrote.
+    pub(super) fn containers(&self) -> io::Result<(Rc<ProtectedProgram>, ScratchReaper)> {
+        let open = || {
+            let program = ProtectedProgram::open(&self.init.program).map_err(|why| why.to_string())?;
+            Ok((Rc::new(program), ScratchReaper::start().map_err(|why| why.to_string())?))
+        };
+        self.containers.get_or_init(open).clone().map_err(|why| {
+            io::Error::other(format!(
+                "containers cannot be started: {why}; run the appliance as root on Linux 5.10 or later"
+            ))
+        })
+    }
+
+    /// An instance is over. Nothing is there if it was no container.
+    pub(super) fn remove_scratch(&self, folder: PathBuf) {
+        if let Some(Ok((_, reaper))) = self.containers.get() {
+            reaper.remove(folder);
+        }
     }
 
     pub(super) fn targets(&self) -> Arc<TargetPolicy> {

@@ -5,10 +5,11 @@
 //! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... [--dir DIR]
 //! [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
-//! need `unsafe`. Environment and descriptors are set by the parent already.
+//! need `unsafe`. Descriptors are set by the parent already; variables come on stdin.
 //!
 //! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait` is the same for an instance that nobody asked
-//! for yet: it does what is the same for all of them, and waits for the other words on its stdin.
+//! for yet: it does what is the same for all of them, and waits for the other words on its stdin. With `--first-process` it will be
+//! a container, and with `--beside` a process more in one that runs.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -16,6 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
+use container::launch::{LaunchError, Prepared, Variables};
 use rustix::fs::fchown;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, Uid, getppid, set_parent_process_death_signal, setsid};
@@ -39,6 +41,8 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// it said why on stderr, which is the instance's log.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (message, code) = match parse_arguments(arguments) {
+        Ok((_, told)) if told.is_beside => return enter_container(&told),
+        Ok((parent, told)) if told.is_first_process => return become_container(parent, &told),
         Ok((parent, told)) => match prepare(parent, told) {
             Ok(Some((told, prepared))) => exec_instance(parent, &told, prepared),
             Ok(None) => return ExitCode::SUCCESS, // it waited in vain
@@ -89,7 +93,8 @@ fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkS
     setsid().map_err(|why| why.to_string())?;
     join(&told.sandbox.cgroups)?;
     if !told.is_prefork {
-        return Ok(Some((told, PreforkState::default())));
+        let variables = if told.variables_follow { read_words()? } else { Vec::new() };
+        return Ok(Some((LaunchSpec { variables, ..told }, PreforkState::default())));
     }
     let prepared = PreforkState::prepare_mounts(&told.sandbox)?;
     let Some(ordered) = wait(parent)? else { return Ok(None) };
@@ -99,19 +104,85 @@ fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkS
     Ok(Some((LaunchSpec { is_prefork: true, ..ordered }, prepared)))
 }
 
+/// The first process of a container: the same, in namespaces of its own from the start.
+fn become_container(parent: Pid, told: &LaunchSpec) -> ExitCode {
+    let prepared = || {
+        setsid().map_err(|why| why.to_string())?;
+        join(&told.sandbox.cgroups)?;
+        set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
+        let prepared = Prepared::create(parent.as_raw_nonzero().get()).map_err(|why| why.message)?;
+        let Some(ordered) = read_orders()? else { return Ok(None) };
+        let others: Vec<_> =
+            ordered.sandbox.cgroups.iter().filter(|group| !told.sandbox.cgroups.contains(group)).cloned().collect();
+        join(&others)?;
+        Ok::<_, String>(Some((prepared, ordered)))
+    };
+    let failed = match prepared() {
+        Ok(None) => return ExitCode::SUCCESS, // it waited in vain
+        Ok(Some((
+            prepared,
+            LaunchSpec { sandbox: SandboxSpec { container: Some(spec), .. }, command, variables, .. },
+        ))) => {
+            let variables = variables.iter().map(|word| split_variable(word)).collect();
+            prepared.become_container(&spec, &command, Variables(variables))
+        }
+        Ok(Some(_)) => LaunchError { message: "the container is not described".to_owned(), code: EXIT_NOT_RUNNABLE },
+        Err(message) => LaunchError { message, code: EXIT_NOT_RUNNABLE },
+    };
+    report(&failed)
+}
+
+/// A process more in the container of its pid namespace.
+fn enter_container(told: &LaunchSpec) -> ExitCode {
+    let prepared = || {
+        setsid().map_err(|why| why.to_string())?;
+        join(&told.sandbox.cgroups)?;
+        read_orders()
+    };
+    report(&match prepared() {
+        Ok(None) => return ExitCode::SUCCESS, // the appliance has ended
+        Ok(Some(LaunchSpec { enter: Some(spec), command, variables, .. })) => {
+            let variables = variables.iter().map(|word| split_variable(word)).collect();
+            spec.become_process(&command, Variables(variables))
+        }
+        Ok(Some(_)) => LaunchError { message: "the container is not described".to_owned(), code: EXIT_NOT_RUNNABLE },
+        Err(message) => LaunchError { message, code: EXIT_NOT_RUNNABLE },
+    })
+}
+
+fn report(LaunchError { message, code }: &LaunchError) -> ExitCode {
+    eprintln!("sluicegate: {message}");
+    ExitCode::from(*code)
+}
+
+fn split_variable(word: &OsStr) -> (OsString, OsString) {
+    let at = word.as_bytes().iter().position(|byte| *byte == b'=').unwrap_or(word.len());
+    let (name, value) = word.as_bytes().split_at(at);
+    (OsStr::from_bytes(name).into(), OsStr::from_bytes(value.get(1..).unwrap_or_default()).into())
+}
+
 /// The orders that come on stdin. It ends without any when the appliance, or its hand, ends.
 fn wait(parent: Pid) -> Result<Option<LaunchSpec>, String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
     if getppid() != Some(parent) {
         return Ok(None);
     }
-    let mut orders = Vec::new();
-    io::stdin().lock().read_to_end(&mut orders).map_err(|why| why.to_string())?;
-    if orders.is_empty() {
-        return Ok(None);
+    read_orders()
+}
+
+fn read_orders() -> Result<Option<LaunchSpec>, String> {
+    let words = read_words()?;
+    if words.is_empty() { Ok(None) } else { Ok(Some(decode(words.into_iter())?)) }
+}
+
+/// All of stdin, which has NULs between its words.
+fn read_words() -> Result<Vec<OsString>, String> {
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_to_end(&mut bytes).map_err(|why| why.to_string())?;
+    if bytes.is_empty() {
+        return Ok(Vec::new());
     }
-    let words = orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
-    Ok(Some(decode(words)?))
+    Ok(bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
 }
 
 fn exec_instance(parent: Pid, told: &LaunchSpec, prepared: PreforkState) -> (String, u8) {
@@ -132,13 +203,9 @@ fn exec_instance(parent: Pid, told: &LaunchSpec, prepared: PreforkState) -> (Str
     }
     let mut program = Command::new(&command[0]);
     program.args(&command[1..]);
-    if told.is_prefork {
-        let variables = told.variables.iter().map(|word| {
-            let at = word.as_bytes().iter().position(|byte| *byte == b'=').unwrap_or(word.len());
-            let (name, value) = word.as_bytes().split_at(at);
-            (OsStr::from_bytes(name), OsStr::from_bytes(value.get(1..).unwrap_or_default()))
-        });
-        program.env_clear().envs(variables).stdin(Stdio::null()); // as the parent sets them for others
+    if told.is_prefork || told.variables_follow {
+        let variables = told.variables.iter().map(|word| split_variable(word));
+        program.env_clear().envs(variables).stdin(Stdio::null()); // RT-FD-01
     }
     let why = program.exec();
     let code = if why.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUNNABLE };

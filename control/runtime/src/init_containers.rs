@@ -89,7 +89,7 @@ async fn run(
         () = sleep_until(deadline) => TerminationCause::NotReady(String::new()),
     };
     if !matches!(end, TerminationCause::Exited) {
-        signal_group(&child.0, Signal::TERM);
+        post.launcher.terminate(&child.0);
         let _ = timeout(spec.termination_grace_period, exited(&pidfd)).await; // it had its time
     }
     // The leader is not reaped, so its number still means this group: nobody survives it.

@@ -6,6 +6,10 @@ use std::path::PathBuf;
 
 use rustix::process::Pid;
 
+use container::{ContainerSpec, ExecSpec};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::capabilities::Capabilities;
 use super::mounts::BindMount;
 use super::{InstanceCredentials, init};
@@ -16,7 +20,15 @@ pub(super) struct LaunchSpec {
     pub(super) sandbox: SandboxSpec,
     /// The rest comes later.
     pub(super) is_prefork: bool,
-    /// `NAME=VALUE`, if it waited: then the parent has set none.
+    /// It is the first process of a pid namespace, and will be a container.
+    pub(super) is_first_process: bool,
+    /// It is in a container's pid namespace, and will enter the container.
+    pub(super) is_beside: bool,
+    /// How it enters it.
+    pub(super) enter: Option<ExecSpec>,
+    /// The variables come on stdin.
+    pub(super) variables_follow: bool,
+    /// `NAME=VALUE`; the parent has set none.
     pub(super) variables: Vec<OsString>,
     pub(super) command: Vec<OsString>,
 }
@@ -41,6 +53,8 @@ pub(super) struct SandboxSpec {
     pub(super) read_only_root: bool,
     /// It has no `/dev` of its own.
     pub(super) host_devices: bool,
+    /// It is a container: then this says all but its control groups.
+    pub(super) container: Option<Box<ContainerSpec>>,
 }
 
 /// A control group.
@@ -51,22 +65,55 @@ pub(super) struct CgroupMount {
     pub(super) mount_point: PathBuf,
 }
 
-/// The words of the verb, as the parent writes them.
+/// The words of the verb, as the parent writes them. The variables follow on stdin: a process of ours that has not given up its
+/// rights yet must not have them in its own environment, where `LD_PRELOAD` and its like would be obeyed.
 pub(super) fn arguments(parent: Pid, place: &SandboxSpec, command: &[String]) -> Vec<OsString> {
+    let mut words = first_words(parent, place);
+    words.extend(["--variables".into(), "--".into()]);
+    words.extend(command.iter().map(OsString::from));
+    words
+}
+
+fn first_words(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
     let mut words: Vec<OsString> =
         vec![init::VERB.into(), "--parent".into(), parent.as_raw_nonzero().to_string().into()];
     append_sandbox(&mut words, place);
-    words.push("--".into());
-    words.extend(command.iter().map(OsString::from));
     words
 }
 
 /// The words of one that waits at `place`, as far as that is known.
 pub(super) fn prefork_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
-    let mut words = arguments(parent, place, &[]);
-    words.pop();
+    let mut words = first_words(parent, place);
     words.push("--wait".into());
     words
+}
+
+/// The same of one that will be a container.
+pub(super) fn first_process_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
+    let mut words = prefork_arguments(parent, place);
+    words.push("--first-process".into());
+    words
+}
+
+/// The same of one that will enter the container in whose pid namespace it is.
+pub(super) fn beside_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
+    let mut words = prefork_arguments(parent, place);
+    words.push("--beside".into());
+    words
+}
+
+/// What follows on stdin behind [`arguments`]. `None` if a variable has a NUL in it, which no process can have.
+pub(super) fn encode_variables(variables: &[(String, String)]) -> Option<Vec<u8>> {
+    let words: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    (!words.iter().any(|word| word.contains('\0'))).then(|| words.join("\0").into_bytes())
+}
+
+fn json(spec: &impl Serialize) -> OsString {
+    serde_json::to_string(spec).expect("paths of ours are text, and the rest is text and numbers").into()
+}
+
+fn from_json<T: DeserializeOwned>(word: Option<OsString>) -> Result<T, &'static str> {
+    word.and_then(|word| serde_json::from_str(word.to_str()?).ok()).ok_or(USAGE)
 }
 
 /// What somebody who waits is told: words with NULs between them. `None` if one has a NUL in it, which no process can be
@@ -74,6 +121,15 @@ pub(super) fn prefork_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsStrin
 pub(super) fn encode(place: &SandboxSpec, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
     let mut words = Vec::new();
     append_sandbox(&mut words, place);
+    finish(words, variables, command)
+}
+
+/// The same for one that enters a container.
+pub(super) fn encode_beside(spec: &ExecSpec, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
+    finish(vec!["--enter".into(), json(spec)], variables, command)
+}
+
+fn finish(mut words: Vec<OsString>, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
     for (name, value) in variables {
         words.extend(["--variable".into(), format!("{name}={value}").into()]);
     }
@@ -117,11 +173,14 @@ fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
     ] {
         words.extend(set.then(|| OsString::from(word)));
     }
+    if let Some(spec) = &place.container {
+        words.extend(["--container".into(), json(spec)]);
+    }
 }
 
 const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... \
-                     [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]... \
-                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait";
+                     [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] [--variables] -- COMMAND [ARGUMENT]... \
+                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait [--first-process | --beside]";
 
 /// What stands behind the verb.
 pub(super) fn parse_arguments(
@@ -155,7 +214,7 @@ pub(super) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<Launch
             Some("--bind") => {
                 let mut next = || words.next().ok_or(USAGE);
                 let (source, target, access) = (next()?.into(), next()?.into(), next()?);
-                place.binds.push(BindMount { source, target, read_only: access != "rw" });
+                place.binds.push(BindMount { source, target, read_only: access != "rw", is_own: false });
             }
             Some("--mask") => place.masks.push(words.next().ok_or(USAGE)?.into()),
             Some("--unmask") => place.unmasked.push(words.next().ok_or(USAGE)?.into()),
@@ -174,6 +233,11 @@ pub(super) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<Launch
             Some("--dir") => place.working_dir = Some(words.next().ok_or(USAGE)?.into()),
             Some("--variable") => told.variables.push(words.next().ok_or(USAGE)?),
             Some("--wait") => told.is_prefork = true,
+            Some("--first-process") => told.is_first_process = true,
+            Some("--beside") => told.is_beside = true,
+            Some("--variables") => told.variables_follow = true,
+            Some("--container") => place.container = Some(Box::new(from_json(words.next())?)),
+            Some("--enter") => told.enter = Some(from_json(words.next())?),
             Some("--") => break,
             None if told.is_prefork => return Ok(told),
             _ => return Err(USAGE),
@@ -196,7 +260,12 @@ mod tests {
     #[test]
     fn what_the_parent_writes_is_what_init_reads() {
         let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
-        let bind = |target: &str, read_only| BindMount { source: "/a b".into(), target: target.into(), read_only };
+        let bind = |target: &str, read_only| BindMount {
+            source: "/a b".into(),
+            target: target.into(),
+            read_only,
+            is_own: false,
+        };
         let prefork = |folder: &str| CgroupMount { folder: folder.into(), mount_point: "/sys/fs".into() };
         let place = SandboxSpec {
             cgroups: vec![prefork("/sys/fs/c g"), prefork("/x")],
@@ -214,6 +283,7 @@ mod tests {
             hostname: Some("a-b".into()),
             read_only_root: true,
             host_devices: true,
+            container: Some(Box::new(ContainerSpec { hostname: "--".into(), ..ContainerSpec::default() })),
         };
         let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
         assert_eq!(written[0], init::VERB);
@@ -227,7 +297,9 @@ mod tests {
         let orders = encode(&place, &variables, &command).unwrap();
         let later = decode(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
         assert_eq!(later.variables, words(&["A=b=c", "EMPTY="]));
-        assert_eq!(LaunchSpec { variables: Vec::new(), ..later }, told);
+        assert_eq!(LaunchSpec { variables: Vec::new(), variables_follow: true, ..later }, told);
+        assert_eq!(encode_variables(&variables).unwrap(), b"A=b=c\0EMPTY=");
+        assert_eq!(encode_variables(&[("A".to_owned(), "b\0LD_PRELOAD=c".to_owned())]), None);
     }
 
     #[test]
@@ -236,8 +308,22 @@ mod tests {
         let place = SandboxSpec { cgroups: vec![prefork], host_devices: true, ..SandboxSpec::default() };
         let written = prefork_arguments(Pid::from_raw(7).unwrap(), &place);
         let (_, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
-        assert!(told.is_prefork);
+        assert!(told.is_prefork && !told.is_first_process);
         assert_eq!(told.sandbox, place);
+        let written = first_process_arguments(Pid::from_raw(7).unwrap(), &place);
+        assert!(parse_arguments(written[1..].iter().cloned()).unwrap().1.is_first_process);
+    }
+
+    #[test]
+    fn entering_process_is_told_its_command() {
+        let spec = ExecSpec { working_dir: Some("/w".into()), parent: 7, ..ExecSpec::default() };
+        let command = vec!["cat".to_owned(), "--enter".to_owned()];
+        let written = beside_arguments(Pid::from_raw(7).unwrap(), &SandboxSpec::default());
+        assert!(parse_arguments(written[1..].iter().cloned()).unwrap().1.is_beside);
+        let orders = encode_beside(&spec, &[("A".to_owned(), "1".to_owned())], &command).unwrap();
+        let told = decode(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
+        assert_eq!((told.enter, told.command), (Some(spec), words(&["cat", "--enter"])));
+        assert_eq!(told.variables, words(&["A=1"]));
     }
 
     /// A manifest's text cannot become words of ours.
@@ -268,6 +354,8 @@ mod tests {
             &["--parent", "7", "--group", "-1", "--", "sh"],
             &["--parent", "7", "--wait", "--", "sh"],
             &["--parent", "7", "--cgroup", "/a", "/b"],
+            &["--parent", "7", "--container", "{", "--", "sh"],
+            &["--parent", "7", "--enter", "--", "sh"],
         ] {
             assert!(parse_arguments(words(bad)).is_err(), "{bad:?}");
         }

@@ -1,25 +1,31 @@
 //! Starting a process through init, and noticing its end.
 
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use container::namespaces;
+use container::program::ProtectedProgram;
 use dataplane::target_policy::TargetPolicy;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, kill_process_group, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::container_launcher::ContainerLauncher;
 use super::launch_spec::{self, SandboxSpec};
 use super::prefork_pool::PreforkProcess;
 use super::process::InitProgram;
 
 /// Makes commands that run through init.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Launcher {
     pub(super) init: InitProgram,
     pub(super) sandbox: SandboxSpec,
+    /// It is a container.
+    pub(super) container: Option<ContainerLauncher>,
     /// Where its probes may connect.
     pub(super) targets: Arc<TargetPolicy>,
 }
@@ -33,6 +39,9 @@ impl Launcher {
         environment: &[(String, String)],
         before: impl FnOnce(),
     ) -> io::Result<Child> {
+        if let Some(container) = &self.container {
+            return self.start_container(container, waiting, (words, environment), before);
+        }
         let told = waiting.and_then(|waiting| {
             let orders = launch_spec::encode(&self.sandbox, environment, words)?;
             waiting.launch(&orders)
@@ -40,24 +49,122 @@ impl Launcher {
         told.map_or_else(
             || {
                 before();
-                self.command(words, environment).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+                self.spawn(words, environment, Stdio::piped(), Stdio::piped())
             },
             Ok,
         )
     }
 
-    /// RT-FD-01, RT-FD-03: stdin is at its end, and there is no terminal.
-    pub(super) fn command(&self, words: &[String], environment: &[(String, String)]) -> Command {
-        let mut command = Command::new(&self.init.program);
-        command
-            .arg0("sluicegate")
-            .args(&self.init.arguments)
-            .args(launch_spec::arguments(getpid(), &self.sandbox, words))
-            .env_clear()
-            .envs(environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null());
-        command
+    fn start_container(
+        &self,
+        container: &ContainerLauncher,
+        waiting: Option<&mut PreforkProcess>,
+        (words, environment): (&[String], &[(String, String)]),
+        before: impl FnOnce(),
+    ) -> io::Result<Child> {
+        let joins = SandboxSpec { cgroups: self.sandbox.cgroups.clone(), ..SandboxSpec::default() };
+        let place = SandboxSpec { container: Some(container.next_spec()?), ..joins.clone() };
+        let orders = launch_spec::encode(&place, environment, words).ok_or_else(unspeakable)?;
+        let mut child = match waiting.and_then(|waiting| waiting.launch(&orders)) {
+            Some(child) => child,
+            None => {
+                before();
+                told(spawn_first_process(&self.init, &container.program, &joins)?, &orders)
+            }
+        };
+        container.started(&child).inspect_err(|_| {
+            let _ = child.kill().and_then(|()| child.wait());
+        })?;
+        Ok(child)
     }
+
+    /// The same for one that nobody waits to become: it writes to pipes.
+    pub(super) fn start_fresh(&self, words: &[String], environment: &[(String, String)]) -> io::Result<Child> {
+        self.start(None, words, environment, || {})
+    }
+
+    /// Runs `words` beside the instance's own program, and in its container if it is one.
+    pub(super) fn start_beside(
+        &self,
+        words: &[String],
+        environment: &[(String, String)],
+        output: io::PipeWriter,
+    ) -> io::Result<Child> {
+        let Some(container) = &self.container else {
+            return self.spawn(words, environment, output.try_clone()?.into(), output.into());
+        };
+        let (spec, first) = container.entry()?;
+        let joins = SandboxSpec { cgroups: self.sandbox.cgroups.clone(), ..SandboxSpec::default() };
+        let orders = launch_spec::encode_beside(&spec, environment, words).ok_or_else(unspeakable)?;
+        let arguments = launch_spec::beside_arguments(getpid(), &joins);
+        let mut command = waiting_command(&self.init, container.program.path().as_os_str(), arguments);
+        command.stdout(output.try_clone()?).stderr(output);
+        Ok(told(namespaces::spawn_beside(&first, &mut command)?, &orders))
+    }
+
+    /// Returns when there is something to probe.
+    pub(super) async fn until_started(&self, child: &Child) {
+        if let Some(container) = &self.container {
+            container.until_started(child.id()).await;
+        }
+    }
+
+    /// RT-LIFE-05: asks the instance to end.
+    pub(super) fn terminate(&self, child: &Child) {
+        match &self.container {
+            Some(container) => container.terminate(child),
+            None => signal_group(child, Signal::TERM),
+        }
+    }
+
+    /// RT-FD-03: there is no terminal.
+    fn spawn(
+        &self,
+        words: &[String],
+        environment: &[(String, String)],
+        stdout: Stdio,
+        stderr: Stdio,
+    ) -> io::Result<Child> {
+        let variables = launch_spec::encode_variables(environment).ok_or_else(unspeakable)?;
+        let arguments = launch_spec::arguments(getpid(), &self.sandbox, words);
+        let mut command = waiting_command(&self.init, self.init.program.as_os_str(), arguments);
+        Ok(told(command.stdout(stdout).stderr(stderr).spawn()?, &variables))
+    }
+}
+
+fn unspeakable() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "a word of the command or a variable holds a NUL")
+}
+
+/// Gives `child` its words, and the end of its stdin.
+fn told(mut child: Child, words: &[u8]) -> Child {
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(words); // if it is over already, it has said why
+    }
+    child
+}
+
+/// A process that waits at `place` for the rest of its words, on its stdin.
+pub(super) fn spawn_waiting(init: &InitProgram, place: &SandboxSpec) -> io::Result<Child> {
+    let words = launch_spec::prefork_arguments(getpid(), place);
+    waiting_command(init, init.program.as_os_str(), words).spawn()
+}
+
+/// The same as the first process of a pid namespace, from a `program` that its container cannot write to.
+pub(super) fn spawn_first_process(
+    init: &InitProgram,
+    program: &ProtectedProgram,
+    place: &SandboxSpec,
+) -> io::Result<Child> {
+    let words = launch_spec::first_process_arguments(getpid(), place);
+    namespaces::spawn_first_process(&mut waiting_command(init, program.path().as_os_str(), words))
+}
+
+fn waiting_command(init: &InitProgram, program: &OsStr, words: Vec<OsString>) -> Command {
+    let mut command = Command::new(program);
+    command.arg0("sluicegate").args(&init.arguments).args(words).env_clear();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 /// A process that does not outlive whoever holds this, nor does anybody in its group.

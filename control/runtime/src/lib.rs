@@ -10,6 +10,7 @@ pub mod capabilities;
 mod cgroup_reaper;
 mod cgroups;
 mod commands;
+mod container_launcher;
 mod device_filesystem;
 pub mod dns;
 pub mod environment;
@@ -49,6 +50,7 @@ mod termination_message;
 mod tmpfs;
 pub mod volumes;
 
+use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -58,6 +60,7 @@ use std::time::Duration;
 use capabilities::Capabilities;
 use dataplane::table::Protocol;
 use jiff::Timestamp;
+use rustix::process::Signal;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use volumes::{InstanceMount, InstanceVolume};
@@ -81,13 +84,15 @@ pub struct InstanceSpec {
     /// Empty when no Service stands above the Configuration.
     pub service: String,
     pub configuration: String,
+    /// What it is a container of; without one it is a process of this host.
+    pub image: Option<ContainerImage>,
     /// Program and arguments; a program without a slash is looked up in the instance's PATH.
     pub command: Vec<String>,
     /// The developer's variables; the platform's (PORT, K_…) win over them.
     pub env: Vec<(String, String)>,
     /// Where it is to listen, if that port can be made its own (RT-PORT-03).
     pub port: u16,
-    /// `None`: the directory that the appliance runs in.
+    /// `None`: the directory that the appliance runs in, or the root of the container.
     pub working_dir: Option<PathBuf>,
     pub volumes: Vec<InstanceVolume>,
     pub mounts: Vec<InstanceMount>,
@@ -114,6 +119,34 @@ pub struct InstanceSpec {
     /// What runs beside it, as long as it does.
     pub sidecars: Vec<Sidecar>,
 }
+
+impl InstanceSpec {
+    /// Its own and those of its other containers.
+    pub(crate) fn all_containers(&self) -> impl Iterator<Item = &Self> {
+        self.init_containers.iter().chain(&self.sidecars).map(|other| &other.spec).chain([self])
+    }
+}
+
+/// The image that a container is made of, on this host.
+#[derive(Debug, Clone)]
+pub struct ContainerImage {
+    /// A folder for each layer, the top-most last.
+    pub layers: Arc<[PathBuf]>,
+    /// As the image says it: `USER[:GROUP]`, names or numbers; empty: root.
+    pub user: String,
+    /// What its program is asked to end with.
+    pub stop_signal: Signal,
+    /// Keeps the layers where they are.
+    pub pin: Arc<dyn Any + Send + Sync>,
+}
+
+impl PartialEq for ContainerImage {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.layers, &self.user, self.stop_signal) == (&other.layers, &other.user, other.stop_signal)
+    }
+}
+
+impl Eq for ContainerImage {}
 
 /// Another container of the same instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -372,6 +405,7 @@ mod tests {
     /// An instance of `hello-00001` that runs `command`.
     pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         InstanceSpec {
+            image: None,
             namespace: "default".into(),
             revision: "hello-00001".into(),
             service: "hello".into(),

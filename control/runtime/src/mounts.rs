@@ -36,6 +36,8 @@ pub(super) struct BindMount {
     pub(super) source: PathBuf,
     pub(super) target: PathBuf,
     pub(super) read_only: bool,
+    /// It belongs to a container's user; a process's files are given to it when they are made.
+    pub(super) is_own: bool,
 }
 
 /// Whether this process may give its instances mount namespaces. A root without the capability learns it

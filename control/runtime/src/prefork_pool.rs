@@ -10,35 +10,41 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::rc::Rc;
 
-use rustix::process::getpid;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::cgroups::InstanceCgroup;
 use super::host_context::HostContext;
 use super::instance_records::{InstanceRecord, RecordGuard};
-use super::launch_spec;
-use super::launcher::pid;
+use super::launcher::{pid, spawn_first_process, spawn_waiting};
 use super::limits::{LAUNCH_SPEC_BYTES_MAX, PREFORK_DELAY, PREFORK_IDLE_WAIT_MAX};
 
 /// Those that wait, and when there is time to make more of them.
 pub(super) struct PreforkPool {
     capacity: usize,
     processes: RefCell<VecDeque<PreforkProcess>>,
-    /// The id and the port of the last start: the next one's port is likely the same. `None`: none is to be expected.
-    last_start: Cell<Option<(u64, u16)>>,
+    /// The id of the last start, and what it was: the next one is likely the same. `None`: none is to be expected.
+    last_start: Cell<Option<(u64, PreforkKind)>>,
     created: Cell<u64>,
     starting: Cell<u32>,
     start_began: Notify,
     start_ended: Notify,
 }
 
+/// What has to be known of an instance before a process can wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PreforkKind {
+    pub(super) port: u16,
+    /// It is a container: the process is the first of a pid namespace.
+    pub(super) is_container: bool,
+}
+
 /// A process that waits.
 pub(super) struct PreforkProcess {
+    is_container: bool,
     /// There until it becomes an instance.
     child: Option<Child>,
     /// Written while there is time: a start that waits for the disk is a request that waits.
@@ -77,12 +83,12 @@ impl PreforkPool {
         }
     }
 
-    /// The last start's id and port, if one more should wait for the next.
-    fn shortage(&self) -> Option<(u64, u16)> {
+    /// The last start's id and kind, if one more should wait for the next.
+    fn shortage(&self) -> Option<(u64, PreforkKind)> {
         let waiting = self.processes.borrow();
         self.last_start
             .get()
-            .filter(|(_, port)| waiting.len() < self.capacity || !waiting.iter().any(|one| one.fits(*port)))
+            .filter(|(_, kind)| waiting.len() < self.capacity || !waiting.iter().any(|one| one.fits(*kind)))
     }
 }
 
@@ -93,16 +99,16 @@ impl Drop for StartGuard {
     }
 }
 
-/// One that can become the instance `id`, which is to have `port`.
-pub(super) fn acquire(host: &HostContext, id: u64, port: u16) -> Option<PreforkProcess> {
+/// One that can become the instance `id`, which is of this `kind`.
+pub(super) fn acquire(host: &HostContext, id: u64, kind: PreforkKind) -> Option<PreforkProcess> {
     let preforks = &host.prefork_pool;
     if preforks.capacity == 0 {
         return None;
     }
-    preforks.last_start.set(Some((id, port)));
+    preforks.last_start.set(Some((id, kind)));
     preforks.start_began.notify_one();
     loop {
-        let at = preforks.processes.borrow().iter().position(|one| one.fits(port))?;
+        let at = preforks.processes.borrow().iter().position(|one| one.fits(kind))?;
         let mut one = preforks.processes.borrow_mut().remove(at)?;
         if one.is_alive() {
             return Some(one);
@@ -127,12 +133,12 @@ pub(super) async fn run(host: Rc<HostContext>) {
         while preforks.shortage().is_some() {
             let _ = timeout(PREFORK_IDLE_WAIT_MAX, preforks.until_idle()).await;
             sleep(PREFORK_DELAY).await;
-            let Some((id, port)) = preforks.shortage() else { break };
+            let Some((id, kind)) = preforks.shortage() else { break };
             if preforks.processes.borrow().len() == preforks.capacity {
                 let oldest = preforks.processes.borrow_mut().pop_front();
                 oldest.into_iter().for_each(|one| host.ports.borrow_mut().release(one.host_port));
             }
-            match spawn(&host, id, port) {
+            match spawn(&host, id, kind) {
                 Ok(one) => preforks.processes.borrow_mut().push_back(one),
                 Err(why) => {
                     tracing::debug!(%why, "no process waits for the next instance; it starts a new one");
@@ -143,25 +149,29 @@ pub(super) async fn run(host: Rc<HostContext>) {
     }
 }
 
-fn spawn(host: &HostContext, id: u64, port: u16) -> io::Result<PreforkProcess> {
+fn spawn(host: &HostContext, id: u64, PreforkKind { port, is_container }: PreforkKind) -> io::Result<PreforkProcess> {
     let preforks = &host.prefork_pool;
     let real = host.ports.borrow_mut().allocate(|below| fastrand::u16(..below))?;
     preforks.created.update(|made| made + 1);
     let name = format!("{id}-{}", preforks.created.get());
     let mut group = InstanceCgroup::new(name.clone());
     let named = host.assign_port(&mut group, port, real).is_ok().then_some(port);
-    let child = Command::new(&host.init.program)
-        .arg0("sluicegate")
-        .args(&host.init.arguments)
-        .args(launch_spec::prefork_arguments(getpid(), &host.sandbox_spec(&group)))
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .inspect_err(|_| host.ports.borrow_mut().release(real))?;
+    let place = host.sandbox_spec(&group);
+    let child = if is_container {
+        host.container_program().and_then(|program| spawn_first_process(&host.init, &program, &place))
+    } else {
+        spawn_waiting(&host.init, &place)
+    };
+    let child = child.inspect_err(|_| host.ports.borrow_mut().release(real))?;
     let noted = host.records.add_prefork(&name, InstanceRecord::new().with_leader(pid(&child)));
-    Ok(PreforkProcess { child: Some(child), record_guard: noted, group, instance_port: named, host_port: real })
+    Ok(PreforkProcess {
+        is_container,
+        child: Some(child),
+        record_guard: noted,
+        group,
+        instance_port: named,
+        host_port: real,
+    })
 }
 
 impl PreforkProcess {
@@ -189,8 +199,8 @@ impl PreforkProcess {
         self.child.take()
     }
 
-    fn fits(&self, port: u16) -> bool {
-        self.instance_port.is_none_or(|named| named == port)
+    fn fits(&self, kind: PreforkKind) -> bool {
+        self.is_container == kind.is_container && self.instance_port.is_none_or(|named| named == kind.port)
     }
 
     fn is_alive(&mut self) -> bool {

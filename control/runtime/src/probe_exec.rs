@@ -30,11 +30,8 @@ async fn run(
     environment: &[(String, String)],
 ) -> io::Result<(ExitStatus, String)> {
     let (reader, writer) = io::pipe()?;
-    let mut prepared = launcher.command(command, environment);
-    prepared.stdout(writer.try_clone()?).stderr(writer);
     // An attempt that is given up leaves nobody behind: there would be one more with each.
-    let mut probe = ChildGuard(prepared.spawn()?);
-    drop(prepared); // and with it our ends of what it writes to
+    let mut probe = ChildGuard(launcher.start_beside(command, environment, writer)?);
     let pidfd = pidfd(&probe.0)?;
     let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
     let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! Instances as processes of this host.
+//! Instances as processes of this host, and as containers: processes with an image's files and namespaces of their own.
 //!
 //! One long-lived hand thread starts and watches all of them: an instance's parent-death signal follows
 //! the *thread* that started it, starting blocks for a millisecond, and logs are written to disk. Per
@@ -6,7 +6,7 @@
 //!
 //! Differences from a container (RT-LIFE-08): same file system and network as the appliance, and the same user
 //! unless the manifest names one. Its container port is its own where the kernel can be told so; else PORT is a free
-//! port on loopback (see [`super::room`]).
+//! port on loopback (see [`super::host_context`]).
 
 mod sandbox;
 mod supervise;
@@ -32,6 +32,7 @@ use tokio::time::Instant;
 use super::cgroup_reaper;
 use super::cgroups::{CgroupManager, InstanceCgroup};
 use super::commands::{InstanceCommand, ProcessHandle};
+use super::container_launcher::{self, scratch_folder};
 use super::environment::command;
 use super::exit::{TerminationCause, exit_of, not_started};
 use super::freezer::Freezer;
@@ -41,7 +42,7 @@ use super::instance_log::InstanceLog;
 use super::instance_records::{InstanceRecord, InstanceRecords};
 use super::launcher::{Launcher, pid, signal_group};
 use super::output_capture::{capture, drain};
-use super::prefork_pool::{self, PreforkProcess, StartGuard};
+use super::prefork_pool::{self, PreforkKind, PreforkProcess, StartGuard};
 use super::probe::LastProbeError;
 use super::sidecars::Sidecars;
 use super::termination_message::TerminationMessage;
@@ -140,6 +141,7 @@ fn clear_up(data: &Path, unclaimed: Unclaimed) -> io::Result<()> {
     let is_left = |id| claims.has_ended(id).unwrap_or(unclaimed == Unclaimed::Ended);
     InstanceRecords::open(&folder)?.kill_leftovers(&is_left);
     tmpfs::unmount_leftovers(&folder, &is_left);
+    container_launcher::remove_leftovers(&folder, &is_left);
     if let Ok(cgroups) = CgroupManager::open(data) {
         cgroups.kill_leftovers(&is_left);
     }
@@ -263,10 +265,11 @@ async fn run_instance(host: Rc<HostContext>, mut life: InstanceRun) {
     // Who waits has looked at the host's mounts already, and would not see what is mounted for it now; and it has given up
     // what instances do not keep.
     let spec = &life.spec;
+    let kind = PreforkKind { port: spec.port, is_container: spec.image.is_some() };
     let is_usual = spec.init_containers.is_empty()
         && !spec.volumes.iter().any(InstanceVolume::is_in_memory)
-        && spec.credentials.capabilities.within_defaults();
-    let waiting = if is_usual { prefork_pool::acquire(&host, life.id, life.spec.port) } else { None };
+        && (kind.is_container || spec.credentials.capabilities.within_defaults());
+    let waiting = if is_usual { prefork_pool::acquire(&host, life.id, kind) } else { None };
     let port = match &waiting {
         Some(waiting) => Ok(waiting.host_port),
         None => host.ports.borrow_mut().allocate(|below| fastrand::u16(..below)),
@@ -282,6 +285,7 @@ async fn run_instance(host: Rc<HostContext>, mut life: InstanceRun) {
     host.records.remove_record(&life.spec, life.id);
     let folder = host.records.folder(&life.spec.namespace, &life.spec.revision);
     VolumeStore::new(&folder, life.id).remove_instance_dirs(&life.spec.volumes);
+    host.remove_scratch(scratch_folder(&folder, life.id));
     TerminationMessage::new(&folder, life.id).remove();
     life.reporter.exited(gone);
 }
@@ -347,6 +351,12 @@ impl InstanceProcess {
         } = ground;
         // No instance is ever without a record; that of one that waited goes with it, at the end of this.
         let note = || host.records.write(spec, id, &record);
+        let is_container = |spec: &InstanceSpec| spec.image.is_some();
+        let freezer = if spec.all_containers().any(is_container) {
+            Freezer::by_cgroup(group.freeze_switch())
+        } else {
+            Freezer::default()
+        };
         let mut child = launcher.start(waiting.as_mut(), &command(spec, &environment), &environment, note)?;
         let log =
             InstanceLog::open(&host.records.folder(&spec.namespace, &spec.revision), id, &spec.revision, &host.output);
@@ -365,7 +375,7 @@ impl InstanceProcess {
                     launcher,
                     log,
                     output_tasks: pumps,
-                    freezer: Freezer::default(),
+                    freezer,
                     sidecars: Sidecars::start(posts, init_containers.statuses(), reporter),
                     group,
                     termination_message: last_words,
@@ -392,7 +402,10 @@ impl InstanceProcess {
         // The leader is dead and not reaped, so its number still means this group: nobody survives it.
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();
-        host.process_reaper.reap(self.record).await;
+        // What a container started ended with its first process.
+        if !life.spec.all_containers().all(|spec| spec.image.is_some()) {
+            host.process_reaper.reap(self.record).await;
+        }
         drain(self.output_tasks, &self.log).await;
         let starved = self.group.was_out_of_memory();
         self.group.remove().await;

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -133,7 +133,7 @@ impl Sidecars {
     /// SIGTERM, the grace period, SIGKILL.
     pub(super) async fn stop(&self, grace: Duration) {
         self.supervisor.stopping.set(true);
-        self.supervisor.signal_all(Signal::TERM);
+        self.supervisor.containers.iter().for_each(SidecarContainer::terminate);
         self.freeze(false); // a frozen one hears nothing
         let mut tasks = self.tasks.take();
         for (task, post) in tasks.iter().zip(&self.supervisor.containers) {
@@ -215,7 +215,7 @@ impl SidecarSupervisor {
             biased;
             () = exited(&pidfd) => if self.stopping.get() { TerminationCause::Stopped } else { TerminationCause::Exited },
             end = self.watch_process(post) => {
-                post.signal(Signal::TERM);
+                post.terminate();
                 let _ = timeout(spec.termination_grace_period, exited(&pidfd)).await; // it had its time
                 end
             }
@@ -232,6 +232,7 @@ impl SidecarSupervisor {
     /// Asks, while the process runs; nobody is asked who stands still.
     async fn watch_process(&self, post: &SidecarContainer) -> TerminationCause {
         post.state.started.set(false);
+        post.until_started().await;
         loop {
             tokio::select! {
                 end = self.probe(post), if !post.state.freezer.is_frozen() => return end,
@@ -309,8 +310,7 @@ impl SidecarContainer {
     /// Starts its process.
     pub(super) fn spawn(&self) -> io::Result<SidecarProcess> {
         let words = command(&self.sidecar.spec, &self.environment);
-        let mut starting = self.launcher.command(&words, &self.environment);
-        let mut child = starting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut child = self.launcher.start_fresh(&words, &self.environment)?;
         match capture(&mut child, &self.log) {
             Ok((pidfd, pumps)) => Ok((child, pidfd, pumps)),
             Err(why) => {
@@ -318,6 +318,20 @@ impl SidecarContainer {
                 child.wait()?;
                 Err(why)
             }
+        }
+    }
+
+    async fn until_started(&self) {
+        let Some(container) = &self.launcher.container else { return };
+        let first = self.state.child.borrow().as_ref().map(Child::id);
+        if let Some(first) = first {
+            container.until_started(first).await;
+        }
+    }
+
+    pub(super) fn terminate(&self) {
+        if let Some(child) = &*self.state.child.borrow() {
+            self.launcher.terminate(child);
         }
     }
 

@@ -27,6 +27,7 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         revision: "hello-00001".into(),
         service: "hello".into(),
         configuration: "hello-conf".into(),
+        image: None,
         command: command.iter().map(|&word| word.to_owned()).collect(),
         env: Vec::new(),
         port: 8080,

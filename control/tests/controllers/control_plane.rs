@@ -110,6 +110,7 @@ impl TestControlPlane {
             leader_identity: (!shows_pods).then(controllers::leader_election::new_identity),
             images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
             instances: sluicegate_control::controllers::revision::policy::InstanceRules::default(),
+            containers: None,
             host_devices: false,
             quotas: QuotaConfig::default(),
             targets: Arc::default(),

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod containers;
 mod devices;
 mod identity;
 mod init_containers;

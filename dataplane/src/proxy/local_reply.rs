@@ -47,6 +47,8 @@ pub enum LocalReply {
     NoTrafficTarget(Box<str>),
     /// The backend has no instance with free capacity, and no autoscaler that starts one.
     NoHealthyUpstream(Box<str>),
+    /// ... and none can be started, for this reason of its conditions.
+    InstancesUnavailable(Box<str>, &'static str),
     QueueFull,
     /// No instance had free capacity before the queue timeout.
     QueueTimeout(Box<str>),
@@ -123,7 +125,7 @@ impl LocalReply {
             Self::ExpectationFailed => 5,
             Self::HostNotFound(_) => 6,
             Self::NoTrafficTarget(_) => 7,
-            Self::NoHealthyUpstream(_) => 8,
+            Self::NoHealthyUpstream(_) | Self::InstancesUnavailable(..) => 8,
             Self::QueueFull => 9,
             Self::QueueTimeout(_) => 10,
             Self::UpstreamConnectFailure(_) => 11,
@@ -159,6 +161,7 @@ impl LocalReply {
             Self::NetworkProbeWithoutHash => 400,
             Self::NoTrafficTarget(_)
             | Self::NoHealthyUpstream(_)
+            | Self::InstancesUnavailable(..)
             | Self::QueueFull
             | Self::QueueTimeout(_)
             | Self::Draining => 503,
@@ -190,7 +193,9 @@ impl LocalReply {
     pub fn answer(&self) -> LocalResponse {
         let answer = LocalResponse::text(self.status(), self.to_string());
         match self {
-            Self::QueueFull | Self::NoHealthyUpstream(_) | Self::Draining => answer.with("Retry-After", "1"),
+            Self::QueueFull | Self::NoHealthyUpstream(_) | Self::InstancesUnavailable(..) | Self::Draining => {
+                answer.with("Retry-After", "1")
+            }
             Self::ConnectUnsupported | Self::MaxForwardsExceeded(_) => answer.with("Allow", METHODS),
             Self::HttpsRedirect { location } => answer.with("Location", location.as_bytes().to_vec()),
             // the body that Knative's queue-proxy sends, and no more
@@ -232,6 +237,9 @@ impl fmt::Display for LocalReply {
             }
             Self::NoTrafficTarget(host) => write!(f, "all weights of the route for host \"{host}\" are 0"),
             Self::NoHealthyUpstream(backend) => write!(f, "no instance of {backend} has free capacity"),
+            Self::InstancesUnavailable(backend, reason) => {
+                write!(f, "no instance of {backend} can be started: {reason}; see the conditions of the Revision")
+            }
             Self::QueueFull => f.write_str("the pending queue is full"),
             Self::QueueTimeout(backend) => write!(f, "no instance of {backend} became ready in time"),
             Self::UpstreamConnectFailure(backend) => write!(f, "no instance of {backend} accepts connections"),
@@ -270,6 +278,9 @@ mod tests {
         assert!(std::str::from_utf8(&answer.body).unwrap().contains("--route a.b="));
         assert_eq!(LocalReply::QueueFull.answer().header("retry-after"), Some(b"1".as_slice()));
         assert_eq!(LocalReply::ResponseTimeout.answer().body, "request timeout\n");
+        let unavailable = LocalReply::InstancesUnavailable("ns/hello-1".into(), "ErrImagePull").answer();
+        assert_eq!(unavailable.status, 503);
+        assert!(std::str::from_utf8(&unavailable.body).unwrap().contains("ns/hello-1 can be started: ErrImagePull;"));
     }
 
     #[test]

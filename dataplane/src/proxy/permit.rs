@@ -105,9 +105,8 @@ impl Proxy {
     pub fn try_acquire(self: &Rc<Self>, choice: &SelectedEndpoint, tried: &[u64]) -> Option<Permit> {
         let backend = &choice.backend;
         // A request to an instance without a limit takes nothing from requests that wait for another.
-        let is_overtaking = backend.concurrency_max != 0
-            && backend.load.waiting.load(Relaxed) != 0
-            && backend.when_empty != NoEndpointPolicy::Refuse;
+        let is_overtaking =
+            backend.concurrency_max != 0 && backend.load.waiting.load(Relaxed) != 0 && backend.when_empty.waits();
         if is_overtaking || self.pending_queue.borrow().has_pending(&backend.key) {
             return None;
         }
@@ -138,7 +137,12 @@ impl Proxy {
                 NoEndpointPolicy::Refuse if acquire_request.tried.is_empty() => {
                     return Err(LocalReply::NoHealthyUpstream(backend.key.clone()));
                 }
-                NoEndpointPolicy::Refuse => return Err(LocalReply::UpstreamConnectFailure(backend.key.clone())),
+                NoEndpointPolicy::Unavailable { reason } if acquire_request.tried.is_empty() => {
+                    return Err(LocalReply::InstancesUnavailable(backend.key.clone(), reason));
+                }
+                NoEndpointPolicy::Refuse | NoEndpointPolicy::Unavailable { .. } => {
+                    return Err(LocalReply::UpstreamConnectFailure(backend.key.clone()));
+                }
             };
             // The route's timeouts count from the request head, so they run on in the pending queue.
             let ends = ResponseDeadlines::new(started, &backend.timeouts).first_byte.filter(|ends| *ends < due);
@@ -209,7 +213,7 @@ impl Proxy {
                     // dropping `pending` removes the request and notifies the next
                     return Ok(WaitOutcome::Acquired(permit));
                 }
-                if choice.backend.when_empty == NoEndpointPolicy::Refuse {
+                if !choice.backend.when_empty.waits() {
                     return Ok(WaitOutcome::Rerouted(choice));
                 }
             }

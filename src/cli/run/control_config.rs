@@ -10,8 +10,8 @@ use dataplane::events::core_relay::CoreSenders;
 
 use super::advertised_address;
 use super::events_tls::EventsTls;
-use super::instances;
 use super::sockets::BoundSockets;
+use super::{image_pulls, instances};
 use crate::admin::Health;
 use crate::config::RunConfig;
 
@@ -37,6 +37,7 @@ pub(super) fn control_config(
         publishes_pods: config.kubeconfig.is_none(),
         leader_identity: config.kubeconfig.is_some().then(leader_election::new_identity),
         images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
+        containers: image_pulls::provider(config)?,
         instances: instances::rules(config),
         host_devices: config.host_devices,
         quotas: config.quotas.clone(),

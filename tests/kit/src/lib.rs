@@ -22,6 +22,7 @@ pub mod manifest;
 pub mod message;
 pub mod open_loop;
 pub mod proxy;
+pub mod registry;
 mod runtime;
 pub mod scene;
 pub mod server;

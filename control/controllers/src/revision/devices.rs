@@ -34,6 +34,12 @@ pub(super) fn termination_message_path(
     Some(if at_path { TerminationMessagePath::Path(PathBuf::from(path)) } else { TerminationMessagePath::Variable })
 }
 
+/// In a container it is where Kubernetes has it, and nowhere else.
+pub(super) fn container_termination_path(container: &Container) -> TerminationMessagePath {
+    let named = container.termination_message_path.as_deref().filter(|path| !path.is_empty());
+    TerminationMessagePath::Path(PathBuf::from(named.unwrap_or(TERMINATION_PATH)))
+}
+
 /// Has containers that have a `/dev` of their own share `/dev/shm`, as those of a Pod do. Who is alone has it there already, and
 /// who mounts something else there has that.
 pub(super) fn share_dev_shm(serving: &mut InstanceSpec, sidecars: &mut [Sidecar]) {

@@ -3,6 +3,8 @@
 pub mod data_sources;
 mod devices;
 mod downward_api;
+pub mod image_puller;
+pub mod images;
 pub mod plan;
 mod pod_autoscaler;
 pub mod policy;
@@ -25,6 +27,7 @@ use super::{field_managers, pods};
 use crate::kinds::serving::annotations::CONFIGURATION;
 use crate::kinds::serving::revision::Revision;
 use crate::kinds::shared::{HasConditions, label, name, namespace};
+use images::ImageStates;
 use plan::{PlanInputs, RevisionError, backend, plan};
 use reconcile::status;
 pub(super) use routing::is_routed;
@@ -43,18 +46,25 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     let key = key(&item.namespace, &item.name);
     let Some(revision) = context.revisions.get(&item.namespace, &item.name) else {
         context.autoscaler.retire(&key);
+        if let Some(images) = &context.config.containers {
+            images.forget(&key);
+        }
         context.publisher.remove_backend(&key);
         context.resolver.forget(item);
         context.projected_tokens.forget(item);
         context.publisher.flush().await;
         return Ok(());
     };
-    let unrunnable = declare(context, item, &revision).await?;
+    let (unrunnable, images) = declare(context, item, &revision).await?;
     let mut after = (*revision).clone();
     let mut told = status(&revision, unrunnable.as_ref(), &context.autoscaler.status(&key), now());
+    if let Some(images) = &images {
+        images::tell_digests(&mut told, &revision, images);
+    }
     told.log_url = context.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
     after.status = Some(told);
     context.publisher.flush().await;
+    tell_events(context, &revision, &key).await;
     if after.is_ready() && !revision.is_ready() {
         pods::publish_ready(context, &revision).await;
     }
@@ -79,21 +89,40 @@ pub async fn reconcile_scaling(context: &ControllerContext, item: &WorkItem) -> 
     pod_autoscaler::reconcile(context, &revision, &scale).await
 }
 
-/// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
-pub async fn declare(
+/// At a start, before anything is asked of it.
+pub async fn restore(
     context: &ControllerContext,
     item: &WorkItem,
     revision: &Revision,
 ) -> Result<Option<RevisionError>, Error> {
+    Ok(declare(context, item, revision).await?.0)
+}
+
+/// What happened to its images, for `kubectl describe`.
+async fn tell_events(context: &ControllerContext, revision: &Revision, key: &str) {
+    let Some(images) = context.config.containers.as_ref().filter(|_| context.leadership.is_leader()) else { return };
+    for event in images.take_events(key) {
+        context.recorder.record(revision, &event, now()).await;
+    }
+}
+
+/// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
+async fn declare(
+    context: &ControllerContext,
+    item: &WorkItem,
+    revision: &Revision,
+) -> Result<(Option<RevisionError>, Option<ImageStates>), Error> {
     let key = key(namespace(&revision.metadata), name(&revision.metadata));
     let sources = data_sources::load(context, item, &revision.spec).await?;
     let (rules, is_root) = (context.config.instances, may_mount());
+    let images = images::states(context, item, revision, is_root).await?;
     let allowed = policy::check(context, revision, is_root).await?;
     let planned = allowed.and_then(|()| {
         plan(
             revision,
             &PlanInputs {
                 images: &context.config.images,
+                containers: images.as_ref(),
                 sources: &sources,
                 reachable: routing::is_reachable(context, revision),
                 can_mount: is_root,
@@ -106,9 +135,9 @@ pub async fn declare(
             },
         )
     });
-    match planned {
+    let unrunnable = match planned {
         Ok(mut plan) => {
-            context.publisher.set_backend(&key, backend(revision, true));
+            context.publisher.set_backend(&key, backend(revision, None));
             // What was ready once needs no proof after a restart; it wakes when it is asked for.
             if revision.is_ready() {
                 plan.initial_scale = 0;
@@ -116,19 +145,29 @@ pub async fn declare(
                 plan.inherited_scale = inherited_scale(context, revision);
             }
             context.autoscaler.declare(&key, plan);
-            Ok(None)
+            None
         }
         // A ConfigMap that went away takes nobody's program with it: what runs goes on as it was started.
-        Err(why) if data_sources::is_retryable(&why) && context.autoscaler.status(&key).actual > 0 => Ok(None),
+        Err(why) if data_sources::is_retryable(&why) && context.autoscaler.status(&key).actual > 0 => None,
+        // Its requests wait for it as they would for its instance.
+        Err(why) if why.reason == images::RESOLVING => {
+            context.publisher.set_backend(&key, backend(revision, None));
+            context.queue.add_after_unless_sooner(item, images::PULL_LOOKED_FOR_AFTER);
+            Some(why)
+        }
         Err(why) => {
-            context.publisher.set_backend(&key, backend(revision, false));
+            if images::is_image_error(&why) {
+                context.queue.add_after_unless_sooner(item, images::FAILED_PULL_LOOKED_FOR_AFTER);
+            }
+            context.publisher.set_backend(&key, backend(revision, Some(&why)));
             context.autoscaler.retire(&key);
             if policy::may_be_granted(&why) {
                 context.queue.add_after_unless_sooner(item, GRANT_LOOKED_FOR_AFTER);
             }
-            Ok(Some(why))
+            Some(why)
         }
-    }
+    };
+    Ok((unrunnable, images))
 }
 
 /// The instances of the Revision that takes the requests now and that `revision` is to follow: traffic

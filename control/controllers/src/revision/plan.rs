@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use container::process_config;
 use dataplane::table::{NoEndpointPolicy, Protocol, RequestTimeouts};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
 use super::data_sources::RevisionDataSources;
+use super::images::{self, ImageStates, LocalImage};
 use super::scale::scale;
-use super::security_context::{credentials, security};
+use super::security_context::{container_credentials, credentials, security};
 use super::{devices, downward_api, ports, probes};
 use crate::kinds::duration;
 use crate::kinds::serving::annotations::{CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE};
@@ -35,6 +37,8 @@ pub struct RevisionError {
 pub struct PlanInputs<'a> {
     /// Image references and the commands of this host that stand for them.
     pub images: &'a [(String, Vec<String>)],
+    /// Images on this host; `None`: containers cannot run here.
+    pub containers: Option<&'a ImageStates>,
     pub sources: &'a RevisionDataSources,
     /// Requests can come, or may come soon.
     pub reachable: bool,
@@ -69,7 +73,7 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
     let before = revision.spec.init_containers.iter().map(other);
     let init_containers = before.collect::<Result<Vec<_>, RevisionError>>()?;
     let mut serving = instance(revision, container, given)?;
-    if devices::has_own_dev(revision, given) {
+    if serving.image.is_some() || devices::has_own_dev(revision, given) {
         devices::share_dev_shm(&mut serving, &mut sidecars);
     }
     let detects_http2 = given.detect_http2 && ports::says_no_protocol(container);
@@ -113,21 +117,35 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
 /// What runs as one container, alone.
 fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) -> Result<InstanceSpec, RevisionError> {
     let meta = &revision.metadata;
+    let Program { command, image } = program(revision, container, given)?;
+    let is_container = image.is_some();
+    let config = image.as_ref().map(|local| &local.config);
+    let mut env = config.map(process_config::variables).unwrap_or_default();
+    env.extend(given.sources.environment(container, meta)?);
+    let own_dir = container.working_dir.as_deref().filter(|dir| !dir.is_empty());
+    let image_dir = config.map(|config| config.working_dir.as_str()).filter(|dir| !dir.is_empty());
     Ok(InstanceSpec {
         namespace: namespace(meta).to_owned(),
         revision: name(meta).to_owned(),
         service: label(meta, SERVICE).unwrap_or_default().to_owned(),
         configuration: label(meta, CONFIGURATION).unwrap_or_default().to_owned(),
-        command: command(revision, container, given.images)?,
-        env: given.sources.environment(container, meta)?,
+        command,
+        env,
         port: ports::port(container),
-        working_dir: container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from),
+        working_dir: own_dir.or(image_dir).map(PathBuf::from),
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
-        mounts: mounts(revision, container, given.can_mount)?,
-        credentials: credentials(container, given.default_user, given.guarded)?,
+        mounts: mounts(uses_volume_variable(revision) && !is_container, container, given.can_mount)?,
+        credentials: match is_container {
+            true => container_credentials(container)?,
+            false => credentials(container, given.default_user, given.guarded)?,
+        },
         read_only_root: security(container).read_only_root_filesystem == Some(true),
         resources: downward_api::resources(container)?,
-        termination_message: devices::termination_message_path(revision, container, given),
+        termination_message: match is_container {
+            true => Some(devices::container_termination_path(container)),
+            false => devices::termination_message_path(revision, container, given),
+        },
+        image: image.map(|local| local.image.clone()),
         startup: container.startup_probe.as_ref().map(probes::periodic_probe),
         readiness: probes::readiness(container.readiness_probe.as_ref()),
         liveness: container.liveness_probe.as_ref().map(probes::periodic_probe),
@@ -163,14 +181,17 @@ fn timeout(revision: &Revision) -> Duration {
 
 /// How the cores treat the Revision's requests.
 #[must_use]
-pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
+pub fn backend(revision: &Revision, unrunnable: Option<&RevisionError>) -> BackendSpec {
     let seconds = |value: Option<i64>| Duration::from_secs(value.and_then(|v| u64::try_from(v).ok()).unwrap_or(0));
     let (spec, total) = (&revision.spec, timeout(revision));
     BackendSpec {
         protocol: if spec.uses_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
         // Who waits for an instance uses up the time that the answer may take.
-        when_empty: if runnable { NoEndpointPolicy::Wait { timeout: total } } else { NoEndpointPolicy::Refuse },
+        when_empty: match unrunnable {
+            None => NoEndpointPolicy::Wait { timeout: total },
+            Some(why) => NoEndpointPolicy::Unavailable { reason: why.reason },
+        },
         timeouts: RequestTimeouts {
             total,
             response_start: seconds(spec.response_start_timeout_seconds),
@@ -183,6 +204,23 @@ pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
 /// Requests in one instance at a time; 0 = no limit.
 pub(super) fn concurrency_max(revision: &Revision) -> u32 {
     revision.spec.container_concurrency.and_then(|c| u32::try_from(c).ok()).unwrap_or(0)
+}
+
+/// What a container starts.
+struct Program {
+    command: Vec<String>,
+    /// Without one it is a program of this host.
+    image: Option<Arc<LocalImage>>,
+}
+
+fn program(revision: &Revision, container: &Container, given: &PlanInputs<'_>) -> Result<Program, RevisionError> {
+    match given.containers.filter(|_| images::runs_image(revision, container, given.images)) {
+        Some(states) => {
+            let image = images::local(states, container)?;
+            Ok(Program { command: images::command(&image.config, container)?, image: Some(image) })
+        }
+        None => Ok(Program { command: command(revision, container, given.images)?, image: None }),
+    }
 }
 
 /// AMB-06: the operator's image map, or the annotation that makes the container's command one of this
@@ -204,8 +242,9 @@ fn command(
             return Err(RevisionError {
                 reason: "NoRuntime",
                 message: format!(
-                    "Nothing on this host runs the image \"{image}\": start with --image {image}=COMMAND, or set the \
-                     template's annotation {RUNTIME_CLASS} to process and give the container a command."
+                    "Nothing on this host runs the image \"{image}\": run the appliance as root, so that it runs containers, \
+                     start with --image {image}=COMMAND, or set the template's annotation {RUNTIME_CLASS} to process and \
+                     give the container a command."
                 ),
             });
         }
@@ -221,8 +260,8 @@ fn command(
 }
 
 /// Where the instance sees its volumes; nowhere if its author wants to find them by the variable.
-fn mounts(revision: &Revision, container: &Container, may_mount: bool) -> Result<Vec<InstanceMount>, RevisionError> {
-    if uses_volume_variable(revision) {
+fn mounts(by_variable: bool, container: &Container, may_mount: bool) -> Result<Vec<InstanceMount>, RevisionError> {
+    if by_variable {
         return Ok(Vec::new());
     }
     let mounts = container.volume_mounts.as_deref().unwrap_or_default();
@@ -260,8 +299,12 @@ pub(super) mod tests {
 
     use serde_json::{Value, json};
 
+    use container::process_config::ImageConfig;
+
+    use super::super::images::ImageState;
     use super::*;
     use crate::kinds::settings::{DeploymentSettings, RevisionDefaults};
+    use runtime::ContainerImage;
 
     pub(in super::super) fn revision(container: Value, annotations: Value) -> Revision {
         let mut revision: Revision = serde_json::from_value(json!({
@@ -289,6 +332,7 @@ pub(super) mod tests {
         static AUTOSCALER: LazyLock<AutoscalerSettings> = LazyLock::new(AutoscalerSettings::default);
         PlanInputs {
             images,
+            containers: None,
             sources: &NOTHING,
             reachable: true,
             can_mount: true,
@@ -321,6 +365,55 @@ pub(super) mod tests {
             let plan = plan(&revision(hello(), annotations), &given).unwrap();
             assert_eq!(plan.instance.startup_timeout, Duration::from_secs(seconds));
         }
+    }
+
+    /// SRV-CON-03, SRV-CON-04, SRV-CON-08: an image that is not mapped runs as its own words say, under the manifest's.
+    #[test]
+    fn unmapped_image_on_this_host_is_a_container() {
+        let config = ImageConfig {
+            entrypoint: vec!["/app".into(), "$HOME".into()],
+            env: vec!["A=image".into(), "ONLY=image".into()],
+            working_dir: "/srv".into(),
+            ..ImageConfig::default()
+        };
+        let image = ContainerImage {
+            layers: [PathBuf::from("/layer")].into(),
+            user: "app".into(),
+            stop_signal: process_config::stop_signal(&config),
+            pin: Arc::new(()),
+        };
+        let local = LocalImage { image: image.clone(), config, digest: "r@sha256:1".into() };
+        let states = ImageStates::from([("real".to_owned(), ImageState::Present(Arc::new(local)))]);
+        let images = images();
+        let given = PlanInputs { containers: Some(&states), default_user: Some((7, 7)), ..given(&images) };
+        let container = json!({"image": "real", "args": ["$(A)"], "env": [{"name": "A", "value": "own"}]});
+        let spec = plan(&revision(container, json!({})), &given).unwrap().instance;
+        assert_eq!(spec.image, Some(image));
+        assert_eq!(spec.command, ["/app", "$$HOME", "$(A)"]);
+        assert_eq!(spec.working_dir, Some("/srv".into()));
+        assert_eq!(spec.credentials.user, None, "the image's, and not that of processes");
+        let last = |name: &str| spec.env.iter().rfind(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        assert_eq!((last("A"), last("ONLY")), (Some("own"), Some("image")));
+
+        let mapped = plan(&revision(hello(), json!({})), &given).unwrap().instance;
+        assert_eq!((mapped.image.clone(), mapped.credentials.user), (None, Some(7)));
+        let class = json!({RUNTIME_CLASS: "process"});
+        let process = json!({"image": "real", "command": ["/bin/x"]});
+        assert_eq!(plan(&revision(process, class), &given).unwrap().instance.image, None);
+    }
+
+    #[test]
+    fn image_that_is_not_there_is_told_with_its_reason() {
+        let images = images();
+        let refused = |state: Option<ImageState>| {
+            let states = state.map(|state| ("gone".to_owned(), state)).into_iter().collect();
+            let given = PlanInputs { containers: Some(&states), ..given(&images) };
+            plan(&revision(json!({"image": "gone"}), json!({})), &given).unwrap_err()
+        };
+        let failed = ImageState::Failed { reason: "ContainerMissing", message: "gone: not found".into() };
+        assert_eq!(refused(Some(failed)).message, "gone: not found");
+        assert_eq!(refused(Some(ImageState::Pulling("2 of 3 layers".into()))).reason, "ResolvingDigests");
+        assert_eq!(refused(None).reason, "ResolvingDigests");
     }
 
     /// SRV-CON-04: `command` is what starts.
@@ -445,10 +538,11 @@ pub(super) mod tests {
             plan(&revision, &given(&images())).unwrap().instance.termination_grace_period,
             Duration::from_secs(10)
         );
-        let spec = backend(&revision, true);
+        let spec = backend(&revision, None);
         assert_eq!((spec.concurrency_max, spec.timeouts.total), (1, Duration::from_secs(10)));
         assert_eq!(spec.when_empty, NoEndpointPolicy::Wait { timeout: Duration::from_secs(10) });
-        assert_eq!(backend(&revision, false).when_empty, NoEndpointPolicy::Refuse);
+        let why = RevisionError { reason: "ErrImagePull", message: String::new() };
+        assert_eq!(backend(&revision, Some(&why)).when_empty, NoEndpointPolicy::Unavailable { reason: "ErrImagePull" });
     }
 
     /// The name of the container's port says what it speaks.
@@ -461,7 +555,7 @@ pub(super) mod tests {
             (json!([{"name": "h2c", "containerPort": 8080}]), Protocol::H2c),
         ] {
             let revision = revision(json!({"image": "hello", "ports": ports}), json!({}));
-            assert_eq!(backend(&revision, true).protocol, protocol, "{ports}");
+            assert_eq!(backend(&revision, None).protocol, protocol, "{ports}");
         }
     }
 

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 use kube::Api;
 use kube::api::PostParams;
 
+use super::images::runs_image;
 use super::plan::RevisionError;
 use super::security_context::security;
 use crate::access::{AUTHENTICATED, RequestAttributes, rbac};
@@ -165,7 +166,9 @@ fn needed(
         _ => {}
     }
     if rules.guarded {
-        needed.extend(containers().filter_map(|container| of_user(container, usual)));
+        // A container's users are its image's: root there owns nothing here.
+        let on_host = containers().filter(|container| !runs_image(revision, container, images));
+        needed.extend(on_host.filter_map(|container| of_user(container, usual)));
     }
     Ok(needed)
 }
@@ -253,7 +256,7 @@ mod tests {
     fn revision(container: &Value, class: &str) -> Revision {
         let mut container = container.clone();
         container["name"] = json!("c");
-        let image = container["image"].as_str().unwrap_or("some").to_owned();
+        let image = container["image"].as_str().unwrap_or("mapped").to_owned();
         container["image"] = json!(image);
         serde_json::from_value(json!({
             "metadata": {"name": "a-1", "namespace": "team", "annotations": {RUNTIME_CLASS: class}},

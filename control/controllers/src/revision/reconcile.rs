@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 
+use super::images;
 use super::plan::RevisionError;
 use crate::kinds::conditions::ConditionManager;
 use crate::kinds::serving::revision::{
@@ -33,6 +34,20 @@ pub fn status(
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
     match unrunnable {
+        // A Revision that was well once is not in doubt while its image is looked for.
+        Some(why) if why.reason == images::RESOLVING => {
+            for kind in [RESOURCES_AVAILABLE, CONTAINER_HEALTHY] {
+                if conditions.status_of(kind) != ConditionStatus::True {
+                    conditions.mark_unknown(kind, why.reason, &why.message);
+                }
+            }
+            conditions.mark_unknown(ACTIVE, why.reason, &why.message);
+        }
+        Some(why) if images::is_image_error(why) => {
+            conditions.mark_unknown(RESOURCES_AVAILABLE, why.reason, &why.message);
+            conditions.mark_false(CONTAINER_HEALTHY, why.reason, &why.message);
+            conditions.mark_false(ACTIVE, why.reason, &why.message);
+        }
         Some(why) => {
             conditions.mark_false(RESOURCES_AVAILABLE, why.reason, &why.message);
             conditions.mark_unknown(CONTAINER_HEALTHY, why.reason, &why.message);

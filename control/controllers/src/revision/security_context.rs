@@ -36,6 +36,15 @@ pub(super) fn credentials(
     })
 }
 
+/// RT-USER-01: who the manifest names, or else the image's user, whom only the image knows. Its capabilities are fewer than a
+/// process's: the network is the host's.
+pub(super) fn container_credentials(container: &Container) -> Result<InstanceCredentials, RevisionError> {
+    let asked = security(container).capabilities.unwrap_or_default();
+    let (added, dropped) = (asked.add.unwrap_or_default(), asked.drop.unwrap_or_default());
+    let capabilities = Capabilities::of_container(&added, &dropped);
+    Ok(InstanceCredentials { capabilities, ..credentials(container, None, false)? })
+}
+
 pub(super) fn security(container: &Container) -> SecurityContext {
     container.security_context.clone().unwrap_or_default()
 }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use super::InstanceRun;
 use crate::runtime::cgroups::InstanceCgroup;
+use crate::runtime::container_launcher::{ContainerLauncher, scratch_folder};
 use crate::runtime::environment::{InstanceVariables, environment};
 use crate::runtime::host_context::HostContext;
 use crate::runtime::init_containers::InitContainers;
@@ -56,6 +57,7 @@ impl Sandbox {
             .as_ref()
             .map(|_| last_words.create(&spec.credentials).map(|()| last_words.path()))
             .transpose()?;
+        let containers = host.containers_of(spec)?;
         let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
         let group = waiting.as_mut().map_or_else(|| InstanceCgroup::new(id.to_string()), |it| it.take_cgroup());
         let prefork = host.placement(group, has_port, spec, port);
@@ -72,14 +74,25 @@ impl Sandbox {
             hostname: may_mount().then(|| host_name(&name).to_owned()),
             ..sandbox_spec(host.sandbox_spec(&prefork.group), spec, &store, &last_words)
         };
-        let posts = |others: &[Sidecar]| -> Vec<SidecarContainer> {
-            others.iter().map(|one| sidecar_container(host, one, id, place_of(&one.spec), own)).collect()
+        let scratch = scratch_folder(&host.records.folder(&spec.namespace, &spec.revision), id);
+        let launcher = |spec: &InstanceSpec, name: &str| {
+            let sandbox = place_of(spec);
+            let image = spec.image.as_ref().zip(containers.clone());
+            let container =
+                image.map(|(image, host)| ContainerLauncher::new(host, (&scratch, name), (spec, image), &sandbox));
+            Launcher { init: host.init.clone(), sandbox, container, targets: host.targets() }
+        };
+        let posts = |kind: &str, others: &[Sidecar]| -> Vec<SidecarContainer> {
+            let one = |one: &Sidecar| {
+                sidecar_container(host, one, id, launcher(&one.spec, &format!("{kind}-{}", one.name)), own)
+            };
+            others.iter().map(one).collect()
         };
         Ok(Self {
-            launcher: Launcher { init: host.init.clone(), sandbox: place_of(spec), targets: host.targets() },
+            launcher: launcher(spec, "main"),
             environment: environment(spec, own),
-            init_containers: InitContainers::new(posts(&spec.init_containers)),
-            sidecars: posts(&spec.sidecars),
+            init_containers: InitContainers::new(posts("init", &spec.init_containers)),
+            sidecars: posts("sidecar", &spec.sidecars),
             termination_message: last_words.clone(),
             group: prefork.group,
             record: record.clone(),
@@ -117,7 +130,7 @@ fn sidecar_container(
     host: &HostContext,
     sidecar: &Sidecar,
     id: u64,
-    place: SandboxSpec,
+    launcher: Launcher,
     own: InstanceVariables<'_>,
 ) -> SidecarContainer {
     let spec = &sidecar.spec;
@@ -125,7 +138,7 @@ fn sidecar_container(
     let log = InstanceLog::open_sidecar(&folder, id, (&spec.revision, &sidecar.name), &host.output);
     SidecarContainer {
         sidecar: sidecar.clone(),
-        launcher: Launcher { init: host.init.clone(), sandbox: place, targets: host.targets() },
+        launcher,
         environment: environment(spec, InstanceVariables { port: None, termination_message: None, ..own }),
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, spec.port)),
         log: Rc::new(RefCell::new(log)),
@@ -144,6 +157,7 @@ fn sandbox_spec(
         source: store.source(&spec.volumes, mount),
         target: mount.path.clone(),
         read_only: mount.read_only,
+        is_own: false,
     };
     // Its own files lie in the appliance's folder, which is masked: the variables name them where they are.
     let kept = spec.termination_message.is_some().then(|| last_words.path().to_owned());
@@ -151,7 +165,7 @@ fn sandbox_spec(
     let words = match &spec.termination_message {
         Some(TerminationMessagePath::Path(path)) => {
             let source = last_words.path().to_owned();
-            Some(BindMount { source, target: path.clone(), read_only: false })
+            Some(BindMount { source, target: path.clone(), read_only: false, is_own: true })
         }
         Some(TerminationMessagePath::Variable) | None => None,
     };

@@ -30,6 +30,7 @@ impl InstanceProcess {
     /// Asks and listens, while the process runs.
     async fn supervise(&self, life: &mut InstanceRun) -> TerminationCause {
         let spec = Arc::clone(&life.spec);
+        self.launcher.until_started(&self.child).await;
         if let Some(startup) = &spec.startup {
             tokio::select! {
                 biased;
@@ -186,7 +187,7 @@ impl InstanceProcess {
 
     /// RT-LIFE-05: SIGTERM, the grace period, SIGKILL.
     pub(super) async fn terminate(&self, spec: &InstanceSpec) {
-        signal_group(&self.child, Signal::TERM);
+        self.launcher.terminate(&self.child);
         self.freezer.set(&self.child, false); // a frozen one hears nothing
         if timeout(spec.termination_grace_period, exited(&self.pidfd)).await.is_err() {
             signal_group(&self.child, Signal::KILL);

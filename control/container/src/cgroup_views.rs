@@ -1,0 +1,67 @@
+//! What a container sees of its control groups: its own, for reading (RT-CG-02, RT-CG-03).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::mount::{MountAttrFlags, MountFlags};
+
+use crate::kernel_filesystems::open_below;
+use crate::mounts::{INERT, attach, clone_tree, new_filesystem, set_flags};
+use crate::spec::CgroupView;
+
+/// Below `/sys`.
+const FOLDER: &str = "fs/cgroup";
+const MOUNT_POINT: &str = "/sys/fs/cgroup";
+
+/// Held before the host's files are out of sight.
+pub(crate) struct CgroupTrees(Vec<(OwnedFd, String)>);
+
+/// Looks only differ without them, so one that cannot be had is left out.
+pub(crate) fn open(views: &[CgroupView]) -> CgroupTrees {
+    let one = |view: &CgroupView| {
+        let name = view.mount_point.strip_prefix(MOUNT_POINT).ok()?.to_str()?.to_owned();
+        match clone_tree(&view.folder, false) {
+            Ok(tree) => Some((tree, name)),
+            Err(why) => {
+                eprintln!("sluicegate: {} is not seen in the container: {why}", view.folder.display());
+                None
+            }
+        }
+    };
+    CgroupTrees(views.iter().filter_map(one).collect())
+}
+
+impl CgroupTrees {
+    /// Below the attached `sys`.
+    pub(crate) fn mount(self, sys: &OwnedFd) -> io::Result<()> {
+        let Some(folder) = open_below(sys, FOLDER)? else { return Ok(()) };
+        if let [(tree, name)] = &*self.0
+            && name.is_empty()
+        {
+            attach(tree, folder)?;
+            return set_flags(tree, flags());
+        }
+        // Several hierarchies: a folder for each, beside each other.
+        let top =
+            new_filesystem("tmpfs", &[("mode", "0755"), ("size", "64k")], INERT & !MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+        attach(&top, folder)?;
+        for (tree, name) in
+            self.0.iter().filter(|(_, name)| !name.is_empty() && Path::new(name).components().count() == 1)
+        {
+            match mkdirat(&top, name.as_str(), Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                Err(why) => return Err(why.into()),
+            }
+            let place = openat(&top, name.as_str(), OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            attach(tree, place)?;
+            set_flags(tree, flags())?;
+        }
+        set_flags(&top, MountFlags::RDONLY)
+    }
+}
+
+fn flags() -> MountFlags {
+    MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC
+}

@@ -1,0 +1,82 @@
+//! A process more in a container that runs: a probe's command, or a person's.
+//!
+//! It was started in the container's pid namespace ([`crate::namespaces::spawn_beside`]), and takes the other namespaces
+//! from the container's first process, which is number 1 there.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use nix::sched::{CloneFlags, setns};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior, umask};
+use serde::{Deserialize, Serialize};
+
+use crate::launch::{
+    LaunchError, Variables, become_user, close_inherited, enter_working_dir, filter_for, not_prepared, start,
+};
+use crate::parent::Parent;
+use crate::scope;
+use crate::user::{self, UserSpec};
+
+/// How the process is, beside its command and its variables.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExecSpec {
+    pub working_dir: Option<PathBuf>,
+    pub user: UserSpec,
+    pub capabilities: u64,
+    /// The parent's process, as the parent calls it.
+    pub parent: i32,
+}
+
+impl ExecSpec {
+    /// Becomes `command` in the container of this process's pid namespace. Returns only if that failed.
+    #[must_use]
+    pub fn become_process(&self, command: &[OsString], variables: Variables) -> LaunchError {
+        match self.enter() {
+            Ok(home) => start(&filter_for(self.capabilities), command, variables.with_home(&home)),
+            Err(why) => not_prepared(&why),
+        }
+    }
+
+    fn enter(&self) -> Result<String, String> {
+        let told = |why: io::Error| why.to_string();
+        // A container's processes must not look into ours (CVE-2016-9962).
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|why| why.to_string())?;
+        close_inherited().map_err(told)?;
+        let parent = Parent::open(self.parent).map_err(told)?;
+        join().map_err(|why| format!("the container's namespaces cannot be entered: {why}"))?;
+        umask(Mode::from_raw_mode(0o022));
+        let root = root().map_err(told)?;
+        let credentials = user::resolve(&root, &self.user)?;
+        drop(root);
+        if let Some(folder) = &self.working_dir {
+            enter_working_dir(folder)?;
+        }
+        become_user(&credentials, self.capabilities).map_err(|why| format!("user {}: {why}", credentials.uid))?;
+        scope::restrict_self();
+        parent.die_with().map_err(told)?;
+        Ok(credentials.home)
+    }
+}
+
+fn join() -> io::Result<()> {
+    let first = pidfd_open(Pid::INIT, PidfdFlags::empty())?;
+    let identity = |path: &str| std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    let host = identity("/")?;
+    let namespaces =
+        CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWCGROUP;
+    setns(first, namespaces)?;
+    // Its first process takes its root as one of its last steps.
+    if identity("/")? == host {
+        return Err(io::Error::other("it is still starting"));
+    }
+    Ok(())
+}
+
+fn root() -> io::Result<OwnedFd> {
+    Ok(open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}

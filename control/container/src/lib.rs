@@ -1,0 +1,32 @@
+//! Runs a program in a container of its own on this host: no daemon and no OCI runtime beside us.
+//!
+//! The parent starts its own program again as the first process of a new pid namespace ([`namespaces`]), from a read-only
+//! view of its file ([`program`]). That process prepares what all containers have in common ([`launch::Prepared`]), may
+//! wait there, and then becomes the container that a [`ContainerSpec`] describes: an overlay of the image's layers as its
+//! root ([`rootfs`]), the user of the image ([`user`]), few capabilities, and a seccomp filter ([`seccomp`]).
+//!
+//! A verb of the program instead of code between fork and exec, because that place allows hardly anything and would need
+//! `unsafe`. The network is the host's.
+
+pub mod capabilities;
+mod cgroup_views;
+mod devices;
+mod enter;
+mod kernel_filesystems;
+pub mod launch;
+pub mod limits;
+mod mounts;
+pub mod namespaces;
+mod overlay;
+mod parent;
+pub mod process_config;
+pub mod program;
+pub mod rootfs;
+mod scope;
+pub mod seccomp;
+mod spec;
+mod targets;
+pub mod user;
+
+pub use enter::ExecSpec;
+pub use spec::{BindMount, CgroupView, ContainerSpec};

@@ -1,0 +1,155 @@
+//! A container's root: put together beside the host's, and then all there is.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
+use rustix::mount::{MountAttrFlags, MountFlags, UnmountFlags, unmount};
+use rustix::process::{fchdir, pivot_root};
+
+use crate::cgroup_views;
+use crate::devices::DeviceFilesystem;
+use crate::kernel_filesystems::{Masks, clone_proc, mask_sys};
+use crate::limits::TMP_BYTES_MAX;
+use crate::mounts::{attach, clone_tree, descriptor_path, new_filesystem, set_flags};
+use crate::overlay::mount_layers;
+use crate::spec::{BindMount, ContainerSpec};
+use crate::targets::{TargetKind, open_in_root, open_or_create};
+use crate::user::{self, Credentials};
+
+const TMP: &str = "/tmp";
+const RESOLVER: &str = "/etc/resolv.conf";
+
+/// What is made of a container before its image is known.
+pub(crate) struct KernelFilesystems {
+    pub(crate) devices: DeviceFilesystem,
+    pub(crate) sys: OwnedFd,
+    pub(crate) masks: Masks,
+}
+
+/// Puts the root together, in a mount namespace of this process's own, and says which user the container is.
+pub(crate) fn assemble(spec: &ContainerSpec, kernel: KernelFilesystems) -> Result<(OwnedFd, Credentials), String> {
+    let failed = |what: &'static str| move |why: io::Error| format!("{what} of the container cannot be mounted: {why}");
+    // Everything of the host is held before anything of the image is in sight.
+    let cgroups = cgroup_views::open(&spec.cgroups);
+    let binds = open_sources(spec)?;
+    let root = mount_layers(&spec.layers, &spec.scratch)?;
+    let credentials = user::resolve(&root, &spec.user)?;
+
+    let proc = clone_proc().and_then(|tree| attach(tree, kernel_folder(&root, "proc")?));
+    proc.map_err(failed("/proc"))?;
+    let sys = || {
+        attach(&kernel.sys, kernel_folder(&root, "sys")?)?;
+        mask_sys(&kernel.masks, &kernel.sys)?;
+        cgroups.mount(&kernel.sys)
+    };
+    sys().map_err(failed("/sys"))?;
+    let devices = kernel_folder(&root, "dev").and_then(|folder| kernel.devices.mount(folder));
+    devices.map_err(failed("/dev"))?;
+    create_tmp(&root, spec).map_err(failed(TMP))?;
+
+    for (tree, bind) in binds {
+        if bind.is_own {
+            chown(descriptor_path(&tree), Some(credentials.uid), Some(credentials.gid))
+                .map_err(|why| format!("mountPath {} cannot be given away: {why}", bind.target.display()))?;
+        }
+        mount_bind(&root, &tree, &bind)
+            .map_err(|why| format!("mountPath {} cannot be mounted: {why}", bind.target.display()))?;
+    }
+    if spec.read_only_root {
+        set_flags(&root, MountFlags::RDONLY).map_err(|why| format!("the root cannot be made read-only: {why}"))?;
+    }
+    Ok((root, credentials))
+}
+
+/// The root is the only one from now on: nothing leads to the host's any more.
+pub(crate) fn enter(root: OwnedFd) -> io::Result<()> {
+    fchdir(&root)?;
+    drop(root);
+    pivot_root(".", ".")?;
+    // The old root lies over the new one now.
+    unmount(".", UnmountFlags::DETACH)?;
+    Ok(rustix::process::chdir("/")?)
+}
+
+/// Copies of what is to be bound, outer targets before those inside them: files that the platform writes first, then
+/// volumes, which may cover those.
+fn open_sources(spec: &ContainerSpec) -> Result<Vec<(OwnedFd, BindMount)>, String> {
+    let files = write_files(spec)
+        .map_err(|why| format!("{}: files of the container cannot be written: {why}", spec.scratch.display()))?;
+    let mut volumes = spec.mounts.clone();
+    volumes.sort_by_key(|bind| bind.target.components().count());
+    let open = |bind: BindMount| match clone_tree(&bind.source, false) {
+        Ok(tree) => Ok((tree, bind)),
+        Err(why) => Err(format!("mountPath {} cannot be mounted: {why}", bind.target.display())),
+    };
+    files.into_iter().chain(volumes).map(open).collect()
+}
+
+/// RT-FS-05, RT-FS-06, RT-FS-07: `/etc/hosts`, `/etc/hostname` and `/etc/resolv.conf`.
+fn write_files(spec: &ContainerSpec) -> io::Result<Vec<BindMount>> {
+    let folder = spec.scratch.join("etc");
+    fs::DirBuilder::new().mode(0o755).create(&folder)?;
+    let hostname = &spec.hostname;
+    let hosts = format!(
+        "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.0.1\t{hostname}\n::1\t{hostname}\n"
+    );
+    let mut binds = Vec::new();
+    for (name, text) in [("hosts", hosts), ("hostname", format!("{hostname}\n"))] {
+        let source = folder.join(name);
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&source)?;
+        io::Write::write_all(&mut file, text.as_bytes())?;
+        binds.push(BindMount {
+            source,
+            target: Path::new("/etc").join(name),
+            read_only: spec.read_only_root,
+            is_own: false,
+        });
+    }
+    let resolver = spec.resolver.clone().unwrap_or_else(|| PathBuf::from(RESOLVER));
+    if resolver.exists() {
+        binds.push(BindMount { source: resolver, target: RESOLVER.into(), read_only: true, is_own: false });
+    }
+    Ok(binds)
+}
+
+/// A folder of this name at the top of the image: never a link, which could lead what the kernel tells elsewhere.
+fn kernel_folder(root: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    match mkdirat(root, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(why) => return Err(why.into()),
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(root, name, flags, Mode::empty()).map_err(|why| match why {
+        Errno::NOTDIR | Errno::LOOP => io::Error::other(format!("the image has no folder /{name}, but something else")),
+        why => why.into(),
+    })
+}
+
+/// RT-FS-02: every program may write to `/tmp`; in memory, where the root cannot be written to.
+fn create_tmp(root: &OwnedFd, spec: &ContainerSpec) -> io::Result<()> {
+    if matches!(open_in_root(root, Path::new(TMP), OFlags::PATH), Err(Errno::NOENT)) {
+        let made = open_or_create(root, Path::new(TMP), TargetKind::Folder)?;
+        // By the descriptor: the path may be a link of the image's.
+        fs::set_permissions(descriptor_path(&made), fs::Permissions::from_mode(0o1777))?;
+    }
+    let is_volume = spec.mounts.iter().any(|bind| bind.target == Path::new(TMP));
+    if !spec.read_only_root || is_volume {
+        return Ok(());
+    }
+    let bytes = TMP_BYTES_MAX.to_string();
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let memory = new_filesystem("tmpfs", &[("mode", "1777"), ("size", &bytes)], flags)?;
+    attach(memory, open_or_create(root, Path::new(TMP), TargetKind::Folder)?)
+}
+
+fn mount_bind(root: &OwnedFd, tree: &OwnedFd, bind: &BindMount) -> io::Result<()> {
+    attach(tree, open_or_create(root, &bind.target, TargetKind::of(tree)?)?)?;
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    flags.set(MountFlags::RDONLY, bind.read_only);
+    set_flags(tree, flags)
+}

@@ -1,0 +1,43 @@
+//! Which system calls a container may make: Docker's and containerd's default profile (RT-ISO-04).
+//!
+//! An allow-list with its conditional rules: what a capability brings, namespaces by `clone` only with `SYS_ADMIN`, and
+//! `clone3`, whose flags a filter cannot read, as if the kernel did not have it, so that libc falls back to `clone`. All other
+//! calls fail with `EPERM`. Calls of other architectures fail as unknown: 32-bit programs do not run.
+
+mod bpf;
+mod profile;
+
+use std::io;
+use std::sync::OnceLock;
+
+use rustix::thread::CapabilitySet;
+use seccompiler::BpfProgram;
+
+/// A filter in the kernel's terms.
+#[derive(Debug, Clone)]
+pub struct SeccompFilter(BpfProgram);
+
+impl SeccompFilter {
+    /// For a process that has no more than `capabilities`.
+    #[must_use]
+    pub fn for_capabilities(capabilities: CapabilitySet) -> Self {
+        Self(bpf::assemble(&profile::rules(capabilities)))
+    }
+
+    /// For most containers; made once in a process.
+    pub fn of_defaults() -> &'static Self {
+        static DEFAULT: OnceLock<SeccompFilter> = OnceLock::new();
+        DEFAULT.get_or_init(|| Self::for_capabilities(crate::capabilities::DEFAULTS))
+    }
+
+    /// This process, and what it starts, is held to it from now on, and gains no privilege by starting programs.
+    pub fn install(&self) -> io::Result<()> {
+        seccompiler::apply_filter(&self.0).map_err(|why| io::Error::other(why.to_string()))
+    }
+
+    /// How many instructions it has.
+    #[must_use]
+    pub fn instructions(&self) -> usize {
+        self.0.len()
+    }
+}

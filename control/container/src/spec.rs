@@ -1,0 +1,51 @@
+//! What a container is made of: written by the appliance, read in the container's own process.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::user::UserSpec;
+
+/// One container, but for its command and its variables.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerSpec {
+    /// The unpacked layers of its image; the last one is the top.
+    pub layers: Vec<PathBuf>,
+    /// An empty folder of its own, on a file system that overlayfs can write to. It is never used twice.
+    pub scratch: PathBuf,
+    /// Volumes, at their paths inside.
+    pub mounts: Vec<BindMount>,
+    /// What it finds as `/etc/resolv.conf`; without it, what the host has there.
+    pub resolver: Option<PathBuf>,
+    pub hostname: String,
+    /// Its own control groups, for reading.
+    pub cgroups: Vec<CgroupView>,
+    /// Nothing but volumes and `/tmp` can be written to.
+    pub read_only_root: bool,
+    /// Made if it is missing.
+    pub working_dir: Option<PathBuf>,
+    pub user: UserSpec,
+    /// What it keeps of root's power, as bits (capabilities(7)).
+    pub capabilities: u64,
+    /// The parent's process, as the parent calls it. The container ends if that has ended meanwhile.
+    pub parent: i32,
+}
+
+/// A folder or file of the host that a container sees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BindMount {
+    pub source: PathBuf,
+    pub target: PathBuf,
+    pub read_only: bool,
+    /// It belongs to the container's user from the start on.
+    #[serde(default)]
+    pub is_own: bool,
+}
+
+/// A control group, and where programs look for its hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupView {
+    pub folder: PathBuf,
+    pub mount_point: PathBuf,
+}

@@ -1,0 +1,207 @@
+//! Which user a container's process is: what the manifest or the image says, by the image's own `/etc/passwd` and
+//! `/etc/group` (RT-USER-01).
+//!
+//! As Docker and containerd read it: `USER[:GROUP]`, each a name or a number. A number needs no entry.
+
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{GROUPS_MAX, USER_DATABASE_BYTES_MAX};
+use crate::targets::open_in_root;
+
+/// What the image and the manifest say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UserSpec {
+    /// The image's `USER`; empty: root.
+    pub image: String,
+    /// `runAsUser` and `runAsGroup` win over it.
+    pub run_as_user: Option<u32>,
+    pub run_as_group: Option<u32>,
+    /// A container that would be root is not started.
+    pub run_as_non_root: bool,
+    /// Beside those of the user.
+    pub supplemental_groups: Vec<u32>,
+}
+
+/// The same in the kernel's terms.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub uid: u32,
+    pub gid: u32,
+    /// With `gid`, so that a rule about that group cannot be evaded by leaving it.
+    pub groups: Vec<u32>,
+    pub home: String,
+}
+
+/// Looks `spec` up below `root`.
+pub(crate) fn resolve(root: &OwnedFd, spec: &UserSpec) -> Result<Credentials, String> {
+    let read =
+        |path: &str| read_database(root, path).map_err(|why| format!("{path} of the image cannot be read: {why}"));
+    resolve_in(spec, &read("/etc/passwd")?, &read("/etc/group")?)
+}
+
+fn resolve_in(spec: &UserSpec, passwd: &str, group: &str) -> Result<Credentials, String> {
+    let (image_user, image_group) = spec.image.split_once(':').unwrap_or((&spec.image, ""));
+    // The group of the image belongs to its user: with another one it is left as well, as in Kubernetes.
+    let (user, named_group) = match spec.run_as_user {
+        Some(uid) => (uid.to_string(), String::new()),
+        None => (image_user.to_owned(), image_group.to_owned()),
+    };
+    let named_group = spec.run_as_group.map_or(named_group, |gid| gid.to_string());
+    let user = if user.is_empty() { "0" } else { &user };
+    let entry = passwd_entries(passwd).find(|entry| entry.name == user).or_else(|| {
+        let uid = user.parse::<u32>().ok()?;
+        passwd_entries(passwd).find(|entry| entry.uid == uid)
+    });
+    let (uid, own_gid, home, name) = match (&entry, user.parse::<u32>()) {
+        (Some(entry), _) => (entry.uid, entry.gid, entry.home, Some(entry.name)),
+        (None, Ok(uid)) => (uid, 0, "/", None),
+        (None, Err(_)) => {
+            return Err(format!("user {user} is not in /etc/passwd of the image; set runAsUser or USER to a number"));
+        }
+    };
+    let gid = match named_group.as_str() {
+        "" => own_gid,
+        wanted => {
+            let known = group_entries(group).find(|entry| entry.name == wanted).map(|entry| entry.gid);
+            known.or_else(|| wanted.parse().ok()).ok_or_else(|| {
+                format!("group {wanted} is not in /etc/group of the image; set runAsGroup or USER to a number")
+            })?
+        }
+    };
+    if spec.run_as_non_root && uid == 0 {
+        return Err(
+            "runAsNonRoot is set and the container would be root: set runAsUser, or USER in the image".to_owned()
+        );
+    }
+    let member_of =
+        group_entries(group).filter(|entry| name.is_some_and(|name| entry.members.split(',').any(|one| one == name)));
+    let mut groups: Vec<u32> = std::iter::once(gid)
+        .chain(member_of.map(|entry| entry.gid))
+        .chain(spec.supplemental_groups.iter().copied())
+        .collect();
+    groups.sort_unstable();
+    groups.dedup();
+    if groups.len() > GROUPS_MAX {
+        return Err(format!("user {user} is in {} groups, limit {GROUPS_MAX}", groups.len()));
+    }
+    let home = if home.is_empty() { "/" } else { home }.to_owned();
+    Ok(Credentials { uid, gid, groups, home })
+}
+
+struct PasswdEntry<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+struct GroupEntry<'a> {
+    name: &'a str,
+    gid: u32,
+    members: &'a str,
+}
+
+/// Lines that are none are left out, as libc does.
+fn passwd_entries(text: &str) -> impl Iterator<Item = PasswdEntry<'_>> {
+    text.lines().filter_map(|line| {
+        let mut fields = line.trim().split(':');
+        let (name, uid, gid) = (fields.next()?, fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+        let home = fields.nth(1).unwrap_or_default();
+        (!name.is_empty()).then_some(PasswdEntry { name, uid, gid, home })
+    })
+}
+
+fn group_entries(text: &str) -> impl Iterator<Item = GroupEntry<'_>> {
+    text.lines().filter_map(|line| {
+        let mut fields = line.trim().split(':');
+        let (name, gid) = (fields.next()?, fields.nth(1)?.parse().ok()?);
+        (!name.is_empty()).then_some(GroupEntry { name, gid, members: fields.next().unwrap_or_default() })
+    })
+}
+
+/// Empty if the image has none.
+fn read_database(root: &OwnedFd, path: &str) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = match open_in_root(root, Path::new(path), flags) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(String::new()),
+        opened => opened?,
+    };
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::from(file).take(USER_DATABASE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > USER_DATABASE_BYTES_MAX {
+        return Err(io::Error::other(format!("it is larger than {USER_DATABASE_BYTES_MAX} bytes")));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str =
+        "root:x:0:0:root:/root:/bin/sh\nbroken line\napp:x:1000:1001::/home/app:/bin/sh\n1234:x:77:78::/n:\n";
+    const GROUP: &str = "root:x:0:\napp:x:1001:\nstaff:x:50:other,app\nlog:x:60:app\n";
+
+    fn resolved(spec: UserSpec) -> Result<(u32, u32, Vec<u32>, String), String> {
+        resolve_in(&spec, PASSWD, GROUP).map(|it| (it.uid, it.gid, it.groups, it.home))
+    }
+
+    fn image(user: &str) -> UserSpec {
+        UserSpec { image: user.into(), ..UserSpec::default() }
+    }
+
+    #[test]
+    fn user_of_image_is_looked_up_in_image() {
+        for (user, uid, gid, groups, home) in [
+            ("", 0, 0, vec![0], "/root"),
+            ("app", 1000, 1001, vec![50, 60, 1001], "/home/app"),
+            ("1000", 1000, 1001, vec![50, 60, 1001], "/home/app"),
+            ("app:staff", 1000, 50, vec![50, 60], "/home/app"),
+            ("app:7", 1000, 7, vec![7, 50, 60], "/home/app"),
+            ("4242", 4242, 0, vec![0], "/"),
+            ("4242:4343", 4242, 4343, vec![4343], "/"),
+            ("1234", 77, 78, vec![78], "/n"), // a name of digits is a name first
+        ] {
+            assert_eq!(resolved(image(user)).unwrap(), (uid, gid, groups, home.to_owned()), "{user}");
+        }
+        assert!(resolved(image("nobody")).unwrap_err().contains("nobody is not in /etc/passwd"));
+        assert!(resolved(image("app:wheel")).unwrap_err().contains("wheel is not in /etc/group"));
+        assert!(resolved(image("-1")).is_err() && resolved(image("4294967296")).is_err());
+    }
+
+    /// RT-USER-01
+    #[test]
+    fn manifest_wins_over_image_user() {
+        let spec = UserSpec { run_as_user: Some(1000), ..image("root:log") };
+        assert_eq!(resolved(spec.clone()).unwrap().1, 1001);
+        assert_eq!(resolved(UserSpec { run_as_group: Some(9), ..spec }).unwrap().1, 9);
+        let spec = UserSpec { supplemental_groups: vec![5, 60], ..image("app") };
+        assert_eq!(resolved(spec).unwrap().2, [5, 50, 60, 1001]);
+    }
+
+    /// RT-USER-05
+    #[test]
+    fn run_as_non_root_judges_image_user() {
+        let never_root = |user: &str| UserSpec { run_as_non_root: true, ..image(user) };
+        assert!(resolved(never_root("")).is_err() && resolved(never_root("root")).is_err());
+        assert_eq!(resolved(never_root("app")).unwrap().0, 1000);
+        assert_eq!(resolved(UserSpec { run_as_user: Some(1000), ..never_root("root") }).unwrap().0, 1000);
+    }
+
+    #[test]
+    fn image_without_databases_has_numbers_only() {
+        assert_eq!(resolve_in(&image("12:13"), "", "").unwrap().gid, 13);
+        assert_eq!(resolve_in(&image(""), "", "").unwrap().uid, 0);
+        assert!(resolve_in(&image("app"), "", "").is_err());
+    }
+}

@@ -1,0 +1,371 @@
+//! Images of Revisions, from their registries to this host: a tag is resolved once, then pulled by its digest before the
+//! Revision is ready.
+//!
+//! Pulls run on a thread of their own, so that no reconcile waits for a registry. A pull that failed is made again by itself,
+//! after a pause that doubles; at once if its credentials have changed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use container::process_config::{self, ImageConfig};
+use images::credentials::docker_config::DockerConfig;
+use images::progress::{Progress, ProgressEvent};
+use images::{Credentials, Digest, Image, ImageStore, PullPolicy, Reference};
+
+use super::images::{ImageProvider, ImageRequest, ImageState, LocalImage};
+use crate::event_recorder::{EventMessage, EventSeverity};
+use runtime::ContainerImage;
+
+/// Before a pull that failed is made again; doubled each time.
+const BACKOFF_MIN: Duration = Duration::from_secs(2);
+/// A registry that comes back is found within this time. The kubelet waits up to five minutes.
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// Events of one image that wait to be recorded. Older ones are dropped.
+const EVENTS_MAX: usize = 8;
+/// How exact the progress in a condition is, in percent: each change is a write of the object.
+const PROGRESS_STEP: u64 = 10;
+/// What upstream and docker call Docker Hub in a resolved reference.
+const DOCKER_HUB: (&str, &str) = ("docker.io/", "index.docker.io/");
+
+/// Pulls for Revisions, from one store.
+#[derive(Debug)]
+pub struct ImagePuller {
+    store: ImageStore,
+    runtime: tokio::runtime::Handle,
+    /// Logins of this host, after those of the namespace.
+    host: Arc<DockerConfig>,
+    pulls: Arc<Mutex<Pulls>>,
+}
+
+/// By Revision and reference.
+type Pulls = HashMap<(String, String), Pull>;
+
+#[derive(Debug)]
+struct Pull {
+    state: ImageState,
+    /// What the credentials were that it was made with.
+    credentials_hash: u64,
+    failures: u32,
+    /// When it is made again.
+    retry_at: Option<Instant>,
+    events: Vec<EventMessage>,
+}
+
+impl ImagePuller {
+    /// Pulls to `store`, on a thread that lives as long as the process.
+    ///
+    /// # Errors
+    /// If there is no thread to be had.
+    pub fn start(store: ImageStore, host: Arc<DockerConfig>) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        std::thread::Builder::new()
+            .name("image-pulls".into())
+            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+        Ok(Self { store, runtime: handle, host, pulls: Arc::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pulls> {
+        lock(&self.pulls)
+    }
+}
+
+fn lock(pulls: &Mutex<Pulls>) -> MutexGuard<'_, Pulls> {
+    pulls.lock().unwrap_or_else(PoisonError::into_inner) // each change is one step
+}
+
+impl ImageProvider for ImagePuller {
+    fn get(&self, request: &ImageRequest<'_>) -> ImageState {
+        let key = (request.revision.to_owned(), request.reference.to_owned());
+        let mut pulls = self.lock();
+        let before = pulls.get(&key);
+        if let Some(pull) = before.filter(|pull| !pull.is_due(request.credentials_hash, Instant::now())) {
+            return pull.state.clone();
+        }
+        // While it is made again it has failed still, and says so.
+        let again = before.map(|pull| (pull.state.clone(), pull.failures)).filter(|(_, failures)| *failures > 0);
+        let (state, failures) = again.unwrap_or_else(|| (ImageState::Pulling(resolving(request.reference)), 0));
+        let message = format!("Pulling image \"{}\".", request.reference);
+        let events = vec![news(EventSeverity::Normal, "Pulling", message)];
+        let pull = Pull {
+            state: state.clone(),
+            credentials_hash: request.credentials_hash,
+            failures,
+            retry_at: None,
+            events: if failures == 0 { events } else { Vec::new() },
+        };
+        pulls.insert(key.clone(), pull);
+        drop(pulls);
+        let mut credentials = request.credentials.clone();
+        credentials.set_host_config(Arc::clone(&self.host));
+        let order = PullOrder {
+            key,
+            credentials,
+            resolved: request.resolved.map(str::to_owned),
+            skips_resolving: request.skips_resolving,
+            resolution_timeout: request.resolution_timeout,
+            store: self.store.clone(),
+            pulls: Arc::clone(&self.pulls),
+        };
+        self.runtime.spawn(order.run());
+        state
+    }
+
+    fn take_events(&self, revision: &str) -> Vec<EventMessage> {
+        let mut pulls = self.lock();
+        let own = pulls.iter_mut().filter(|((owner, _), _)| owner == revision);
+        own.flat_map(|(_, pull)| std::mem::take(&mut pull.events)).collect()
+    }
+
+    fn forget(&self, revision: &str) {
+        self.lock().retain(|(owner, _), _| owner != revision);
+    }
+}
+
+impl Pull {
+    fn is_due(&self, credentials_hash: u64, now: Instant) -> bool {
+        let has_failed = matches!(self.state, ImageState::Failed { .. });
+        let (Some(retry_at), true) = (self.retry_at, has_failed) else { return false };
+        retry_at <= now || self.credentials_hash != credentials_hash
+    }
+
+    fn tell(&mut self, event: EventMessage) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.remove(0);
+        }
+        self.events.push(event);
+    }
+}
+
+fn news(level: EventSeverity, reason: &str, message: String) -> EventMessage {
+    EventMessage { level, reason: reason.to_owned(), message }
+}
+
+fn resolving(reference: &str) -> String {
+    format!("Resolving image \"{reference}\" to a digest.")
+}
+
+/// One attempt.
+struct PullOrder {
+    key: (String, String),
+    credentials: Credentials,
+    /// What the tag stood for when it was resolved first.
+    resolved: Option<String>,
+    skips_resolving: bool,
+    resolution_timeout: Duration,
+    store: ImageStore,
+    pulls: Arc<Mutex<Pulls>>,
+}
+
+impl PullOrder {
+    async fn run(self) {
+        let started = Instant::now();
+        let outcome = self.pull().await;
+        let mut pulls = lock(&self.pulls);
+        // The Revision may be gone.
+        let Some(pull) = pulls.get_mut(&self.key) else { return };
+        match outcome {
+            Ok(image) => {
+                let took = started.elapsed().as_millis();
+                let message = format!("Image \"{}\" is on this host after {took} ms, {} bytes.", self.key.1, image.1);
+                pull.tell(news(EventSeverity::Normal, "Pulled", message));
+                pull.failures = 0;
+                pull.state = ImageState::Present(Arc::new(image.0));
+            }
+            Err(failure) => {
+                pull.failures += 1;
+                let pause = backoff(pull.failures);
+                pull.retry_at = Some(Instant::now() + pause);
+                pull.tell(news(EventSeverity::Warning, "Failed", failure.message.clone()));
+                pull.state = failed(&failure, &self.key.1, pull.failures, pause);
+            }
+        }
+    }
+
+    async fn pull(&self) -> Result<(LocalImage, u64), PullFailure> {
+        let reference: Reference = self.key.1.parse().map_err(|error| PullFailure::new(&error))?;
+        let target = self.target(&reference).await?;
+        let (pulls, key) = (Arc::clone(&self.pulls), self.key.clone());
+        let progress = Arc::new(ConditionProgress { pulls, key, layers: Mutex::default() });
+        let pulled = self.store.pull(&target, &self.credentials, PullPolicy::IfNotPresent, progress).await;
+        let image = pulled.map_err(|error| PullFailure::new(&error))?;
+        let digest = target.digest().map(|digest| by_digest(&target, digest)).unwrap_or_default();
+        let bytes = image.bytes;
+        Ok((local(image, digest), bytes))
+    }
+
+    /// By digest, unless its registry has none: then the tag has to do.
+    async fn target(&self, reference: &Reference) -> Result<Reference, PullFailure> {
+        let known = self.resolved.as_deref().and_then(|resolved| resolved.parse::<Reference>().ok());
+        if let Some(digest) = known.as_ref().and_then(Reference::digest).or(reference.digest()) {
+            return Ok(reference.with_digest(digest.clone()));
+        }
+        if self.skips_resolving {
+            return Ok(reference.clone());
+        }
+        let resolve = self.store.resolve(reference, &self.credentials);
+        match tokio::time::timeout(self.resolution_timeout, resolve).await {
+            Ok(Ok(digest)) => Ok(reference.with_digest(digest)),
+            Ok(Err(error)) => Err(PullFailure::unresolved(reference, error.reason(), &error.to_string())),
+            Err(_) => {
+                let timeout = self.resolution_timeout;
+                let why = format!("no answer within {timeout:?}; see digest-resolution-timeout in config-deployment");
+                Err(PullFailure::unresolved(reference, "ErrImagePull", &why))
+            }
+        }
+    }
+}
+
+/// In words of Kubernetes' conditions.
+struct PullFailure {
+    reason: &'static str,
+    message: String,
+}
+
+impl PullFailure {
+    fn new(error: &images::Error) -> Self {
+        Self { reason: error.reason(), message: error.to_string() }
+    }
+
+    /// In upstream's words, which its tools and tests look for.
+    fn unresolved(reference: &Reference, reason: &'static str, why: &str) -> Self {
+        Self {
+            reason,
+            message: format!("Unable to fetch image \"{reference}\": failed to resolve image to digest: {why}"),
+        }
+    }
+}
+
+/// The first failure says its own reason. From the second on the kubelet's word says that it goes on, unless the reason is
+/// one that waiting alone does not mend.
+fn failed(failure: &PullFailure, reference: &str, failures: u32, pause: Duration) -> ImageState {
+    let PullFailure { reason, message } = failure;
+    if failures > 1 && matches!(*reason, "ErrImagePull" | "RegistryUnavailable") {
+        let message = format!("Back-off pulling image \"{reference}\", again in {} s: {message}", pause.as_secs());
+        return ImageState::Failed { reason: "ImagePullBackOff", message };
+    }
+    ImageState::Failed { reason, message: message.clone() }
+}
+
+fn backoff(failures: u32) -> Duration {
+    BACKOFF_MIN.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(BACKOFF_MAX)
+}
+
+/// `REPOSITORY@DIGEST` in upstream's form.
+fn by_digest(reference: &Reference, digest: &Digest) -> String {
+    let text = format!("{}@{digest}", reference.name());
+    match text.strip_prefix(DOCKER_HUB.0) {
+        Some(rest) => format!("{}{rest}", DOCKER_HUB.1),
+        None => text,
+    }
+}
+
+fn local(image: Image, digest: String) -> LocalImage {
+    let config = ImageConfig {
+        entrypoint: image.config.entrypoint.clone(),
+        cmd: image.config.cmd.clone(),
+        env: image.config.env.clone(),
+        working_dir: image.config.working_dir.clone(),
+        user: image.config.user.clone(),
+        stop_signal: image.config.stop_signal.clone(),
+    };
+    let container = ContainerImage {
+        layers: image.layers.clone().into(),
+        user: config.user.clone(),
+        stop_signal: process_config::stop_signal(&config),
+        pin: Arc::new(image.pin),
+    };
+    LocalImage { image: container, config, digest }
+}
+
+/// Progress as a condition's message.
+#[derive(Debug)]
+struct ConditionProgress {
+    pulls: Arc<Mutex<Pulls>>,
+    key: (String, String),
+    layers: Mutex<LayerBytes>,
+}
+
+/// Of the layers that are missing.
+#[derive(Debug, Default)]
+struct LayerBytes {
+    total: u64,
+    arrived: HashMap<Digest, u64>,
+    told: Option<u64>,
+}
+
+impl LayerBytes {
+    /// The progress to tell, if it is another one than before.
+    fn change(&mut self, event: &ProgressEvent) -> Option<u64> {
+        match event {
+            ProgressEvent::Started { bytes, .. } => self.total = *bytes,
+            ProgressEvent::Downloaded { layer, bytes, .. } => {
+                self.arrived.insert(layer.clone(), *bytes);
+            }
+            _ => {}
+        }
+        let arrived: u64 = self.arrived.values().sum();
+        let percent = arrived.saturating_mul(100).checked_div(self.total).unwrap_or(0) / PROGRESS_STEP * PROGRESS_STEP;
+        (self.told.replace(percent) != Some(percent)).then_some(percent)
+    }
+}
+
+impl Progress for ConditionProgress {
+    fn event(&self, event: &ProgressEvent) {
+        let change = self.layers.lock().unwrap_or_else(PoisonError::into_inner).change(event);
+        let Some(percent) = change else { return };
+        let mut pulls = lock(&self.pulls);
+        // One that has failed before says that until it is there.
+        if let Some(Pull { state: ImageState::Pulling(message), .. }) = pulls.get_mut(&self.key) {
+            *message = format!("Pulling image \"{}\": {percent} percent are here.", self.key.1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_doubles_up_to_its_limit() {
+        let pauses = [1, 2, 3, 6, 60].map(backoff).map(|pause| pause.as_secs());
+        assert_eq!(pauses, [2, 4, 8, 60, 60]);
+    }
+
+    #[test]
+    fn failure_that_repeats_is_a_back_off() {
+        let reason = |reason, failures| {
+            let failure = PullFailure { reason, message: "why".into() };
+            match failed(&failure, "app", failures, Duration::from_secs(4)) {
+                ImageState::Failed { reason, message } => (reason, message),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(reason("ErrImagePull", 1), ("ErrImagePull", "why".into()));
+        let message = "Back-off pulling image \"app\", again in 4 s: why";
+        assert_eq!(reason("ErrImagePull", 2), ("ImagePullBackOff", message.into()));
+        assert_eq!(reason("ContainerMissing", 3).0, "ContainerMissing");
+    }
+
+    #[test]
+    fn resolved_reference_has_upstreams_form() {
+        let digest = Digest::of(b"");
+        let told = |text: &str| by_digest(&text.parse().expect("valid"), &digest);
+        assert_eq!(told("nginx:1"), format!("index.docker.io/library/nginx@{digest}"));
+        assert_eq!(told("ghcr.io/a/b"), format!("ghcr.io/a/b@{digest}"));
+    }
+
+    #[test]
+    fn progress_is_told_in_steps() {
+        let mut layers = LayerBytes::default();
+        let mut arrive =
+            |bytes| layers.change(&ProgressEvent::Downloaded { layer: Digest::of(b""), bytes, total: 100 });
+        assert_eq!([arrive(0), arrive(1)], [Some(0), None]);
+        let started = ProgressEvent::Started { layers: 1, missing_layers: 1, bytes: 100 };
+        assert_eq!(layers.change(&started), None);
+        let mut arrive =
+            |bytes| layers.change(&ProgressEvent::Downloaded { layer: Digest::of(b""), bytes, total: 100 });
+        assert_eq!([arrive(9), arrive(10), arrive(19), arrive(100)], [None, Some(10), None, Some(100)]);
+    }
+}

@@ -1,0 +1,104 @@
+//! Every bound on what a registry, an archive or a layer may make this host do.
+
+use std::time::Duration;
+
+/// Registries refuse larger manifests themselves (distribution: 4 MiB).
+pub const MANIFEST_BYTES_MAX: usize = 4 << 20;
+/// A configuration has a few kilobytes; histories of hundreds of build steps stay below one megabyte.
+pub const CONFIG_BYTES_MAX: u64 = 4 << 20;
+/// The most that Docker builds and that overlayfs is commonly given.
+pub const LAYERS_MAX: usize = 127;
+/// Entries of an index: platforms and their attestations.
+pub const INDEX_ENTRIES_MAX: usize = 1024;
+/// Compressed bytes of one layer.
+pub const BLOB_BYTES_MAX: u64 = 32 << 30;
+/// A token or an error of a registry; tokens of cloud providers have some kilobytes.
+pub const TOKEN_BYTES_MAX: usize = 256 << 10;
+/// A Secret of Kubernetes has at most 1 MiB, and so has docker's configuration here.
+pub const CREDENTIALS_BYTES_MAX: usize = 1 << 20;
+/// Longer references are refused by docker/distribution, too: 255 for the repository name.
+pub const REPOSITORY_BYTES_MAX: usize = 255;
+/// Bytes of a tag.
+pub const TAG_BYTES_MAX: usize = 128;
+/// Layers of one image that are downloaded at once, as kubelet and Docker do.
+pub const DOWNLOADS_AT_ONCE: usize = 3;
+/// More redirects than registries need (object store, then its region).
+pub const REDIRECTS_MAX: usize = 5;
+/// Idle connections that are kept for each registry: one for each download, and one for manifests.
+pub const IDLE_CONNECTIONS_MAX: usize = DOWNLOADS_AT_ONCE + 1;
+/// Bytes that are written to disk and hashed at a time: large enough that the hand-over to a thread costs nothing.
+pub const WRITE_BYTES: usize = 1 << 20;
+/// Times that a blob is downloaded again because its bytes did not match: once is a broken transfer, twice is the registry.
+pub const CORRUPT_DOWNLOADS_MAX: u32 = 2;
+/// Names of mirrors that are tried for each registry.
+pub const MIRRORS_MAX: usize = 8;
+/// How much of a registry's error text goes into ours.
+pub const ERROR_TEXT_BYTES_MAX: usize = 300;
+/// A file of the store that records an image or a layer.
+pub const RECORD_BYTES_MAX: u64 = 8 << 20;
+/// Output of a credential helper.
+pub const HELPER_OUTPUT_BYTES_MAX: u64 = 256 << 10;
+/// Entries of an archive that an import looks at.
+pub const ARCHIVE_ENTRIES_MAX: usize = 10_000;
+/// Links between files of an archive that are followed; `docker save` writes one.
+pub const ARCHIVE_LINKS_MAX: usize = 8;
+
+/// What the registry client waits for, and how often it tries again.
+#[derive(Debug, Clone)]
+pub struct RequestLimits {
+    /// For name resolution, TCP and TLS together.
+    pub connect_timeout: Duration,
+    /// From the request to the head of its response.
+    pub response_timeout: Duration,
+    /// Without a byte of a body; then the download resumes on a new connection.
+    pub progress_timeout: Duration,
+    /// Requests in a row that fail before the pull fails; the caller backs off from there.
+    pub attempts_max: u32,
+    /// Before the second attempt; doubled for each one after it.
+    pub backoff_min: Duration,
+    /// The longest pause. A registry that asks for more (`Retry-After`) fails the pull at once.
+    pub backoff_max: Duration,
+}
+
+impl Default for RequestLimits {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(10),
+            response_timeout: Duration::from_secs(30),
+            progress_timeout: Duration::from_secs(30),
+            attempts_max: 5,
+            backoff_min: Duration::from_millis(250),
+            backoff_max: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What one layer may unpack to.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct LayerLimits {
+    /// Bytes of the tar stream, which bound the files in it.
+    pub bytes_max: u64,
+    /// Entries; large images have some 100,000 files in all their layers.
+    pub entries_max: u64,
+    /// Uncompressed bytes for one compressed byte, beyond `ratio_free_bytes`: gzip reaches 1,032 with zeros only.
+    pub ratio_max: u64,
+    /// Up to here the ratio is not looked at: small layers of zeros are harmless.
+    pub ratio_free_bytes: u64,
+    /// Bytes of extended headers (long names, attributes) before one entry.
+    pub header_bytes_max: u64,
+    /// Folders whose times are set at the end: their paths are in memory until then.
+    pub folder_path_bytes_max: u64,
+}
+
+impl Default for LayerLimits {
+    fn default() -> Self {
+        Self {
+            bytes_max: 64 << 30,
+            entries_max: 2_000_000,
+            ratio_max: 1_100,
+            ratio_free_bytes: 64 << 20,
+            header_bytes_max: 1 << 20,
+            folder_path_bytes_max: 64 << 20,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! HTTP/1.1 connections to registries, token services and object stores, and the pool of idle ones.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::retry::Failure;
+use super::settings::Security;
+use crate::limits::{IDLE_CONNECTIONS_MAX, RequestLimits};
+
+/// What a TLS configuration depends on.
+type TlsKey = (Security, Option<PathBuf>);
+type Sender = SendRequest<Full<Bytes>>;
+
+/// A host and port, and how it is spoken to: connections to equal origins can stand in for each other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Origin {
+    host: String,
+    port: u16,
+    pub(super) security: Security,
+    ca_file: Option<PathBuf>,
+}
+
+impl Origin {
+    pub(super) fn new(uri: &Uri, security: Security, ca_file: Option<PathBuf>) -> Result<Self, String> {
+        let host = uri.host().ok_or_else(|| format!("{uri} has no host"))?;
+        let default_port = if security == Security::Plain { 80 } else { 443 };
+        let port = uri.port_u16().unwrap_or(default_port);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+        Ok(Self { host, port, security, ca_file })
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Transport {
+    limits: RequestLimits,
+    idle: Mutex<HashMap<Origin, Vec<Sender>>>,
+    /// Insecure hosts that turned out not to speak TLS.
+    without_tls: Mutex<HashSet<(String, u16)>>,
+    tls: Mutex<HashMap<TlsKey, Arc<ClientConfig>>>,
+}
+
+/// A response, and its connection: [`Exchange::reuse`] once the body has been read to its end.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) response: Response<Incoming>,
+    sender: Sender,
+    origin: Origin,
+}
+
+impl Exchange {
+    pub(super) fn reuse(self, transport: &Transport) {
+        let mut idle = lock(&transport.idle);
+        let senders = idle.entry(self.origin).or_default();
+        senders.retain(|sender| !sender.is_closed());
+        if senders.len() < IDLE_CONNECTIONS_MAX {
+            senders.push(self.sender);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner) // each change is one step
+}
+
+impl Transport {
+    pub(super) fn new(limits: RequestLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Sends `request`, whose URI is absolute, and waits for the head of its response.
+    pub(super) async fn send(&self, origin: &Origin, request: Request<Full<Bytes>>) -> Result<Exchange, Failure> {
+        // A connection from the pool may be closed by its other end at any moment; a new one is tried then.
+        if let Some(mut sender) = self.take_idle(origin)
+            && let Ok(exchange) = self.send_on(&mut sender, request.clone()).await
+        {
+            return Ok(Exchange { response: exchange, sender, origin: origin.clone() });
+        }
+        let connect = timeout(self.limits.connect_timeout, self.connect(origin));
+        let elapsed = |_| Failure::Timeout { what: "the connection", limit: self.limits.connect_timeout };
+        let mut sender = connect.await.map_err(elapsed)??;
+        let response = self.send_on(&mut sender, request).await?;
+        Ok(Exchange { response, sender, origin: origin.clone() })
+    }
+
+    fn take_idle(&self, origin: &Origin) -> Option<Sender> {
+        let mut idle = lock(&self.idle);
+        let senders = idle.get_mut(origin)?;
+        std::iter::from_fn(|| senders.pop()).find(|sender| sender.is_ready())
+    }
+
+    async fn send_on(
+        &self,
+        sender: &mut Sender,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, Failure> {
+        // A server wants the path only, and the authority as Host, which the caller has set.
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let path = path.parse().map_err(|_| Failure::Unreachable(format!("{path} is no valid path")))?;
+        *request.uri_mut() = path;
+        match timeout(self.limits.response_timeout, sender.send_request(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(why)) => Err(Failure::Unreachable(format!("the connection broke: {}", with_causes(&why)))),
+            Err(_) => Err(Failure::Timeout { what: "the response", limit: self.limits.response_timeout }),
+        }
+    }
+
+    async fn connect(&self, origin: &Origin) -> Result<Sender, Failure> {
+        let address = (origin.host.clone(), origin.port);
+        let tcp = self.connect_tcp(origin).await?;
+        if origin.security == Security::Plain || lock(&self.without_tls).contains(&address) {
+            return start(tcp).await;
+        }
+        let tls = TlsConnector::from(self.tls_config(origin).map_err(Failure::Unreachable)?);
+        let name = ServerName::try_from(origin.host.clone())
+            .map_err(|_| Failure::Unreachable(format!("{} is no host name", origin.host)))?;
+        match tls.connect(name, tcp).await {
+            Ok(stream) => start(stream).await,
+            Err(_) if origin.security == Security::Insecure => {
+                lock(&self.without_tls).insert(address);
+                start(self.connect_tcp(origin).await?).await
+            }
+            Err(why) => Err(Failure::Unreachable(format!("TLS: {why}"))),
+        }
+    }
+
+    async fn connect_tcp(&self, origin: &Origin) -> Result<TcpStream, Failure> {
+        let connected = TcpStream::connect((origin.host.as_str(), origin.port)).await;
+        let stream =
+            connected.map_err(|why| Failure::Unreachable(format!("no connection to port {}: {why}", origin.port)))?;
+        let _ = stream.set_nodelay(true); // only costs time if it fails
+        Ok(stream)
+    }
+
+    fn tls_config(&self, origin: &Origin) -> Result<Arc<ClientConfig>, String> {
+        let key = (origin.security, origin.ca_file.clone());
+        if let Some(config) = lock(&self.tls).get(&key) {
+            return Ok(Arc::clone(config));
+        }
+        let config = match origin.security {
+            Security::Insecure => super::tls::unverified()?,
+            _ => super::tls::verified(origin.ca_file.as_deref())?,
+        };
+        lock(&self.tls).insert(key, Arc::clone(&config));
+        Ok(config)
+    }
+}
+
+async fn start(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, Failure> {
+    let (sender, connection) =
+        handshake(TokioIo::new(stream)).await.map_err(|why| Failure::Unreachable(with_causes(&why)))?;
+    // Ends with the sender; its errors are seen there.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(sender)
+}
+
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

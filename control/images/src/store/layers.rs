@@ -1,0 +1,183 @@
+//! One layer into the store: downloaded once for all who want it, unpacked, flushed, and put in its place.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+
+use super::Inner;
+use super::layout::{StagedFolder, sync_parent};
+use super::pins::{LayerRecord, Pin};
+use crate::digest::Digest;
+use crate::error::Error;
+use crate::manifest::Descriptor;
+use crate::progress::{Progress, ProgressEvent};
+use crate::registry::Repository;
+use crate::unpack::UnpackError;
+
+/// A pull of one layer that any number of images wait for.
+pub(super) type SharedPull = Shared<BoxFuture<'static, Result<Pin, Error>>>;
+
+/// One layer of one image.
+#[derive(Debug, Clone)]
+pub(super) struct LayerOrder {
+    pub(super) image: String,
+    pub(super) descriptor: Descriptor,
+    pub(super) diff_id: Digest,
+}
+
+/// Tells the thread that unpacks to stop when the pull is dropped.
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+impl Inner {
+    /// Pins the layer, after pulling it if it is missing. Of all calls for one layer only one pulls.
+    pub(super) async fn layer(
+        self: &Arc<Self>,
+        repository: &Arc<Repository>,
+        order: LayerOrder,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Pin, Error> {
+        loop {
+            let (pull, is_mine) = self.join_pull(repository, &order, progress);
+            match pull.await {
+                // Another image's pull may have failed for its own reasons, such as its login.
+                Err(_) if !is_mine => {}
+                Err(error) => return Err(error),
+                Ok(pin) => {
+                    progress.event(&ProgressEvent::LayerReady { layer: order.descriptor.digest.clone() });
+                    return Ok(pin);
+                }
+            }
+        }
+    }
+
+    fn join_pull(
+        self: &Arc<Self>,
+        repository: &Arc<Repository>,
+        order: &LayerOrder,
+        progress: &Arc<dyn Progress>,
+    ) -> (SharedPull, bool) {
+        let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = pulls.get(&order.diff_id).and_then(|pull| pull.upgrade()).filter(|pull| pull.peek().is_none());
+        if let Some(pull) = running {
+            return (pull, false);
+        }
+        pulls.retain(|_, pull| pull.upgrade().is_some());
+        let (inner, repository, progress) = (Arc::clone(self), Arc::clone(repository), Arc::clone(progress));
+        let (order, diff_id) = (order.clone(), order.diff_id.clone());
+        let pull = async move { inner.pull_layer(&repository, &order, &progress).await }.boxed().shared();
+        if let Some(weak) = pull.downgrade() {
+            pulls.insert(diff_id, weak);
+        }
+        (pull, true)
+    }
+
+    async fn pull_layer(
+        self: &Arc<Self>,
+        repository: &Repository,
+        order: &LayerOrder,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Pin, Error> {
+        if let Some(pin) = self.pin_one(&order.diff_id)? {
+            return Ok(pin);
+        }
+        let staged = self.layout.stage()?;
+        let path = staged.path.join("blob");
+        let file = self.client.blob(repository, &order.descriptor, &path, &**progress).await?;
+        progress.event(&ProgressEvent::Unpacking { layer: order.descriptor.digest.clone() });
+        self.add_layer(staged, file, order).await
+    }
+
+    pub(super) fn pin_one(&self, diff_id: &Digest) -> Result<Option<Pin>, Error> {
+        let pinned = self.pins.pin(&self.layout, std::slice::from_ref(diff_id));
+        let pinned = pinned.map_err(|why| Error::storage(&self.layout.layer(diff_id), "a layer", &why))?;
+        Ok(pinned.map(|(pin, _)| pin))
+    }
+
+    /// Unpacks `file` in `staged`, verifies its DiffID, and puts it in its place.
+    pub(super) async fn add_layer(
+        self: &Arc<Self>,
+        staged: StagedFolder,
+        file: File,
+        order: &LayerOrder,
+    ) -> Result<Pin, Error> {
+        let permit = self.unpackers.acquire().await.map_err(|_| Error::Cancelled(order.image.clone()))?;
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let guard = CancelOnDrop(Arc::clone(&cancelled));
+        let (inner, for_thread) = (Arc::clone(self), order.clone());
+        // The thread owns the folder, so that it is not removed while a child writes to it.
+        let unpack = move || inner.unpack(staged, file, &for_thread, &cancelled);
+        let staged = tokio::task::spawn_blocking(unpack).await;
+        let staged = staged.map_err(|_| Error::Cancelled(order.image.clone()))??;
+        drop((guard, permit));
+        self.sync.sync(&self.layout.root).await?;
+        let (inner, diff_id) = (Arc::clone(self), order.diff_id.clone());
+        let commit = move || inner.commit(&staged, &diff_id);
+        tokio::task::spawn_blocking(commit).await.map_err(|_| Error::Cancelled(order.image.clone()))?
+    }
+
+    fn unpack(
+        &self,
+        staged: StagedFolder,
+        file: File,
+        order: &LayerOrder,
+        cancelled: &AtomicBool,
+    ) -> Result<StagedFolder, Error> {
+        let target = staged.path.join("layer");
+        let failed = |path: &Path, why: io::Error| Error::storage(path, "a layer that is unpacked", &why);
+        fs::create_dir_all(target.join("fs")).map_err(|why| failed(&target, why))?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(target.join("fs"), mode).map_err(|why| failed(&target, why))?;
+        let (limits, media_type) = (&self.options.layer_limits, &order.descriptor.media_type);
+        let summary = self.options.unpacker.unpack(file, media_type, &target.join("fs"), limits, cancelled);
+        let summary = summary.map_err(|why| self.unpack_error(order, why))?;
+        if summary.diff_id != order.diff_id {
+            let detail = format!("its content is {}, its image says {}", summary.diff_id, order.diff_id);
+            return Err(self.unpack_error(order, UnpackError::Corrupt { detail }));
+        }
+        let _ = fs::remove_file(staged.path.join("blob")); // goes with the folder otherwise
+        let record = serde_json::to_vec(&LayerRecord { summary }).map_err(|why| failed(&target, why.into()))?;
+        fs::write(target.join("layer.json"), record).map_err(|why| failed(&target, why))?;
+        Ok(staged)
+    }
+
+    fn unpack_error(&self, order: &LayerOrder, error: UnpackError) -> Error {
+        let (image, digest) = (order.image.clone(), order.descriptor.digest.clone());
+        let path = self.layout.root.display().to_string();
+        match error {
+            UnpackError::Corrupt { detail } => Error::Corrupt { image, part: "layer", digest, detail },
+            UnpackError::TooLarge { what, limit } => {
+                Error::TooLarge { image, what: format!("layer {digest}: {what}"), limit }
+            }
+            UnpackError::DiskFull { what } => Error::DiskFull { path, what: format!("{image}, {what}") },
+            UnpackError::Storage { what, detail } => {
+                Error::Storage { what: format!("{path}: {image}, {what}"), detail }
+            }
+        }
+    }
+
+    /// The layer's bytes are on the disk. Pinned before it is in its place, so that no garbage collection sees it free.
+    fn commit(&self, staged: &StagedFolder, diff_id: &Digest) -> Result<Pin, Error> {
+        let place = self.layout.layer(diff_id);
+        let failed = |why: io::Error| Error::storage(&place, "a layer", &why);
+        let record = File::open(staged.path.join("layer/layer.json")).map_err(failed)?;
+        rustix::fs::flock(&record, rustix::fs::FlockOperation::LockShared).map_err(|why| failed(why.into()))?;
+        match fs::rename(staged.path.join("layer"), &place) {
+            // Another process was faster; its layer has the same content.
+            Err(why) if matches!(why.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty) => {}
+            renamed => renamed.map_err(failed)?,
+        }
+        sync_parent(&place).map_err(failed)?;
+        self.pin_one(diff_id)?.ok_or_else(|| failed(io::Error::other("it was removed by another process; pull again")))
+    }
+}

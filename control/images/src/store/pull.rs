@@ -1,0 +1,181 @@
+//! An image into the store: manifest, configuration, layers, record.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::Inner;
+use super::layers::LayerOrder;
+use super::pins::Pin;
+use super::records::{self, ImageRecord, Origin, now_s};
+use crate::Image;
+use crate::config::{self, ConfigDocument};
+use crate::credentials::Credentials;
+use crate::digest::Digest;
+use crate::error::Error;
+use crate::limits::DOWNLOADS_AT_ONCE;
+use crate::manifest::{Descriptor, Document, Manifest};
+use crate::platform::{self, Platform};
+use crate::progress::{Progress, ProgressEvent};
+use crate::reference::Reference;
+use crate::registry::Repository;
+
+/// All that is known of an image before its layers are there.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) reference: Reference,
+    pub(super) digest: Digest,
+    pub(super) manifest_digest: Digest,
+    pub(super) config: ConfigDocument,
+    pub(super) layers: Vec<Descriptor>,
+    pub(super) origin: Origin,
+}
+
+impl Inner {
+    pub(super) async fn pull(
+        self: &Arc<Self>,
+        reference: &Reference,
+        credentials: &Credentials,
+        progress: &Arc<dyn Progress>,
+    ) -> Result<Image, Error> {
+        let repository = Arc::new(self.client.open(reference, credentials).await?);
+        let plan = self.plan(&repository, progress).await?;
+        let (present, orders) = self.missing(&plan)?;
+        let bytes: u64 = orders.iter().map(|order| order.descriptor.size).sum();
+        self.check_space(bytes, &plan.reference)?;
+        let (layers, missing_layers) = (plan.layers.len(), orders.len());
+        progress.event(&ProgressEvent::Started { layers, missing_layers, bytes });
+        let pulls = orders.into_iter().map(|order| self.layer(&repository, order, progress));
+        // Their pins last until the image has its own.
+        let pins: Vec<Pin> = stream::iter(pulls).buffer_unordered(DOWNLOADS_AT_ONCE).try_collect().await?;
+        let image = self.record(plan).await;
+        drop((present, pins));
+        image
+    }
+
+    async fn plan(&self, repository: &Repository, progress: &Arc<dyn Progress>) -> Result<Plan, Error> {
+        let reference = repository.reference().clone();
+        let top = self.client.manifest(repository, None, &**progress).await?;
+        let (manifest_digest, manifest) = match top.parse(&reference)? {
+            Document::Image(manifest) => (top.digest.clone(), manifest),
+            Document::Index(entries) => {
+                let chosen = choose(&self.options.platform, &reference, &entries)?;
+                let below = self.client.manifest(repository, Some(&chosen.digest), &**progress).await?;
+                let Document::Image(manifest) = below.parse(&reference)? else {
+                    let detail = "its index leads to another index".into();
+                    return Err(Error::Unsupported { image: reference.to_string(), detail });
+                };
+                (below.digest, manifest)
+            }
+        };
+        let staged = self.layout.stage()?;
+        let path = staged.path.join("config");
+        drop(self.client.blob(repository, &manifest.config, &path, &super::SilentDownload(&**progress)).await?);
+        let bytes = std::fs::read(&path).map_err(|why| Error::storage(&path, "a configuration", &why))?;
+        let digest = top.digest;
+        plan(reference, digest, (manifest_digest, manifest), &bytes, &self.options.platform, Origin::Registry)
+    }
+
+    /// Pins the layers that are in the store, and lists those that are not, each once.
+    fn missing(&self, plan: &Plan) -> Result<(Vec<Pin>, Vec<LayerOrder>), Error> {
+        let mut seen = HashSet::new();
+        let (mut present, mut orders) = (Vec::new(), Vec::new());
+        for (descriptor, diff_id) in plan.layers.iter().zip(&plan.config.rootfs.diff_ids) {
+            if !seen.insert(diff_id) {
+                continue;
+            }
+            match self.pin_one(diff_id)? {
+                Some(pin) => present.push(pin),
+                None => {
+                    let image = plan.reference.to_string();
+                    orders.push(LayerOrder { image, descriptor: descriptor.clone(), diff_id: diff_id.clone() });
+                }
+            }
+        }
+        Ok((present, orders))
+    }
+
+    /// Compressed bytes that cannot be there are told before they are downloaded.
+    pub(super) fn check_space(&self, bytes: u64, reference: &Reference) -> Result<(), Error> {
+        let path: &Path = &self.layout.root;
+        let about = rustix::fs::statvfs(path).map_err(|why| Error::storage(path, "free space", &why.into()))?;
+        if about.f_bavail.saturating_mul(about.f_frsize) < bytes {
+            let what = format!("{reference}, whose compressed layers have {bytes} bytes");
+            return Err(Error::DiskFull { path: path.display().to_string(), what });
+        }
+        Ok(())
+    }
+
+    /// Pins all layers, writes the record, and returns the image.
+    pub(super) async fn record(self: &Arc<Self>, plan: Plan) -> Result<Image, Error> {
+        let inner = Arc::clone(self);
+        let reference = plan.reference.to_string();
+        let done = tokio::task::spawn_blocking(move || {
+            let diff_ids = &plan.config.rootfs.diff_ids;
+            let failed = |why: std::io::Error| Error::storage(&inner.layout.root, "an image's record", &why);
+            let pinned = inner.pins.pin(&inner.layout, diff_ids).map_err(failed)?;
+            // Garbage collection of another process came between; the caller tries again.
+            let lost = || Error::Storage {
+                what: plan.reference.to_string(),
+                detail: "a layer was removed; pull again".into(),
+            };
+            let (pin, layers) = pinned.ok_or_else(lost)?;
+            let record = ImageRecord {
+                reference: plan.reference.to_string(),
+                digest: plan.digest.clone(),
+                manifest: plan.manifest_digest.clone(),
+                platform: plan.config.platform.clone(),
+                created: plan.config.created.clone(),
+                config: plan.config.config.clone(),
+                layers: diff_ids.clone(),
+                download_bytes: plan.layers.iter().map(|layer| layer.size).sum(),
+                bytes: layers.iter().map(|layer| layer.summary.bytes).sum(),
+                origin: plan.origin,
+                pulled_s: now_s(),
+                last_used_s: now_s(),
+            };
+            records::write(&inner.layout, &record).map_err(failed)?;
+            Ok(inner.image(&plan.reference, &record, pin, &layers))
+        });
+        done.await.map_err(|_| Error::Cancelled(reference))?
+    }
+}
+
+pub(super) fn choose<'e>(
+    platform: &Platform,
+    reference: &Reference,
+    entries: &'e [Descriptor],
+) -> Result<&'e Descriptor, Error> {
+    platform.choose(entries).ok_or_else(|| Error::NoMatchingPlatform {
+        image: reference.to_string(),
+        wanted: platform.to_string(),
+        available: platform::list(entries),
+    })
+}
+
+/// Puts manifest and configuration together and checks that they fit.
+pub(super) fn plan(
+    reference: Reference,
+    digest: Digest,
+    (manifest_digest, manifest): (Digest, Manifest),
+    config: &[u8],
+    platform: &Platform,
+    origin: Origin,
+) -> Result<Plan, Error> {
+    let unsupported = |detail| Error::Unsupported { image: reference.to_string(), detail };
+    let config = config::parse(config).map_err(unsupported)?;
+    let (layers, diff_ids) = (manifest.layers.len(), config.rootfs.diff_ids.len());
+    if layers != diff_ids {
+        return Err(unsupported(format!("its manifest has {layers} layers, its configuration {diff_ids}")));
+    }
+    if !platform.runs(&config.platform) {
+        return Err(Error::NoMatchingPlatform {
+            image: reference.to_string(),
+            wanted: platform.to_string(),
+            available: config.platform.to_string(),
+        });
+    }
+    Ok(Plan { reference, digest, manifest_digest, config, layers: manifest.layers, origin })
+}

@@ -1,0 +1,27 @@
+//! Where the images of containers come from.
+
+use std::sync::Arc;
+
+use ::control::controllers::revision::image_puller::ImagePuller;
+use ::control::controllers::revision::images::ImageProvider;
+use ::control::runtime::may_mount;
+use anyhow::{Context as _, Result};
+use images::{ImageStore, StoreOptions};
+
+use crate::cli::image::{IMAGES_FOLDER, registries};
+use crate::config::RunConfig;
+
+/// Opens the image store in the data folder. None without root, as containers cannot run then.
+pub(super) fn provider(config: &RunConfig) -> Result<Option<Arc<dyn ImageProvider>>> {
+    // A mistake in a setting is told in any case.
+    let registries = registries::settings(config.registry_config.as_deref(), &config.insecure_registries)?;
+    if !may_mount() {
+        return Ok(None);
+    }
+    let quota_bytes = config.image_quota.map(|quota| quota.0);
+    let options = StoreOptions { registries, quota_bytes, ..StoreOptions::default() };
+    let folder = std::path::absolute(config.data.join(IMAGES_FOLDER))?;
+    let store = ImageStore::open(&folder, options)?;
+    let puller = ImagePuller::start(store, Arc::new(registries::docker_config()?)).context("image pulls")?;
+    Ok(Some(Arc::new(puller)))
+}

@@ -1,0 +1,172 @@
+//! Services of images that come from a registry: resolution, logins, conditions, Events.
+//!
+//! Containers take root, and these tests Debian's static busybox; without them they say so and are skipped.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+use std::path::Path;
+
+use kit::api::condition;
+use kit::manifest::{NAMESPACE, service, with};
+use kit::registry::{RegistryFault, RegistryLogin, TestImage, TestLayer, TestRegistry};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT};
+use serde_json::{Value, json};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const BUSYBOX: &str = "/bin/busybox";
+
+/// An image whose server answers with `greeting`; none where containers cannot be tried.
+fn image(greeting: &str) -> Option<TestImage> {
+    if !rustix::process::geteuid().is_root() || !Path::new(BUSYBOX).exists() {
+        eprintln!("skipped: containers take root, and this test {BUSYBOX} (Debian's busybox-static)");
+        return None;
+    }
+    let busybox = std::fs::read(BUSYBOX).unwrap();
+    let program = TestLayer::gzip(&TestLayer::files(&[("bin/busybox", 0o755, &busybox)]));
+    let page = TestLayer::zstd(&TestLayer::files(&[("www/index.html", 0o644, greeting.as_bytes())]));
+    let config = r#"{"Entrypoint":["/bin/busybox","sh","-c","exec /bin/busybox httpd -f -p 127.0.0.1:$PORT -h /www"]}"#;
+    Some(TestImage::new(vec![program, page], config))
+}
+
+fn get(appliance: &Appliance, service: &str) -> String {
+    let call = HttpCall::get("/index.html").host(&format!("{service}.{NAMESPACE}.localhost"));
+    call.send(appliance.http()).text()
+}
+
+fn digest_of(api: KitApi, revision: &str) -> String {
+    let revision = api.get("Revision", NAMESPACE, revision).unwrap();
+    revision["status"]["containerStatuses"][0]["imageDigest"].as_str().unwrap_or_default().to_owned()
+}
+
+fn failed_with(api: KitApi, revision: &str, reason: &str) -> Value {
+    let revision = api.wait_for("Revision", NAMESPACE, revision, TIMEOUT, |revision| {
+        condition(revision, "ContainerHealthy").is_some_and(|healthy| healthy["reason"] == reason)
+    });
+    condition(&revision, "ContainerHealthy").unwrap().clone()
+}
+
+/// SRV-REV-22: a tag becomes a digest once; a tag that moves changes nothing until there is a new Revision, also not over a
+/// restart. A second Service of the image downloads nothing.
+#[test]
+fn tag_is_resolved_once_and_its_image_is_shared() {
+    let (Some(old), Some(new)) = (image("old"), image("new")) else { return };
+    let registry = TestRegistry::start(RegistryLogin::None);
+    let digest = registry.push("app", "v1", &old);
+    let reference = registry.reference("app", "v1");
+    let mut appliance = ApplianceSetup::new(BIN).start();
+    let api = appliance.api();
+    api.create(&service("one", &reference, ""));
+    api.wait_ready("Service", NAMESPACE, "one", TIMEOUT);
+    assert_eq!(get(&appliance, "one"), "old");
+    assert_eq!(digest_of(api, "one-00001"), format!("{}/app@{digest}", registry.address()));
+    let layers = || registry.requests_for("/blobs/").len();
+    let before = layers();
+    assert_eq!(before, 3, "two layers and a configuration");
+
+    registry.push("app", "v1", &new);
+    appliance.restart();
+    let api = appliance.api();
+    api.wait_ready("Service", NAMESPACE, "one", TIMEOUT);
+    assert_eq!((get(&appliance, "one").as_str(), layers()), ("old", before));
+
+    let by_digest = format!("{}/app@{digest}", registry.address());
+    api.create(&service("two", &by_digest, ""));
+    api.wait_ready("Service", NAMESPACE, "two", TIMEOUT);
+    assert_eq!((get(&appliance, "two").as_str(), layers()), ("old", before));
+
+    api.create(&service("three", &reference, ""));
+    api.wait_ready("Service", NAMESPACE, "three", TIMEOUT);
+    assert_eq!(get(&appliance, "three"), "new");
+}
+
+#[test]
+fn missing_tag_is_container_missing_until_it_is_pushed() {
+    let Some(app) = image("late") else { return };
+    let registry = TestRegistry::start(RegistryLogin::None);
+    let appliance = ApplianceSetup::new(BIN).start();
+    let api = appliance.api();
+    api.create(&service("app", &registry.reference("app", "v1"), ""));
+    let healthy = failed_with(api, "app-00001", "ContainerMissing");
+    let message = healthy["message"].as_str().unwrap();
+    assert!(message.contains("Unable to fetch image") && message.contains("NAME_UNKNOWN"), "{message}");
+    let events = api.list("Event", NAMESPACE);
+    assert!(events.iter().any(|event| event["reason"] == "Failed" && event["type"] == "Warning"), "{events:#?}");
+
+    registry.push("app", "v1", &app);
+    api.wait_ready("Service", NAMESPACE, "app", TIMEOUT);
+    assert_eq!(get(&appliance, "app"), "late");
+}
+
+/// The login of a Secret that the Revision or its account names is used to resolve the tag, too.
+#[test]
+fn private_image_is_resolved_and_pulled_with_pull_secrets() {
+    let Some(app) = image("private") else { return };
+    let user = Some(("u".to_owned(), "p".to_owned()));
+    let registry = TestRegistry::start(RegistryLogin::Bearer { user, requests_per_token: 100 });
+    registry.push("app", "v1", &app);
+    let reference = registry.reference("app", "v1");
+    let appliance = ApplianceSetup::new(BIN).start();
+    let api = appliance.api();
+    let secrets = "/spec/template/spec/imagePullSecrets";
+    api.create(&with(service("own", &reference, ""), secrets, json!([{ "name": "login" }])));
+    failed_with(api, "own-00001", "ErrImagePull");
+
+    // It comes later, and is found at once.
+    let config = json!({ "auths": { registry.address().to_string(): { "username": "u", "password": "p" } } });
+    api.create(&json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockerconfigjson",
+        "metadata": { "name": "login", "namespace": NAMESPACE },
+        "stringData": { ".dockerconfigjson": config.to_string() },
+    }));
+    api.wait_ready("Service", NAMESPACE, "own", TIMEOUT);
+    assert_eq!(get(&appliance, "own"), "private");
+
+    api.create(&json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "puller", "namespace": NAMESPACE },
+        "imagePullSecrets": [{ "name": "login" }],
+    }));
+    let account = "/spec/template/spec/serviceAccountName";
+    api.create(&with(service("account", &reference, ""), account, json!("puller")));
+    api.wait_ready("Service", NAMESPACE, "account", TIMEOUT);
+}
+
+#[test]
+fn busy_registry_is_a_back_off_and_recovers() {
+    let Some(app) = image("recovered") else { return };
+    let registry = TestRegistry::start(RegistryLogin::None);
+    registry.push("app", "v1", &app);
+    let limited = RegistryFault::Status(429, vec![("Retry-After", "3600".into())]);
+    registry.fail("/manifests/", limited, 3);
+    let appliance = ApplianceSetup::new(BIN).start();
+    let api = appliance.api();
+    api.create(&service("app", &registry.reference("app", "v1"), ""));
+    let healthy = failed_with(api, "app-00001", "ImagePullBackOff");
+    assert!(healthy["message"].as_str().unwrap().contains("too many requests"), "{healthy}");
+    api.wait_ready("Service", NAMESPACE, "app", TIMEOUT);
+    assert_eq!(get(&appliance, "app"), "recovered");
+}
+
+/// `registries-skipping-tag-resolving` and `digest-resolution-timeout`, as upstream has them.
+#[test]
+fn operator_says_which_tags_are_resolved_and_how_long() {
+    let Some(app) = image("tagged") else { return };
+    let registry = TestRegistry::start(RegistryLogin::None);
+    registry.push("app", "v1", &app);
+    let slow = TestRegistry::start(RegistryLogin::None);
+    slow.push("app", "v1", &app);
+    slow.fail("/manifests/", RegistryFault::Hang, usize::MAX);
+    let appliance = ApplianceSetup::new(BIN).start();
+    let api = appliance.api();
+    let data = json!({
+        "registries-skipping-tag-resolving": format!("ko.local, {}", registry.address()),
+        "digest-resolution-timeout": "300ms",
+    });
+    api.patch("ConfigMap", "knative-serving", "config-deployment", &json!({ "data": data }));
+    api.create(&service("tagged", &registry.reference("app", "v1"), ""));
+    api.wait_ready("Service", NAMESPACE, "tagged", TIMEOUT);
+    assert_eq!((get(&appliance, "tagged").as_str(), digest_of(api, "tagged-00001").as_str()), ("tagged", ""));
+
+    api.create(&service("slow", &slow.reference("app", "v1"), ""));
+    let healthy = failed_with(api, "slow-00001", "ErrImagePull");
+    assert!(healthy["message"].as_str().unwrap().contains("digest-resolution-timeout"), "{healthy}");
+}
