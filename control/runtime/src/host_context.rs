@@ -103,14 +103,14 @@ impl HostContext {
         let (ports, sweeper) = (RefCell::new(PortAllocator::for_host()), ProcessReaper::start());
         let output = Rc::new(Output::new(Arc::clone(&around.output)));
         let (told, told_of_names) = (Cell::new(false), Cell::new(false));
-        let (resolvers, seats) = (RefCell::default(), Rc::new(PreforkPool::new(around.prefork_processes)));
+        let (resolvers, preforks) = (RefCell::default(), Rc::new(PreforkPool::new(around.prefork_processes)));
         Self {
             records,
             generation,
             init,
             ports,
             process_reaper: sweeper,
-            prefork_pool: seats,
+            prefork_pool: preforks,
             cgroups,
             output,
             config: around,

@@ -99,7 +99,7 @@ fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkS
     let prepared = PreforkState::prepare_mounts(&told.sandbox)?;
     let Some(ordered) = wait(parent)? else { return Ok(None) };
     let joined = told.sandbox.cgroups;
-    let others: Vec<_> = ordered.sandbox.cgroups.iter().filter(|seat| !joined.contains(seat)).cloned().collect();
+    let others: Vec<_> = ordered.sandbox.cgroups.iter().filter(|prefork| !joined.contains(prefork)).cloned().collect();
     join(&others)?;
     Ok(Some((LaunchSpec { is_prefork: true, ..ordered }, prepared)))
 }

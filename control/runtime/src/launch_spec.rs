@@ -140,8 +140,8 @@ fn finish(mut words: Vec<OsString>, variables: &[(String, String)], command: &[S
 }
 
 fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
-    for seat in &place.cgroups {
-        words.extend(["--cgroup".into(), seat.folder.clone().into(), seat.mount_point.clone().into()]);
+    for prefork in &place.cgroups {
+        words.extend(["--cgroup".into(), prefork.folder.clone().into(), prefork.mount_point.clone().into()]);
     }
     if let Some(file) = &place.resolver {
         words.extend(["--resolver".into(), file.clone().into()]);
@@ -266,9 +266,9 @@ mod tests {
             read_only,
             is_own: false,
         };
-        let seat = |folder: &str| CgroupMount { folder: folder.into(), mount_point: "/sys/fs".into() };
+        let prefork = |folder: &str| CgroupMount { folder: folder.into(), mount_point: "/sys/fs".into() };
         let place = SandboxSpec {
-            cgroups: vec![seat("/sys/fs/c g"), seat("/x")],
+            cgroups: vec![prefork("/sys/fs/c g"), prefork("/x")],
             resolver: Some("/etc/res olv".into()),
             binds: vec![bind("/--", true), bind("/c", false)],
             masks: vec!["/da ta".into(), "/s".into()],
@@ -304,8 +304,8 @@ mod tests {
 
     #[test]
     fn one_that_waits_is_told_where_and_no_command() {
-        let seat = CgroupMount { folder: "/a".into(), mount_point: "/".into() };
-        let place = SandboxSpec { cgroups: vec![seat], host_devices: true, ..SandboxSpec::default() };
+        let prefork = CgroupMount { folder: "/a".into(), mount_point: "/".into() };
+        let place = SandboxSpec { cgroups: vec![prefork], host_devices: true, ..SandboxSpec::default() };
         let written = prefork_arguments(Pid::from_raw(7).unwrap(), &place);
         let (_, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
         assert!(told.is_prefork && !told.is_first_process);
