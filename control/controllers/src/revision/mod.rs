@@ -64,11 +64,11 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     told.log_url = world.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
     after.status = Some(told);
     world.publisher.flush().await;
-    tell_events(world, &revision, &key).await;
     if after.is_ready() && !revision.is_ready() {
         pods::publish_ready(world, &revision).await;
     }
     world.set_transient_status(item, &*revision, &after).await?;
+    tell_events(world, &revision, &key).await;
     // Apart, because four writes would stand between a new Revision's instance and its readiness.
     world.enqueue(WorkItem::new(ControllerKind::Scaling, &item.namespace, &item.name));
     if let Some(patch) = routing::patch(world, &revision).filter(|_| world.leadership.is_leader()) {
